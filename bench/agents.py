@@ -17,24 +17,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Sequence
 
 from bench.agent_peers import LANGGRAPH
 from bench.agent_rows import OURS, AgentRow, OursRow, cpu_seconds
-from bench.coordination import explain, print_run, words
 from bench.figures import Figures, Results, quantile
 from bench.machine import gather_facts
 from bench.published import publish
 from bench.report import Table, cell_table, verdict_table
-from bench.servers import Lab, UnavailableError, prepare_cache
+from bench.session import (
+    command_line,
+    end_on_sigterm,
+    explain,
+    has_failed,
+    laboratory,
+    print_run,
+    start_rows,
+    wanted,
+    write_json,
+)
 from bench.targets import Target, judge
 
 STEPS = 800
@@ -113,23 +117,11 @@ def targets() -> Sequence[Target]:
     )
 
 
-async def start_rows(lab: Lab, wanted: Sequence[str], troubles: dict[str, str]) -> list[AgentRow]:
-    """The rows that run here; what does not is noted with its reason."""
-    rows = []
-    for kind in kinds():
-        if not wanted or any(word in kind.name for word in wanted):
-            row = kind()
-            try:
-                await row.start(lab)
-                rows.append(row)
-            except UnavailableError as reason:
-                troubles[f"skipped {row.name}"] = str(reason)
-    return rows
-
-
-async def measure(rows: Sequence[AgentRow], rounds: int, steps: int) -> tuple[Results, int]:
-    """Every row in every round, in a new random order each; and how many failed."""
-    results, failed = Results(), 0
+async def measure(
+    rows: Sequence[AgentRow], rounds: int, steps: int, troubles: dict[str, str]
+) -> Results:
+    """Every row in every round, in a new random order each."""
+    results = Results()
     ours = [row for row in rows if isinstance(row, OursRow)]
     # Tables list the rows in their own order.
     results.cells = {CELL: {r.name: {} for r in rows}, HYDRATION: {r.name: {} for r in ours}}
@@ -143,9 +135,8 @@ async def measure(rows: Sequence[AgentRow], rounds: int, steps: int) -> tuple[Re
                         taken = await hydration_of(row, keys, str(number))
                         results.add(HYDRATION, row.name, number, taken)
             except Exception as error:  # noqa: BLE001 - clients raise anything
-                failed += 1
-                print(f"failed {row.name}, round {number}: {explain(error)}")
-    return results, failed
+                troubles[f"failed {row.name}, round {number}"] = explain(error)
+    return results
 
 
 def tables(results: Results) -> list[Table]:
@@ -156,53 +147,33 @@ def tables(results: Results) -> list[Table]:
     return [*(cell_table(results, cell, survives) for cell in known), verdict_table(verdicts)]
 
 
-@asynccontextmanager
-async def laboratory(*, fetch: bool) -> AsyncIterator[Lab]:
-    """A folder for the run; whatever happens, its servers are stopped and its files deleted."""
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=prepare_cache()))
-    os.chmod(folder, 0o711)  # noqa: PTH101 - PostgreSQL runs as another user, and must get through
-    lab = Lab(folder, fetch=fetch)
-    try:
-        yield lab
-    finally:
-        lab.close()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 async def run(options: argparse.Namespace) -> int:
     """One whole run."""
     rounds, steps = (1, 40) if options.quick else (options.rounds, options.steps)
     troubles: dict[str, str] = {}
-    async with laboratory(fetch=options.fetch) as lab:
-        rows = await start_rows(lab, options.only, troubles)
+    with laboratory(fetch=options.fetch) as lab:
+        rows = await start_rows(wanted(kinds(), options.only), lab, troubles)
         facts = gather_facts(lab.folder)
-        results, failed = await measure(rows, rounds, steps)
+        results = await measure(rows, rounds, steps, troubles)
     found = tables(results)
     print_run(facts, found, troubles, as_markdown=options.markdown)
+    if options.json:
+        survives = {kind.name: kind.survives for kind in kinds()}
+        verdicts = [judge(target, results) for target in targets()]
+        write_json(options.json, results, verdicts, survives, (facts, troubles))
     if options.publish:
         names = ("agents", "agents-targets")
         publish(facts.conditions(rounds), dict(zip(names, (found[0], found[-1]), strict=True)))
-    return 1 if failed else 0
+    return 1 if has_failed(troubles) else 0
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.agents",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", type=words, default=[], help="parts of rows' names")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = command_line("agents", __doc__)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--quick", action="store_true", help="one short round")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
-    parser.add_argument("--publish", action="store_true", help="renew docs/performance.md")
-    parser.add_argument(
-        "--no-fetch", dest="fetch", action="store_false", help="do not download missing servers"
-    )
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(asyncio.run(run(parse())))

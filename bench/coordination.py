@@ -16,34 +16,41 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
-import shutil
-import signal
 import sys
-import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table as RichTable
 
 from bench.catalogue import ROWS
 from bench.cells import cas_cell, fan_cell, increment_cell, put_cell
 from bench.figures import Figures, Results
 from bench.machine import Facts, gather_facts
 from bench.published import publish, summary
-from bench.report import Table, cell_table, document, markdown, verdict_table
+from bench.report import cell_table, verdict_table
 from bench.rows import Row
-from bench.servers import Lab, UnavailableError, prepare_cache
+from bench.session import (
+    SETTLE_SECONDS,
+    command_line,
+    end_on_sigterm,
+    explain,
+    has_failed,
+    laboratory,
+    one_of,
+    print_run,
+    start_rows,
+    wanted,
+    write_json,
+)
 from bench.stall import stall_cell
-from bench.targets import TARGETS, Verdict, judge
+from bench.targets import TARGETS, judge
 
 CELL_SECONDS_MAX = 120.0
-SETTLE_SECONDS = 0.2
+
 KINDS = ("put", "fan", "cas", "increment", "stall")
 Measure = Callable[[Row], Awaitable[Figures]]
 
@@ -57,14 +64,12 @@ class Cell:
     measure: Measure
 
 
-@dataclass(slots=True)
-class Run:
-    """What one run gathers: started rows, results, and what went wrong by name."""
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Where a run shows how far it is, and notes what went wrong."""
 
-    rows: list[Row] = field(default_factory=list)
-    results: Results = field(default_factory=Results)
-    skipped: dict[str, str] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
+    progress: Progress
+    troubles: dict[str, str]
 
 
 def plan_cells(kinds: Sequence[str], *, seconds: float, megabytes: int) -> list[Cell]:
@@ -85,48 +90,27 @@ def plan_cells(kinds: Sequence[str], *, seconds: float, megabytes: int) -> list[
     return [cell for cell in cells if cell.kind in kinds]
 
 
-def explain(error: BaseException) -> str:
-    """An error in one line; of a group the first cause."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"[:300]
-
-
-async def start_rows(run: Run, lab: Lab, wanted: Sequence[str], progress: Progress) -> None:
-    """Start every wanted row; one that cannot start is noted and left out."""
-    kinds = [kind for kind in ROWS if not wanted or any(word in kind.name for word in wanted)]
-    task = progress.add_task("starting", total=len(kinds))
-    for kind in kinds:
-        progress.update(task, description=f"starting {kind.name}")
-        row = kind()
-        try:
-            await row.start(lab)
-            run.rows.append(row)
-        except UnavailableError as reason:
-            run.skipped[kind.name] = str(reason)
-        except Exception as error:  # noqa: BLE001 - one broken row must not lose the others
-            run.failed[f"start of {kind.name}"] = explain(error)
-        progress.advance(task)
-    progress.remove_task(task)
-
-
-async def measure_all(run: Run, cells: Sequence[Cell], rounds: int, progress: Progress) -> None:
+async def measure_all(
+    rows: Sequence[Row], cells: Sequence[Cell], rounds: int, visit: Visit
+) -> Results:
     """Every cell of every row in every round; a broken cell is noted and the run goes on."""
-    jobs = [(cell, [row for row in run.rows if cell.kind in row.cells]) for cell in cells]
-    task = progress.add_task("measuring", total=rounds * sum(len(rows) for _, rows in jobs))
+    results = Results()
+    jobs = [(cell, [row for row in rows if cell.kind in row.cells]) for cell in cells]
+    task = visit.progress.add_task("measuring", total=rounds * sum(len(them) for _, them in jobs))
     for round_number in range(1, rounds + 1):
-        for cell, rows in jobs:
-            for row in random.sample(rows, len(rows)):
+        for cell, them in jobs:
+            for row in random.sample(them, len(them)):
                 name = f"{cell.name}, {row.name}, round {round_number}"
-                progress.update(task, description=name)
+                visit.progress.update(task, description=name)
                 try:
                     figures = await asyncio.wait_for(cell.measure(row), CELL_SECONDS_MAX)
-                    run.results.add(cell.name, row.name, round_number, figures)
+                    results.add(cell.name, row.name, round_number, figures)
                 except Exception as error:  # noqa: BLE001 - clients raise anything
-                    run.failed[name] = explain(error)
-                    progress.console.print(f"[red]failed[/red] {name}: {run.failed[name]}")
-                progress.advance(task)
+                    visit.troubles[f"failed {name}"] = explain(error)
+                    visit.progress.console.print(f"[red]failed[/red] {name}: {explain(error)}")
+                visit.progress.advance(task)
                 await asyncio.sleep(SETTLE_SECONDS)
+    return results
 
 
 def in_report_order(results: Results) -> Results:
@@ -139,116 +123,50 @@ def in_report_order(results: Results) -> Results:
     return ordered
 
 
-def show(console: Console, table: Table, *, as_markdown: bool) -> None:
-    """Print one table for people or for a page."""
-    if as_markdown:
-        print(markdown(table))
-        return
-    shown = RichTable(title=table.title, title_justify="left", title_style="bold")
-    for column, heading in enumerate(table.header):
-        shown.add_column(heading, justify="left" if column == 0 else "right")
-    for line in table.rows:
-        shown.add_row(*line)
-    console.print(shown)
-
-
-def print_run(
-    facts: Facts, tables: Sequence[Table], troubles: Mapping[str, str], *, as_markdown: bool
-) -> None:
-    """Print the facts of the machine, the tables, and which rows could not run, and why."""
-    for line in facts.lines():
-        print(f"- {line}")
-    print()
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for table in tables:
-        show(console, table, as_markdown=as_markdown)
-    for name, reason in troubles.items():
-        print(f"- {name}: {reason}")
-
-
-def report(run: Run, facts: Facts, options: argparse.Namespace) -> None:
+def report(results: Results, facts: Facts, options: argparse.Namespace, about: Visit) -> None:
     """Print the facts, a table per cell, the verdicts and the troubles; write the JSON file."""
-    results, survives = in_report_order(run.results), {kind.name: kind.survives for kind in ROWS}
-    verdicts: list[Verdict] = [judge(target, results) for target in TARGETS]
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for line in facts.lines():
-        print(f"- {line}")
-    print()
-    for cell in results.cells:
-        show(console, cell_table(results, cell, survives), as_markdown=options.markdown)
-    show(console, verdict_table(verdicts), as_markdown=options.markdown)
-    troubles = {**run.skipped, **run.failed}
-    for name, reason in run.skipped.items():
-        print(f"- skipped {name}: {reason}")
-    for name, reason in run.failed.items():
-        print(f"- failed {name}: {reason}")
+    survives = {kind.name: kind.survives for kind in ROWS}
+    verdicts = [judge(target, results) for target in TARGETS]
+    found = [cell_table(results, cell, survives) for cell in results.cells]
+    targets = verdict_table(verdicts)
+    print_run(facts, [*found, targets], about.troubles, as_markdown=options.markdown)
     if options.json:
-        written = document(results, verdicts, survives, asdict(facts), troubles)
-        options.json.write_text(json.dumps(written, indent=1) + "\n")
+        write_json(options.json, results, verdicts, survives, (facts, about.troubles))
     if options.publish:
         tables = {name: summary(name, results) for name in ("put", "fan") if name in options.cells}
-        publish(facts.conditions(options.rounds), tables | {"targets": verdict_table(verdicts)})
+        publish(facts.conditions(options.rounds), tables | {"targets": targets})
 
 
 async def run_all(options: argparse.Namespace) -> int:
-    """One whole run; whatever happens, its servers are stopped and its files deleted."""
+    """One whole run; at its end its servers are stopped and its files deleted."""
     rounds, seconds, megabytes = (1, 0.3, 16) if options.quick else (options.rounds, 1.5, 64)
-    run = Run()
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=options.folder or prepare_cache()))
-    lab = Lab(folder, fetch=options.fetch)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    try:
-        with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-            await start_rows(run, lab, options.only, progress)
-            facts = gather_facts(folder)
-            cells = plan_cells(options.cells, seconds=seconds, megabytes=megabytes)
-            await measure_all(run, cells, rounds, progress)
-    finally:
-        lab.close()
-        shutil.rmtree(folder, ignore_errors=True)
-    report(run, facts, options)
-    return 1 if run.failed else 0
-
-
-def words(text: str) -> list[str]:
-    """Comma-separated words."""
-    return [word for word in text.split(",") if word]
-
-
-def kinds_of(text: str) -> list[str]:
-    """Comma-separated kinds of cells."""
-    for word in words(text):
-        if word not in KINDS:
-            raise argparse.ArgumentTypeError(f"{word} is none of {', '.join(KINDS)}")
-    return words(text)
+    bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+    visit = Visit(bars, {})
+    with laboratory(fetch=options.fetch, parent=options.folder) as lab, bars:
+        kinds = wanted(ROWS, options.only)
+        rows: list[Row] = []
+        for kind in bars.track(kinds, description="starting"):
+            rows += await start_rows([kind], lab, visit.troubles)
+        facts = gather_facts(lab.folder)
+        cells = plan_cells(options.cells, seconds=seconds, megabytes=megabytes)
+        results = await measure_all(rows, cells, rounds, visit)
+    report(in_report_order(results), facts, options, visit)
+    return 1 if has_failed(visit.troubles) else 0
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.coordination",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", type=words, default=[], help="parts of rows' names")
-    parser.add_argument("--cells", type=kinds_of, default=list(KINDS), help=", ".join(KINDS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one short round")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
-    parser.add_argument("--publish", action="store_true", help="renew docs/performance.md")
-    parser.add_argument(
-        "--no-fetch", dest="fetch", action="store_false", help="do not download missing servers"
-    )
+    parser = command_line("coordination", __doc__)
+    parser.add_argument("--cells", type=one_of(KINDS), default=list(KINDS), help=", ".join(KINDS))
     parser.add_argument("--folder", type=Path, help="put the servers' files here: same disk counts")
     return parser.parse_args(arguments)
 
 
 def main() -> int:
     """Entry point; SIGTERM ends the run like Ctrl-C, so that the servers are stopped."""
-    options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return asyncio.run(run_all(options))
+    end_on_sigterm()
+    return asyncio.run(run_all(parse()))
 
 
 if __name__ == "__main__":

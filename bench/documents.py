@@ -22,24 +22,17 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console
-
-from bench.coordination import SETTLE_SECONDS, explain, show, words
 from bench.figures import Figures, Results
-from bench.machine import gather_facts
+from bench.machine import Facts, gather_facts
 from bench.ours import BOARD, serve_ours
 from bench.peers import serve_redis
 from bench.published import publish, summary
-from bench.report import cell_table, document, verdict_table
+from bench.report import cell_table, verdict_table
 from bench.rows import LOOPBACK, Endpoint
 from bench.servers import (
     CACHE,
@@ -50,6 +43,19 @@ from bench.servers import (
     UnavailableError,
     die_with_parent,
     prepare_cache,
+)
+from bench.session import (
+    SETTLE_SECONDS,
+    command_line,
+    end_on_sigterm,
+    explain,
+    has_failed,
+    laboratory,
+    one_of,
+    print_run,
+    start_rows,
+    wanted,
+    write_json,
 )
 from bench.targets import DOCUMENT_TARGETS, judge
 from blackboard.client.remote.documents import document_token
@@ -245,92 +251,58 @@ async def measure_all(
                 try:
                     results.add(name, row.name, number, await measure(row, cell))
                 except Exception as error:  # noqa: BLE001 - one broken cell must not lose the rest
-                    failed[f"{name}, {row.name}, round {number}"] = explain(error)
+                    failed[f"failed {name}, {row.name}, round {number}"] = explain(error)
                 await asyncio.sleep(SETTLE_SECONDS)
     return results
 
 
-def report(results: Results, options: argparse.Namespace, folder: Path) -> None:
+def report(
+    results: Results, facts: Facts, options: argparse.Namespace, troubles: dict[str, str]
+) -> None:
     """Print the facts, a table per cell and the verdicts; write the JSON file."""
     survives = {kind.name: kind.survives for kind in ROWS}
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    facts = gather_facts(folder)
-    for line in facts.lines():
-        print(f"- {line}")
-    print()
     ordered = Results()
     for cell in CELLS:
         for kind in ROWS:
             for number, figures in results.rounds_of(cell, kind.name).items():
                 ordered.add(cell, kind.name, number, figures)
-    for cell in ordered.cells:
-        show(console, cell_table(ordered, cell, survives), as_markdown=options.markdown)
     verdicts = [judge(target, ordered) for target in DOCUMENT_TARGETS]
-    show(console, verdict_table(verdicts), as_markdown=options.markdown)
+    tables = [cell_table(ordered, cell, survives) for cell in ordered.cells]
+    tables.append(verdict_table(verdicts))
+    print_run(facts, tables, troubles, as_markdown=options.markdown)
     if options.json:
-        written = document(ordered, verdicts, survives, asdict(facts), {})
-        options.json.write_text(json.dumps(written, indent=1) + "\n")
+        write_json(options.json, ordered, verdicts, survives, (facts, troubles))
     if options.publish:
         publish(facts.conditions(options.rounds), {"documents": summary("documents", ordered)})
 
 
 async def run_all(options: argparse.Namespace) -> int:
-    """One whole run; whatever happens, its servers are stopped and its files deleted."""
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=prepare_cache()))
-    lab, rows, troubles = Lab(folder, fetch=options.fetch), [], dict[str, str]()
-    try:
-        install(fetch=options.fetch)
-        for kind in ROWS:
-            if options.only and not any(word in kind.name for word in options.only):
-                continue
-            row = kind()
-            await row.start(lab)
-            rows.append(row)
+    """One whole run; at its end its servers are stopped and its files deleted."""
+    troubles: dict[str, str] = {}
+    with laboratory(fetch=options.fetch) as lab:
+        try:
+            install(fetch=options.fetch)
+        except UnavailableError as reason:
+            print(f"- skipped: {reason}")
+            return 0
+        rows = await start_rows(wanted(ROWS, options.only), lab, troubles)
         results = await measure_all(rows, options, troubles)
-        report(results, options, folder)
-    except UnavailableError as error:
-        print(f"- skipped: {error}")
-    finally:
-        lab.close()
-        shutil.rmtree(folder, ignore_errors=True)
-    for name, reason in troubles.items():
-        print(f"- failed {name}: {reason}")
-    return 1 if troubles else 0
-
-
-def kinds_of(text: str) -> list[str]:
-    """Comma-separated kinds of cells."""
-    for word in words(text):
-        if word not in KINDS:
-            raise argparse.ArgumentTypeError(f"{word} is none of {', '.join(KINDS)}")
-    return words(text)
+        facts = gather_facts(lab.folder)
+    report(results, facts, options, troubles)
+    return 1 if has_failed(troubles) else 0
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.documents",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", type=words, default=[], help="parts of rows' names")
-    parser.add_argument("--cells", type=kinds_of, default=list(KINDS), help=", ".join(KINDS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one short round")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
-    parser.add_argument("--publish", action="store_true", help="renew docs/performance.md")
-    parser.add_argument(
-        "--no-fetch", dest="fetch", action="store_false", help="do not install what is missing"
-    )
+    parser = command_line("documents", __doc__)
+    parser.add_argument("--cells", type=one_of(KINDS), default=list(KINDS), help=", ".join(KINDS))
     return parser.parse_args(arguments)
 
 
 def main() -> int:
     """Entry point; SIGTERM ends the run like Ctrl-C, so that the servers are stopped."""
-    options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return asyncio.run(run_all(options))
+    end_on_sigterm()
+    return asyncio.run(run_all(parse()))
 
 
 if __name__ == "__main__":

@@ -14,17 +14,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import shutil
 import sys
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.coordination import explain, print_run, words
 from bench.figures import Figures, Results, quantile
 from bench.machine import gather_facts
 from bench.ours import serve_ours
@@ -32,7 +28,18 @@ from bench.peers import POWER_LOSS, PROCESS_CRASH, Etcd, serve_redis
 from bench.published import publish
 from bench.report import Table, cell_table, verdict_table
 from bench.rows import LOOPBACK, client_module
-from bench.servers import Lab, UnavailableError, prepare_cache
+from bench.servers import Lab
+from bench.session import (
+    command_line,
+    end_on_sigterm,
+    explain,
+    has_failed,
+    laboratory,
+    print_run,
+    start_rows,
+    wanted,
+    write_json,
+)
 from bench.targets import Target, judge
 
 CONTENDERS = 8
@@ -247,23 +254,11 @@ async def contended_cell(row: LockRow, seconds: float) -> Figures:
 CELLS = {ALONE: alone_cell, CONTENDED: contended_cell}
 
 
-async def start_rows(lab: Lab, wanted: Sequence[str], troubles: dict[str, str]) -> list[LockRow]:
-    """The rows that run here; what does not is noted with its reason."""
-    rows = []
-    for kind in ROWS:
-        if not wanted or any(word in kind.name for word in wanted):
-            row = kind()
-            try:
-                await row.start(lab)
-                rows.append(row)
-            except UnavailableError as reason:
-                troubles[f"skipped {row.name}"] = str(reason)
-    return rows
-
-
-async def measure(rows: Sequence[LockRow], rounds: int, seconds: float) -> tuple[Results, int]:
-    """Every cell of every row in every round, in a new random order each; and how many failed."""
-    results, failed = Results(), 0
+async def measure(
+    rows: Sequence[LockRow], rounds: int, seconds: float, troubles: dict[str, str]
+) -> Results:
+    """Every cell of every row in every round, in a new random order each."""
+    results = Results()
     for row in rows:  # so that tables list the rows in their own order
         for cell in CELLS:
             results.cells.setdefault(cell, {})[row.name] = {}
@@ -274,9 +269,8 @@ async def measure(rows: Sequence[LockRow], rounds: int, seconds: float) -> tuple
                     figures = await asyncio.wait_for(work(row, seconds), CELL_SECONDS_MAX)
                     results.add(cell, row.name, number, figures)
                 except Exception as error:  # noqa: BLE001 - clients raise anything
-                    failed += 1
-                    print(f"failed {cell} of {row.name}, round {number}: {explain(error)}")
-    return results, failed
+                    troubles[f"failed {cell} of {row.name}, round {number}"] = explain(error)
+    return results
 
 
 def tables(results: Results) -> list[Table]:
@@ -289,41 +283,28 @@ def tables(results: Results) -> list[Table]:
 async def run(options: argparse.Namespace) -> int:
     """One whole run; whatever happens, its servers are stopped and its files deleted."""
     rounds, seconds = (1, 0.3) if options.quick else (options.rounds, 3.0)
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=prepare_cache()))
-    lab = Lab(folder, fetch=options.fetch)
     troubles: dict[str, str] = {}
-    try:
-        rows = await start_rows(lab, options.only, troubles)
-        facts = gather_facts(folder)
-        results, failed = await measure(rows, rounds, seconds)
-    finally:
-        lab.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    with laboratory(fetch=options.fetch) as lab:
+        rows = await start_rows(wanted(ROWS, options.only), lab, troubles)
+        facts = gather_facts(lab.folder)
+        results = await measure(rows, rounds, seconds, troubles)
     found = tables(results)
     print_run(facts, found, troubles, as_markdown=options.markdown)
+    if options.json:
+        survives = {kind.name: kind.survives for kind in ROWS}
+        verdicts = [judge(target, results) for target in TARGETS]
+        write_json(options.json, results, verdicts, survives, (facts, troubles))
     if options.publish:
         contended = next(table for table in found if table.title == CONTENDED)
         publish(facts.conditions(rounds), {"locks-contended": contended})
-    return 1 if failed else 0
+    return 1 if has_failed(troubles) else 0
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.locks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", type=words, default=[], help="parts of rows' names")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one short round")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
-    parser.add_argument("--publish", action="store_true", help="renew docs/performance.md")
-    parser.add_argument(
-        "--no-fetch", dest="fetch", action="store_false", help="do not download missing servers"
-    )
-    return parser.parse_args(arguments)
+    return command_line("locks", __doc__).parse_args(arguments)
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(asyncio.run(run(parse())))

@@ -18,98 +18,62 @@ Five files tell the story (docs/architecture.md follows it through the others):
 Names are loaded when they are first used, so importing the package is cheap.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from blackboard._lazy import lazy
 
 if TYPE_CHECKING:
-    from blackboard import errors as errors
-    from blackboard import limits as limits
-    from blackboard import ops as ops
-    from blackboard import types as types
-    from blackboard.client.board import Board
-    from blackboard.client.client import Client
-    from blackboard.client.documents.document import Document
-    from blackboard.client.remote.documents import document_token
-    from blackboard.client.remote.link import connect
-    from blackboard.client.step import Step
-    from blackboard.core.checkpoints import RetentionPolicy
+    from blackboard import errors as errors, limits as limits, ops as ops, types as types
+    from blackboard.client.board import Board as Board
+    from blackboard.client.client import Client as Client
+    from blackboard.client.documents.document import Document as Document
+    from blackboard.client.remote.documents import document_token as document_token
+    from blackboard.client.remote.link import connect as connect
+    from blackboard.client.step import Step as Step
+    from blackboard.core.checkpoints import RetentionPolicy as RetentionPolicy
     from blackboard.embedded import open as open  # noqa: A004
     from blackboard.errors import (
-        BlackboardError,
-        Conflict,
-        InvalidRequest,
-        LeaseHeld,
-        OutcomeUnknown,
-        Rejected,
-        StaleEpoch,
-        Unavailable,
+        BlackboardError as BlackboardError,
+        Conflict as Conflict,
+        InvalidRequest as InvalidRequest,
+        LeaseHeld as LeaseHeld,
+        OutcomeUnknown as OutcomeUnknown,
+        Rejected as Rejected,
+        StaleEpoch as StaleEpoch,
+        Unavailable as Unavailable,
     )
-    from blackboard.runtime.agent import Agent
-    from blackboard.runtime.approvals import answer, pending
-    from blackboard.runtime.board_port import LiveBoardPort
-    from blackboard.runtime.calls import CallOptions, Retry
-    from blackboard.runtime.chat import ChatModel, Endpoint, model_from_environment
-    from blackboard.runtime.context import Context
-    from blackboard.runtime.memory import Recall, Transcript
-    from blackboard.runtime.models import ChatMessage, Model, Prompt, Reply, ScriptedModel, Tool
-    from blackboard.runtime.processes import BoardAddress, in_processes
-    from blackboard.runtime.run import RunOptions, run_agent
-    from blackboard.runtime.runner import Runner
-    from blackboard.runtime.state import Status
-    from blackboard.runtime.supervisor import RestartPolicy, supervise
-    from blackboard.runtime.team import run_team, spawn
-    from blackboard.runtime.trial import Inputs, try_step
+    from blackboard.runtime.agent import Agent as Agent
+    from blackboard.runtime.approvals import answer as answer, pending as pending
+    from blackboard.runtime.board_port import LiveBoardPort as LiveBoardPort
+    from blackboard.runtime.calls import CallOptions as CallOptions, Retry as Retry
+    from blackboard.runtime.chat import (
+        ChatModel as ChatModel,
+        Endpoint as Endpoint,
+        model_from_environment as model_from_environment,
+    )
+    from blackboard.runtime.context import Context as Context
+    from blackboard.runtime.memory import Recall as Recall, Transcript as Transcript
+    from blackboard.runtime.models import (
+        ChatMessage as ChatMessage,
+        Model as Model,
+        Prompt as Prompt,
+        Reply as Reply,
+        ScriptedModel as ScriptedModel,
+        Tool as Tool,
+    )
+    from blackboard.runtime.processes import (
+        BoardAddress as BoardAddress,
+        in_processes as in_processes,
+    )
+    from blackboard.runtime.run import RunOptions as RunOptions, run_agent as run_agent
+    from blackboard.runtime.runner import Runner as Runner
+    from blackboard.runtime.state import Status as Status
+    from blackboard.runtime.supervisor import RestartPolicy as RestartPolicy, supervise as supervise
+    from blackboard.runtime.team import run_team as run_team, spawn as spawn
+    from blackboard.runtime.trial import Inputs as Inputs, try_step as try_step
 
     __version__: str
-
-__all__ = [
-    "Agent",
-    "BlackboardError",
-    "Board",
-    "BoardAddress",
-    "CallOptions",
-    "ChatMessage",
-    "ChatModel",
-    "Client",
-    "Conflict",
-    "Context",
-    "Document",
-    "Endpoint",
-    "Inputs",
-    "InvalidRequest",
-    "LeaseHeld",
-    "LiveBoardPort",
-    "Model",
-    "OutcomeUnknown",
-    "Prompt",
-    "Recall",
-    "Rejected",
-    "Reply",
-    "RestartPolicy",
-    "RetentionPolicy",
-    "Retry",
-    "RunOptions",
-    "Runner",
-    "ScriptedModel",
-    "StaleEpoch",
-    "Status",
-    "Step",
-    "Tool",
-    "Transcript",
-    "Unavailable",
-    "answer",
-    "connect",
-    "document_token",
-    "in_processes",
-    "model_from_environment",
-    "pending",
-    "run_agent",
-    "run_team",
-    "spawn",
-    "supervise",
-    "try_step",
-]
 
 _HOMES = {
     "blackboard.client.board": ("Board",),
@@ -119,7 +83,6 @@ _HOMES = {
     "blackboard.client.remote.link": ("connect",),
     "blackboard.client.step": ("Step",),
     "blackboard.core.checkpoints": ("RetentionPolicy",),
-    "blackboard.embedded": ("open",),
     "blackboard.errors": (
         "BlackboardError",
         "Conflict",
@@ -185,95 +148,9 @@ _HOMES = {
 _MODULES = ("errors", "limits", "ops", "types")
 """Loaded when they are first used, too: `blackboard.ops.Put` needs no import of its own."""
 
-_MOVED = {
-    "ops": (
-        "ABSENT",
-        "Append",
-        "Delete",
-        "DeletePrefix",
-        "Expire",
-        "Grant",
-        "HeldFence",
-        "Increment",
-        "KeyAt",
-        "Lease",
-        "PRESENT",
-        "PrefixUnchanged",
-        "Put",
-        "Release",
-        "Renew",
-        "Waiter",
-        "decode_value",
-        "encode_value",
-    ),
-    "errors": (
-        "AccessDenied",
-        "AgentInterrupted",
-        "AttemptTooOld",
-        "BarrierMissed",
-        "BoardFrozen",
-        "CallFailed",
-        "CallInterrupted",
-        "Compacted",
-        "Corrupt",
-        "DataDirectoryInUse",
-        "Diverged",
-        "DocumentRefused",
-        "EngineRefused",
-        "Fenced",
-        "FutureRevision",
-        "HeadMoved",
-        "InvalidState",
-        "LeaseLost",
-        "LimitExceeded",
-        "MigrationFailed",
-        "ModelFailed",
-        "NoSuchBoard",
-        "NoSuchCheckpoint",
-        "NothingToClaim",
-        "Overloaded",
-        "RateLimited",
-        "Resync",
-        "RolledBack",
-        "SchemaTooNew",
-        "SnapshotFirst",
-        "StepSuperseded",
-        "TypeMismatch",
-        "Unauthenticated",
-    ),
-    "types": (
-        "Attachment",
-        "CallRecord",
-        "Cause",
-        "Change",
-        "Checkpoint",
-        "Claim",
-        "Claimed",
-        "Decision",
-        "Diff",
-        "Entry",
-        "Exported",
-        "KeyChange",
-        "Listing",
-        "Lock",
-        "Origin",
-        "Pending",
-        "Presence",
-        "Prices",
-        "Pruned",
-        "Receipt",
-        "Reference",
-        "Restored",
-        "Stepped",
-        "Task",
-        "ToolCall",
-        "Trial",
-        "Turn",
-        "Verified",
-        "Version",
-        "Watch",
-    ),
-}
+__all__ = sorted(name for names in _HOMES.values() for name in names)
+"""Without `open`: `from blackboard import *` must not hide Python's own."""
+
 _RENAMED = {
     "BoardDesk": "blackboard.LiveBoardPort",
     "Care": "blackboard.RestartPolicy",
@@ -291,29 +168,32 @@ _RENAMED = {
     "live": "blackboard.supervise",
     "run_step": "blackboard.try_step",
 }
-_NEW_NAMES = {
-    name: f"blackboard.{module}.{name}" for module, names in _MOVED.items() for name in names
-} | _RENAMED
-"""Where a name of before is now."""
+"""Names of earlier versions. Others moved, unchanged, to one of `_MODULES`."""
 
 
 def _other(name: str) -> Any:
-    """The version, or a module. Errors: ImportError for a name of before, naming the new one."""
+    """The version, or a module. Errors: ImportError for an earlier name, with the present one."""
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import version  # ten times the cost of importing this package
 
         return version("agent-blackboard")
     if name in _MODULES:
-        from importlib import import_module
-
         return import_module(f"blackboard.{name}")
-    if name in _NEW_NAMES:
+    if now := _RENAMED.get(name) or _moved(name):
         # No AttributeError: `from blackboard import ...` would put its own message in place of it.
-        raise ImportError(f"blackboard.{name} is now {_NEW_NAMES[name]}")
+        raise ImportError(f"blackboard.{name} is now {now}")
     raise AttributeError(f"module 'blackboard' has no attribute {name!r}")
 
 
-__getattr__ = lazy(globals(), _HOMES, _other)
+def _moved(name: str) -> str | None:
+    if not name.startswith("_"):
+        for module in ("errors", "ops", "types"):
+            if name in import_module(f"blackboard.{module}").__all__:
+                return f"blackboard.{module}.{name}"
+    return None
+
+
+__getattr__ = lazy(globals(), {**_HOMES, "blackboard.embedded": ("open",)}, _other)
 
 
 def __dir__() -> list[str]:

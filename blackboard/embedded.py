@@ -1,4 +1,5 @@
-"""The whole service inside this process: no port, no set-up, one directory."""
+"""The embedded service: it runs in this process, without a port or configuration, on one
+directory."""
 
 from collections.abc import Sequence
 from os import PathLike

@@ -1,11 +1,11 @@
-"""What a commit is made of: operations, conditions and fences, for `Board.commit`.
+"""The parts of a commit for `Board.commit`: operations, conditions and fences.
 
     await board.commit(
         [Put("public/plan", encode_value(plan)), Delete("public/draft")],
         conditions=[KeyAt("public/plan", ABSENT)],
     )
 
-Values are encoded: `encode_value` takes what `Board.put` takes, `decode_value` gives it back.
+Values are encoded: `encode_value` encodes what `Board.put` accepts, `decode_value` decodes it.
 """
 
 from blackboard.core.commit import (

@@ -1,6 +1,6 @@
-"""What boards, agents and models answer with: names for annotations, rarely for calls.
+"""The result types of boards, agents and models, mostly for annotations.
 
-They are loaded when they are first used, as those of `blackboard` are.
+They are loaded on first use, like the names of `blackboard`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,76 +8,41 @@ from typing import TYPE_CHECKING, Any
 from blackboard._lazy import lazy
 
 if TYPE_CHECKING:
-    from blackboard.client.diff import Diff, KeyChange
-    from blackboard.client.export import Exported
-    from blackboard.client.leases.claim import Claim, Claimed, Task
-    from blackboard.client.leases.lock import Lock
-    from blackboard.client.leases.presence import Attachment, Presence
+    from blackboard.client.diff import Diff as Diff, KeyChange as KeyChange
+    from blackboard.client.export import Exported as Exported
+    from blackboard.client.leases.claim import Claim as Claim, Claimed as Claimed, Task as Task
+    from blackboard.client.leases.lock import Lock as Lock
+    from blackboard.client.leases.presence import Attachment as Attachment, Presence as Presence
     from blackboard.client.views import (
-        Cause,
-        Change,
-        Entry,
-        Listing,
-        Receipt,
-        RevisionEvent,
-        Version,
+        Cause as Cause,
+        Change as Change,
+        Entry as Entry,
+        Listing as Listing,
+        Receipt as Receipt,
+        RevisionEvent as RevisionEvent,
+        Version as Version,
     )
-    from blackboard.client.watch import Watch
+    from blackboard.client.watch import Watch as Watch
     from blackboard.core.checkpoints import (
-        Checkpoint,
-        CheckpointInfo,
-        Origin,
-        Pruned,
-        Restored,
-        Verified,
+        Checkpoint as Checkpoint,
+        CheckpointInfo as CheckpointInfo,
+        Origin as Origin,
+        Pruned as Pruned,
+        Restored as Restored,
+        Verified as Verified,
     )
-    from blackboard.runtime.approvals import Decision, Pending
-    from blackboard.runtime.calls import CallRecord
-    from blackboard.runtime.context import InboxMessage, Reference
-    from blackboard.runtime.memory import Turn
-    from blackboard.runtime.models import ModelUsage, Prices, ToolCall
-    from blackboard.runtime.runner import Stepped
-    from blackboard.runtime.supervisor import AgentExit, Supervisor
-    from blackboard.runtime.trial import Trial
-
-__all__ = [
-    "AgentExit",
-    "Attachment",
-    "CallRecord",
-    "Cause",
-    "Change",
-    "Checkpoint",
-    "CheckpointInfo",
-    "Claim",
-    "Claimed",
-    "Decision",
-    "Diff",
-    "Entry",
-    "Exported",
-    "InboxMessage",
-    "KeyChange",
-    "Listing",
-    "Lock",
-    "ModelUsage",
-    "Origin",
-    "Pending",
-    "Presence",
-    "Prices",
-    "Pruned",
-    "Receipt",
-    "Reference",
-    "Restored",
-    "RevisionEvent",
-    "Stepped",
-    "Supervisor",
-    "Task",
-    "ToolCall",
-    "Trial",
-    "Turn",
-    "Verified",
-    "Version",
-    "Watch",
-]
+    from blackboard.runtime.approvals import Decision as Decision, Pending as Pending
+    from blackboard.runtime.calls import CallRecord as CallRecord
+    from blackboard.runtime.context import InboxMessage as InboxMessage, Reference as Reference
+    from blackboard.runtime.memory import Turn as Turn
+    from blackboard.runtime.models import (
+        ModelUsage as ModelUsage,
+        Prices as Prices,
+        ToolCall as ToolCall,
+    )
+    from blackboard.runtime.runner import Stepped as Stepped
+    from blackboard.runtime.supervisor import AgentExit as AgentExit, Supervisor as Supervisor
+    from blackboard.runtime.trial import Trial as Trial
 
 _HOMES = {
     "blackboard.client.diff": (
@@ -135,6 +100,8 @@ _HOMES = {
     ),
     "blackboard.runtime.trial": ("Trial",),
 }
+
+__all__ = sorted(name for names in _HOMES.values() for name in names)
 
 
 def _unknown(name: str) -> Any:

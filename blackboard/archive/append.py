@@ -1,12 +1,13 @@
-"""Archiving a run of log entries inside a transaction, with the manifests of its checkpoints.
+"""Archives a run of log entries in a transaction, with the manifests of its checkpoints.
 
-A manifest says what its revision holds, which only the fold knows while the rows are not written.
+A manifest describes the content of its revision, which only the fold knows before the rows are
+written.
 
-What an append leaves in memory, so that the next one need not read it from the database again.
+`Warmth` caches what an append computed, so that the next one need not read it from the database.
 
-Invariants
-- It counts only for a board whose row says just what it said then: the same id, as far, with the
-  same hash chain. So it does not matter who else appends, or what is lost with a process.
+Invariants of the cache
+- It is used only for a board whose row has not changed since: same id, same revision, same hash
+  chain. So other processes may append, and a lost process loses nothing that matters.
 - It is bounded: ARCHIVE_WARM_BOARDS boards, of each ARCHIVE_WARM_KEYS keys, and the sums of
   ARCHIVE_WARM_NAMESPACES namespaces.
 """
@@ -64,20 +65,20 @@ class Warm:
 
 
 class Warmth:
-    """What is warm, of the boards that were appended to last."""
+    """The cache of the boards that were appended to last."""
 
     def __init__(self) -> None:
         self._boards: dict[int, Warm] = {}
 
     def take(self, row: Any) -> Warm | None:
-        """What is known of the board with `row`, if it is still true. It is given away."""
+        """Remove and return what is cached for the board with `row`, if it is still valid."""
         warm = self._boards.pop(row.id, None)
         if warm is None or (warm.mark.revision, warm.mark.chain) != (row.through, bytes(row.chain)):
             return None
         return warm
 
     def keep(self, warm: Warm) -> None:
-        """Keep what an append left, once it was committed."""
+        """Cache the result of an append, once it was committed."""
         _shorten(warm.known, ARCHIVE_WARM_KEYS)
         _shorten(warm.totals, ARCHIVE_WARM_NAMESPACES)
         self._boards.pop(warm.board, None)
@@ -87,20 +88,20 @@ class Warmth:
 
 
 def _shorten(found: dict[Any, Any], items_max: int) -> None:
-    """Forget what stands first."""
+    """Drop the first items, which are the oldest."""
     for key in list(islice(found, max(0, len(found) - items_max))):
         del found[key]
 
 
 def left_out(wanted: Mapping[Any, Any], known: Mapping[Any, Any]) -> list[Any]:
-    """Those of `wanted` that have to be read."""
+    """The items of `wanted` that are not `known` and have to be read."""
     return [key for key in wanted if key not in known]
 
 
-_CHANGES_AT_ONCE: Final = 1_000  # a millisecond: their keys are looked at, nothing more
+_CHANGES_AT_ONCE: Final = 1_000  # a millisecond: only their keys are read
 _ENTRIES_AT_ONCE: Final = 32  # a millisecond; a turn of the event loop takes as long as one of them
 NAMED: Final = "named"
-"""The kind of a checkpoint whose record does not say."""
+"""The kind of a checkpoint whose record does not name one."""
 
 
 class Appending:
@@ -117,9 +118,9 @@ class Appending:
         self._connection = past.connection
 
     async def write(self, entries: Sequence[LogEntry], pause: Pause) -> Warm:
-        """Write all rows of `entries`, which hold no marker of a lost history but the first.
+        """Write all rows of `entries`, of which only the first may be the marker of a lost history.
 
-        Returns where the board stands then, which is true once the transaction was committed.
+        Returns the new end of the archive, which is valid once the transaction was committed.
         """
         fold, before = await self._fold(entries, pause)
         taken = {}
@@ -155,7 +156,8 @@ class Appending:
         return found if entry.revision > self._row.oldest else []
 
     async def _fold(self, entries: Sequence[LogEntry], pause: Pause) -> tuple[Fold, Mark]:
-        """A fold that knows what it has to, and where the board stands before it."""
+        """A fold with the known versions and sums that it needs, and the mark of the board before
+        it."""
         keys: dict[Key, None] = {}
         namespaces: dict[str, None] = {}
         changes = chain.from_iterable(entry.changes for entry in entries)
@@ -211,7 +213,7 @@ class Appending:
         await connection.execute(update(BOARD).where(BOARD.c.id == board), now)
 
     async def _seals(self, fold: Fold) -> "_Seals":
-        """What a manifest says beside what the fold knows."""
+        """What a manifest needs in addition to the fold."""
         agents = select(AGENT).where(AGENT.c.board == self._row.id)
         declared: dict[str, bytes] = {}
         async for page in self._past.entries(DECLARED):
@@ -236,10 +238,10 @@ def _known(row: Any) -> Known:
 
 
 async def _in_turns(steps: Iterator[None], pause: Pause) -> None:
-    """Take steps, and let others run in between.
+    """Run the steps, with a pause between them.
 
-    Not in a thread: one that computes keeps the interpreter for a whole switch interval whenever
-    the event loop has waited for something.
+    Not in a thread: a thread that computes keeps the interpreter lock for a whole switch interval
+    each time that the event loop has waited for something.
     """
     for _ in steps:
         await pause()
@@ -261,7 +263,7 @@ class _Seals:
     noted: int = 0
 
     def follow(self, entry: LogEntry) -> None:
-        """Take in an entry that the fold took in."""
+        """Take in an entry after the fold has taken it in."""
         self.epoch = entry.epoch or self.epoch
         self.steps[entry.id.agent] = self.fold.steps[entry.id.agent]
         for row in self.fold.digests[self.noted :]:
@@ -308,7 +310,7 @@ class _Seals:
 
 
 def kind_of(record: bytes) -> str:
-    """The kind that a checkpoint's entry says it is of."""
+    """The kind of a checkpoint, from its encoded record."""
     try:
         value = decode_value(record)
     except Corrupt:

@@ -1,17 +1,17 @@
-"""The port to the cold tier: every commit and every version of every key, in SQL, for good.
+"""The port of the archive: every commit and every version of every key, kept in SQL.
 
 The archive is fed by tailing a board's log (`server/archiver.py`). Once it holds revision r it
-answers for every revision up to r: what the board held then, who changed what, what its digest was.
+answers for every revision up to r: its content, its changes and their authors, its digest.
 
 What every archive promises (`tests/conformance/rules_archive.py`)
 - A revision is archived completely, once, after all earlier ones; an append out of turn is refused.
-- What was answered for a revision never changes afterwards, and no revision goes but by `prune`.
-  Those that an engine lost stay revisions of the board, though none that came later follows them.
-- A branch shares the past of the board that it came from: reading it at a revision before it began
-  reads that board.
+- Answers about a revision never change, and only `prune` removes a revision. Revisions that an
+  engine lost stay in the board's history, though no later one follows them.
+- A branch shares the history of its origin: reading it at a revision before it began reads the
+  origin.
 - A checkpoint's manifest is written with the revision that takes it, or neither is.
-- `Unavailable` when its database or object store cannot be reached; `Corrupt` when what is there is
-  not what was written. A driver's exception never comes through.
+- `Unavailable` when its database or object store cannot be reached; `Corrupt` when stored data is
+  not what was written. A driver's exception never escapes.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from blackboard.core.path import Ranges
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 Pause = Callable[[], Awaitable[None]]
-"""Awaited where a long piece of work gives way to others."""
+"""Awaited between the steps of a long computation, so that other tasks run."""
 
 
 async def let_others_run() -> None:
@@ -49,12 +49,12 @@ class Sealer(Protocol):
         """The manifest of a checkpoint, and its signature."""
 
     def sign(self, said: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        """The manifest that says this, in the name of this key, and its signature."""
+        """A manifest with this content and the public key of this sealer, and its signature."""
 
     def findings(self, stored: StoredCheckpoint, cut: Cut | None) -> Sequence[str]:
         """The problems of a manifest that should describe `cut`; none if it is genuine.
 
-        Without `cut` (what the board held then was pruned) only its signature is looked at.
+        Without `cut` (that revision was pruned) only its signature is checked.
         """
 
 
@@ -71,8 +71,8 @@ class Archive(Protocol):
         """Names of the boards that it knows, sorted."""
 
     async def holds(self, board: str) -> bool:
-        """Whether anything is archived of the board itself: of a branch that was not made to the
-        end there is a mark, but nothing."""
+        """Whether anything is archived of the board itself. An incomplete branch has a mark, but no
+        data."""
 
     async def lost(self, board: str) -> Lost | None:
         """The last loss of the board's engine, unless it was recovered; None if there was none."""
@@ -84,13 +84,14 @@ class Archive(Protocol):
     # --- writing: the archiver's ------------------------------------------------------------------
 
     async def take(self, board: str, owner: str, ttl_ms: Milliseconds) -> int | None:
-        """Become, or stay, the one who appends; returns the fence, None while somebody else is.
+        """Take or renew the right to append for `ttl_ms`, by the clock of the database; returns the
+        fence, None while another owner has it.
 
-        By the clock of the archive's database. The fence is checked by what follows.
+        The methods below check the fence.
         """
 
     async def give_up(self, board: str, fence: int) -> None:
-        """Let somebody else become the one who appends at once."""
+        """Release the right to append, so that another owner can take it at once."""
 
     async def join(
         self,
@@ -102,23 +103,23 @@ class Archive(Protocol):
         items: Sequence[tuple[Prefix, int]] = (),
         apart: bool = False,
     ) -> Mark:
-        """Begin the archive of a board where its log stands at `head`.
+        """Begin the archive of a board whose log is at `head`.
 
         `pages` are listings of the whole board, each as of `head` or later; once the log up to the
         newest of them was appended, revisions from that one on are known exactly. `items` are the
-        counters of `append`, as far as they are known. Whole or not at all.
+        counters of `append`, as far as they are known. Atomic.
 
-        What the archive has under that name stays. If it ends below `head`, these are revisions of
-        the board from before a gap. Otherwise, or with `apart`, it is another history: it is kept
-        under a name of its own, `<board>~1` or the next number that is free. Errors: Fenced.
+        Data that the archive already has under that name stays. If it ends below `head`, it belongs
+        to the board, from before a gap. Otherwise, or with `apart`, it is another history: it is
+        kept under a name of its own, `<board>~1` or the next free number. Errors: Fenced.
         """
 
     async def branch(self, board: str, origin: Point) -> Mark:
-        """Begin the archive of a board that shares the past of another one up to `origin`.
+        """Begin the archive of a board that shares the history of another one up to `origin`.
 
-        Costs what changed since `origin`, not what there is. To be called before the board is made,
-        so that nobody archives it as a stranger. What the archive has of another board of that name
-        is kept under a name of its own, as by `join`. Errors: as `read`.
+        The cost depends on what changed since `origin`, not on the size of the board. Call it
+        before the board is made, so that no archiver treats it as an unrelated board. Data of
+        another board of that name is kept under a name of its own, as by `join`. Errors: as `read`.
         """
 
     async def append(
@@ -133,19 +134,20 @@ class Archive(Protocol):
 
         `pause` is awaited between steps of about a millisecond of processor time.
 
-        Errors: Fenced when somebody else appends by now or the archive is not at `after`.
+        Errors: Fenced when another owner has the right to append now, or the archive is not at
+        `after`.
         """
 
     async def settle(self, board: str) -> Revision:
-        """Make what is archived outlive a power loss; returns up to which revision it does."""
+        """Make the archived revisions survive a power loss; returns the newest one that does."""
 
     # --- reading ----------------------------------------------------------------------------------
 
     async def read(self, at: Point, keys: Sequence[Key]) -> Reading:
         """Entries of `keys` as they were.
 
-        Errors: Compacted when the archive does not reach back so far or the revision was pruned;
-        FutureRevision when it is not archived yet. So for every `Point`.
+        Errors: Compacted when the archive does not reach back that far or the revision was pruned;
+        FutureRevision when it is not archived yet. The same holds for every `Point`.
         """
 
     async def list(
@@ -156,10 +158,10 @@ class Archive(Protocol):
     async def items(
         self, at: Point, *, unless: Point | None = None
     ) -> Sequence[tuple[Prefix, int]]:
-        """The counters of `append` as they were, sorted; after pruning perhaps higher.
+        """The counters of `append` as they were, sorted; after pruning they may be higher.
 
-        With `unless` only what revisions told that are not in the past of that point: those that
-        the engine had lost by then.
+        With `unless`, only counters from revisions outside the history of that point: those that
+        the engine had lost.
         """
 
     async def history(
@@ -176,12 +178,12 @@ class Archive(Protocol):
         after: Key | None = None,
         limit: int,
     ) -> Sequence[Difference]:
-        """A page of the keys within a prefix or ranges that `a` and `b` do not hold alike (value
-        or expiry), sorted.
+        """A page of the keys within a prefix or ranges that differ between `a` and `b` (in value or
+        expiry), sorted.
 
         A page that is not the last has `limit` items, or PAGE_BYTES_MAX bytes and at least one; an
-        empty one is the end. Both belong to one family of branches, else InvalidRequest. The cost
-        follows what changed between them.
+        empty one is the end. Both must belong to one family of branches, else InvalidRequest. The
+        cost depends on what changed between them.
         """
 
     async def log(
@@ -197,13 +199,13 @@ class Archive(Protocol):
         """Digests and steps as they were."""
 
     async def digests_at(self, at: Point) -> Mapping[str, bytes] | None:
-        """Digests as they were, if they were archived with that very revision, as those of every
-        checkpoint are; else None: `facts_at` computes them from the versions that are there."""
+        """Digests as they were, if they were archived with that revision, as those of every
+        checkpoint are; else None: `facts_at` computes them from the versions."""
 
     async def sums_at(self, at: Point, namespaces: Sequence[str]) -> Mapping[str, int]:
         """The sum (core/digest.py) of each of `namespaces` as it was.
 
-        The cost follows what changed since.
+        The cost depends on what changed since.
         """
 
     # --- checkpoints ------------------------------------------------------------------------------
@@ -212,24 +214,24 @@ class Archive(Protocol):
         """All checkpoints of a board, the oldest first."""
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
-        """Keep a checkpoint from being pruned, or no longer. Errors: NoSuchCheckpoint."""
+        """Protect a checkpoint from pruning, or end that. Errors: NoSuchCheckpoint."""
 
     async def forget(self, board: str, name: str) -> None:
-        """Let go of a checkpoint's manifest (its hash stays, so that the next one still has a
-        previous one). No error if there is none."""
+        """Remove a checkpoint's manifest. Its hash stays, because the next manifest names it. No
+        error if there is none."""
 
     async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
         """Remove versions below `below` that no revision of `keep`, no pinned checkpoint, no later
-        revision and no branch needs, and the log below it; returns how many versions went.
+        revision and no branch needs, and the log below it; returns how many versions were removed.
 
         `keep` are revisions that stay readable (those of checkpoints); others below become
-        Compacted, those among them that the engine lost. Blobs that nothing names any more go a
-        while later.
+        Compacted, including those that the engine lost. Unreferenced blobs are removed a while
+        later.
         """
 
     async def family(self, board: str) -> Sequence[str]:
-        """Names of the boards that share history with `board`, itself and what was set apart of it
-        included; of those that have a name."""
+        """Names of the boards that share history with `board`, including itself and the histories
+        set apart from it, as far as they have a name."""
 
     async def redact(
         self,
@@ -238,30 +240,30 @@ class Archive(Protocol):
         upto: Mapping[str, Revision],
         pause: Pause = let_others_run,
     ) -> RedactedRows:
-        """Take every value of `key`, or of the document there, out of what is archived of `board`
-        and of all that shares history with it: see archive/redact.py. All of it or nothing.
+        """Remove every value of `key`, or of the document there, from the archive of `board` and of
+        all boards that share history with it: see archive/redact.py. Atomic.
 
-        Of the boards in `upto` what was written later stays. `pause` is awaited between steps of a
-        few milliseconds. Errors: Corrupt, Unavailable: done again, it goes on.
+        On the boards in `upto`, values written after that revision stay. `pause` is awaited between
+        steps of a few milliseconds. Errors: Corrupt, Unavailable; it can be repeated.
         """
 
     async def scrub(self) -> str:
-        """Overwrite what the archive held and holds no more in its files; returns "", or what is
-        left to do by hand. Errors: Unavailable."""
+        """Overwrite deleted data in the archive's files; returns "", or what is left to do by hand.
+        Errors: Unavailable."""
 
     async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
-        """Remove what is archived of a board, its earlier lives and what was set apart of it
-        included, but for boards with a name in `keep`; no error if there is nothing.
+        """Remove the archive of a board, including earlier boards of that name and histories set
+        apart from it, except for boards with a name in `keep`; no error if there is nothing.
 
-        Nobody finds it from then on. What a branch shares stays until the branch goes, too: returns
-        whether there is such. Blobs that nothing names any more go a while later, by `sweep`.
+        From then on it cannot be found. Data that a branch shares stays until the branch is
+        removed; returns whether there is any. `sweep` removes unreferenced blobs a while later.
         """
 
     async def sweep(self) -> None:
-        """Go on with what is left of boards that were removed."""
+        """Continue the removal of boards."""
 
     def verify(self, at: Point) -> AsyncIterator[str]:
-        """Recompute everything up to a point: yields each finding, naming what is damaged."""
+        """Recompute everything up to a point; yields each finding, which names what is damaged."""
 
     async def aclose(self) -> None:
-        """Let go of it."""
+        """Close the archive."""

@@ -2,10 +2,10 @@
 
 Invariants
 - A blob's name is the SHA-256 of its content: it is written once and never changes.
-- It is there, in a directory also after a power loss, before anything names it; what is read is
-  checked against its name.
-- `discard` runs only in a transaction that has all blobs locked (`Database.lock_blobs`): whatever
-  names a blob shares that lock, and looks that the blob is still there.
+- It is stored (in a directory, durably) before anything refers to it, and checked against its name
+  when it is read.
+- `discard` runs only in a transaction that holds `Database.lock_blobs` alone. A transaction that
+  refers to a blob shares this lock, and checks under it that the blob is still there.
 """
 
 import asyncio
@@ -44,8 +44,9 @@ class Blobs:
     def at(cls, url: str) -> "Blobs":
         """Blobs in a directory (a path or file:///path) or below a URL (s3://bucket/path ...).
 
-        Credentials come from where the provider's own tools have them (AWS_ACCESS_KEY_ID ...).
-        Errors: InvalidRequest for another kind of URL; Unavailable when a directory cannot be made.
+        Credentials come from the same places as for the provider's own tools (AWS_ACCESS_KEY_ID
+        ...). Errors: InvalidRequest for another kind of URL; Unavailable when a directory cannot be
+        made.
         """
         try:
             parts = urlsplit(url)
@@ -53,7 +54,7 @@ class Blobs:
                 path = Path(unquote(parts.path))
                 make_directory(path)
                 return cls(LocalStore(path), str(path), path)
-            # Options of ours would hide this one of the environment, which a local server needs.
+            # Our options would override this environment variable, which a local server needs.
             plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
             options = {"timeout": _TIMEOUT, "connect_timeout": _TIMEOUT, "allow_http": plain}
             retry = {"max_retries": 3, "retry_timeout": _RETRY}
@@ -67,9 +68,10 @@ class Blobs:
             raise InvalidRequest(field="blobs", reason=str(error).partition("\n")[0]) from error
 
     async def put(self, value: bytes) -> bytes:
-        """Keep a value; returns its SHA-256. Errors: Unavailable.
+        """Store a value; returns its SHA-256. Errors: Unavailable.
 
-        One that is there is written again: so its age tells when it was last asked for.
+        A value that is already there is written again, so that its age shows when it was last
+        needed.
         """
         name = hashlib.sha256(value).digest()
         try:
@@ -83,7 +85,7 @@ class Blobs:
         return name
 
     async def get(self, name: bytes) -> bytes:
-        """The value with that SHA-256. Errors: Corrupt when it is missing or is another one;
+        """The value with that SHA-256. Errors: Corrupt when it is missing or different;
         Unavailable."""
         path = _path(name)
         try:
@@ -100,11 +102,11 @@ class Blobs:
         return value
 
     async def put_all(self, values: Iterable[bytes]) -> None:
-        """Keep several values at once. Errors: Unavailable."""
+        """Store several values at once. Errors: Unavailable."""
         await asyncio.gather(*map(self.put, values))
 
     async def put_missing(self, values: Iterable[bytes]) -> None:
-        """Keep those of `values` that are not there. Errors: Unavailable."""
+        """Store those of `values` that are not there. Errors: Unavailable."""
         for value in values:
             if not await self._holds(hashlib.sha256(value).digest()):
                 await self.put(value)
@@ -120,8 +122,8 @@ class Blobs:
         return True
 
     async def remove(self, names: Iterable[bytes]) -> None:
-        """Remove unreferenced blobs, except recent ones, which somebody may be about to refer to.
-        Errors: Unavailable."""
+        """Remove unreferenced blobs, except recent ones, which a transaction may be about to
+        reference. Errors: Unavailable."""
         for path in map(_path, names):
             try:
                 found = await obstore.head_async(self._store, path)
@@ -149,9 +151,9 @@ class Blobs:
 
 
 def _write(directory: Path, path: str, value: bytes) -> None:
-    """Put a file into its place, whole, on the disk and for its owner only. Errors: OSError.
+    """Write a file atomically, durably and readable by its owner only. Errors: OSError.
 
-    The object store would do the first of these only.
+    The object store itself would only write it atomically.
     """
     file = directory / path
     draft = file.with_name(f"{file.name}.{secrets.token_hex(8)}")

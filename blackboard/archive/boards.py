@@ -1,9 +1,9 @@
 """The rows of boards: names, the right to append, and origins.
 
 Invariants
-- A name belongs to one row at a time. Who takes it over gets a new row, and the old one stays with
-  all that it holds: a row that goes was empty.
-- Nothing is written to a board but under its lock, with its current fence.
+- A name belongs to one row at a time. A new board of that name gets a new row, and the old row
+  keeps its data; only an empty row is removed.
+- A board is written only under its lock and with its current fence.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ from blackboard.limits import SEGMENT_BYTES_MAX
 from blackboard.units import Revision
 
 _NAME_KEPT: Final = SEGMENT_BYTES_MAX - 16
-"""Of a name to which a number is added."""
+"""Longest name to which a number is added."""
 
 
 def vacant(board: str) -> dict[str, Any]:
-    """The row of a board that nobody archives yet."""
+    """The row of a board that has no archiver yet."""
     return {
         "name": board,
         "called": board,
@@ -43,7 +43,7 @@ def vacant(board: str) -> dict[str, Any]:
 
 
 async def locked(connection: AsyncConnection, board: str) -> Any:
-    """The row of a board, None if it is unknown; nobody else gets it in this transaction."""
+    """The row of a board, locked for this transaction; None if it is unknown."""
     found = await rows(connection, select(BOARD).where(BOARD.c.name == board).with_for_update())
     return found[0] if found else None
 
@@ -57,7 +57,7 @@ async def owned(connection: AsyncConnection, board: str, fence: int) -> Any:
 
 
 def out_of_turn(board: str, fence: int, row: Any) -> Fenced:
-    """The refusal of whoever may not append to a board, or not there."""
+    """The error for an append without the current fence, or at the wrong revision."""
     current, owner = (0, None) if row is None else (row.fence, row.owner)
     return Fenced(f"archive of board {board}", fence, current, owner)
 
@@ -67,8 +67,8 @@ async def replace(
 ) -> int:
     """Give the name of a board to a new row, and return its id.
 
-    It keeps its archiver, unless a new `fence` is given. The old row stays, without a name; with
-    `apart` under another one, by which it can be read and recovered. One that holds nothing goes.
+    The archiver stays, unless a new `fence` is given. The old row stays without a name, or, with
+    `apart`, under another name by which it can be read and recovered. An empty row is removed.
     """
     is_empty = not await holds(connection, old)
     name = None if is_empty or not apart else await _free_name(connection, old.called)
@@ -87,7 +87,7 @@ async def replace(
 
 
 async def holds(connection: AsyncConnection, row: Any) -> bool:
-    """Whether anything is archived of the board with `row` that is not its origin's."""
+    """Whether anything is archived of the board with `row` itself, apart from its origin."""
     if row is None or row.through is None:
         return False
     if row.continues:
@@ -108,7 +108,7 @@ async def _remove_empty(connection: AsyncConnection, row: Any) -> None:
 
 
 async def _free_name(connection: AsyncConnection, called: str) -> str:
-    """A name for what is set apart: no board has it."""
+    """A free name for a history that is set apart."""
     for number in count(1):
         name = f"{called[:_NAME_KEPT]}~{number}"
         if await board_row(connection, name) is None:
@@ -119,7 +119,7 @@ async def _free_name(connection: AsyncConnection, called: str) -> str:
 async def adopt(
     connection: AsyncConnection, number: int, entries: Sequence[Entry], totals: dict[str, int]
 ) -> None:
-    """Write what a board held before its archive began, and add it to `totals`."""
+    """Write the content that a board had before its archive began, and add it to `totals`."""
     for entry in entries:
         hashed = digest.content_of(entry.value)
         element = digest.element(entry.key, hashed, entry.expires_at_ms)
@@ -145,7 +145,7 @@ async def keep_totals(
 async def fork(
     connection: AsyncConnection, number: int, past: ArchivedHistory, *, continues: bool = False
 ) -> None:
-    """Let the empty row `number` go on from `past`; `continues` if that is its own."""
+    """Make the empty row `number` continue from `past`; `continues` if both are the same board."""
     totals = await past.totals()
     if not continues:
         totals.pop(SYSTEM, None)
@@ -165,6 +165,6 @@ async def fork(
 
 
 async def go_on(connection: AsyncConnection, number: int, old: Any) -> None:
-    """Let the row `number` be the board of the row `old`, of which its engine kept nothing."""
+    """Make the row `number` continue the board of row `old`, of which the engine kept nothing."""
     begun = {"origin": old.id, "origin_revision": 0, "continues": True}
     await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)

@@ -2,12 +2,13 @@
 
 Invariants
 - All reads inside one `reading` see one snapshot; `writing` is one atomic transaction.
-- Writers of one SQLite file take turns here, before they wait in the database.
-- Nothing of SQLAlchemy or of a driver is raised: Unavailable, or Corrupt when the file is damaged.
-- On a full disk SQLite's file, if it has no journal, is read as it is, and written as soon as there
+- Writers of one SQLite file queue here, and not in the database.
+- No exception of SQLAlchemy or of a driver escapes: it becomes Unavailable, or Corrupt when the
+  file is damaged.
+- On a full disk, a SQLite file without a journal is opened read-only, and written as soon as there
   is room.
-- After a sync of SQLite's file that failed, everything is Unavailable (archive/trusted.py). So that
-  none fails unseen, the journal is copied into the file by statements of ours, not by SQLite.
+- After a failed sync of SQLite's file, everything is Unavailable (archive/trusted.py). To see every
+  failure, we copy the journal into the file ourselves; SQLite never does so on its own.
 """
 
 import asyncio
@@ -54,18 +55,18 @@ _DRIVERS: Final = {
     "postgres": "postgresql+asyncpg",
 }
 _PAGE_BYTES: Final = 8 * 1024  # values of a kilobyte fill them; each table and index has one
-_WAL_PAGES: Final = 128  # a megabyte; then the file takes it over
+_WAL_PAGES: Final = 128  # a megabyte; then it is copied into the file
 _CONNECTIONS: Final = 8
 _SCHEMA_LOCK: Final = 0x626C61636B  # two services may make the tables at once
-_BLOBS_LOCK: Final = 0x626C6F6273  # a redaction looks at who names a blob, and then discards it
+_BLOBS_LOCK: Final = 0x626C6F6273  # a redaction looks for references, then discards
 _BLOBS_ALONE: Final = text("SELECT pg_advisory_xact_lock(:lock)")
 _BLOBS_SHARED: Final = text("SELECT pg_advisory_xact_lock_shared(:lock)")
 _ROWS_AT_ONCE: Final = 128  # a millisecond; times 12 columns: SQLite takes 32,766 parameters
 _VACUUM_BY_HAND: Final = (
     "run VACUUM FULL in the archive's PostgreSQL; its write-ahead log, replicas and backups hold"
-    " what is gone until they are written over"
+    " deleted data until they are overwritten"
 )
-_JOURNAL_BY_HAND: Final = "another program reads the archive: its journal holds what is gone"
+_JOURNAL_BY_HAND: Final = "another program reads the archive: its journal holds deleted data"
 _WRITES: Final = "blackboard_writes"
 _METER: Final = "blackboard_meter"
 _PAUSE_S: Final = 0.01
@@ -82,7 +83,7 @@ class Database:
         self._file = file
         self._place = engine.url
         self._read_only = ""
-        """Why nothing can be written for now, if so."""
+        """Why nothing can be written at the moment, if so."""
         self._turn = asyncio.Lock()
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.name = engine.url.render_as_string(hide_password=True)
@@ -91,7 +92,7 @@ class Database:
 
     @classmethod
     async def open(cls, url: str) -> "Database":
-        """Connect to `sqlite:///path` or `postgresql://...`, and make the tables if need be.
+        """Connect to `sqlite:///path` or `postgresql://...`, and make the tables if necessary.
 
         Errors: InvalidRequest for another URL; Unavailable; Corrupt.
         """
@@ -121,7 +122,7 @@ class Database:
             await self._begin_to_read(self._file, error)
 
     async def _begin_to_read(self, file: TrustedFile, error: Unavailable) -> None:
-        """Read the file as it is. Errors: Unavailable, if that is not all there is to read."""
+        """Open the file read-only. Errors: Unavailable, if it has a journal with content."""
         name = file.path.name
         why = f"no room on the disk for {name}-wal and {name}-shm ({error.reason})"
         needed = f"{ROOM_BYTES:,} bytes are needed"
@@ -132,7 +133,7 @@ class Database:
         try:
             async with self.reading() as connection:
                 await _check_passive(connection, self.name)
-                await connection.execute(_A_BOARD)  # a file without tables is none to read
+                await connection.execute(_A_BOARD)  # without tables there is nothing to read
         except Unavailable:
             raise error from None
         self._read_only = f"{why}: the archive can be read; to write, {needed}"
@@ -141,7 +142,7 @@ class Database:
     async def _open_again(self) -> None:
         """Open the file for writing, if there is room. Errors: Unavailable.
 
-        Reads continue. Those that use the file without its journal end first, because nothing may
+        Reads continue. Reads that use the file without its journal end first, because nothing may
         be copied into the file while they run.
         """
         assert self._file is not None
@@ -174,7 +175,7 @@ class Database:
                     else:
                         await connection.execution_options(isolation_level="REPEATABLE READ")
                     yield connection
-        finally:  # the connection was rolled back, so nothing of it is under way
+        finally:  # the connection was rolled back, so no statement of it is running
             if meter is not None and (found := payer()) is not None:
                 found.charge(meter.spent_ns - begun_ns)
 
@@ -209,7 +210,8 @@ class Database:
             raise
 
     async def _shorten_journal(self, connection: AsyncConnection) -> None:
-        """Copy the journal into the file. What goes wrong, but for a sync, goes wrong again later.
+        """Copy the journal into the file. Failures, except for a failed sync, are ignored: a later
+        copy reports them again.
 
         Errors: sqlite3.Error.
         """
@@ -230,15 +232,15 @@ class Database:
             if self._read_only:
                 return 0  # nothing was written
             with self._trusted(), translated(self.name):
-                if self._file is not None:  # another process may have found that a sync failed
+                if self._file is not None:  # a sync may have failed in another process
                     self._file.check()
                 async with self._engine.connect() as connection:
                     return await _copy_journal(connection, how)
 
     async def scrub(self) -> str:
-        """Leave nothing in the file of what is gone; returns "", or what is left to do.
+        """Remove deleted data from the file; returns "", or what is left to do.
 
-        The file is written again whole: older versions did not overwrite what they removed.
+        The whole file is written again, because older versions did not overwrite deleted data.
         """
         if not self.is_sqlite:
             return _VACUUM_BY_HAND
@@ -257,9 +259,10 @@ class Database:
         return int((await connection.execute(statement)).scalar_one())
 
     async def lock_blobs(self, connection: AsyncConnection, *, shared: bool) -> None:
-        """Until its transaction ends, let nobody discard blobs; unless `shared`, nor name any.
+        """Keep other transactions from discarding blobs, and unless `shared` from referring to any,
+        until this one ends.
 
-        To be called after the boards' rows were locked. SQLite has one writer at a time anyway.
+        Call it after locking the rows of boards. SQLite has one writer at a time anyway.
         """
         if not self.is_sqlite:
             lock = _BLOBS_SHARED if shared else _BLOBS_ALONE
@@ -304,7 +307,7 @@ def given_keys(keys: Sequence[Key]) -> dict[str, Any]:
 async def rows(
     connection: AsyncConnection, statement: Executable, given: dict[str, Any] | None = None
 ) -> Sequence[Any]:
-    """All rows of a query. Others may have their turn before it."""
+    """All rows of a query; other accounts may run first (`turn`)."""
     await turn()
     return (await connection.execute(statement, given or {})).all()
 
@@ -315,8 +318,8 @@ async def add(
     """Insert rows, all with the same columns in the same order; `replace` those with their keys.
 
     Not through SQLAlchemy's `insert`, which takes ten times as long for a row: values go to the
-    driver as they are. SQLite gets many rows with a statement, because each step of a statement
-    lets go of the interpreter and must get it back from a busy event loop.
+    driver as they are. SQLite gets many rows with one statement, because each step of a statement
+    releases the interpreter lock and must get it back from a busy event loop.
     """
     if not new:
         return
@@ -354,7 +357,7 @@ def _insert(
 
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Raise what SQLAlchemy and the drivers raise as an error of ours."""
+    """Turn exceptions of SQLAlchemy and of the drivers into our errors."""
     try:
         yield
     except BlackboardError:
@@ -383,12 +386,12 @@ _POSTGRES_NOW: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) *
 
 
 _SETTINGS: Final = (
-    "trusted_schema=OFF",  # nothing that a file's schema says calls a function that has effects
+    "trusted_schema=OFF",  # a file's schema cannot call functions with side effects
     f"page_size={_PAGE_BYTES}",  # before journal_mode, which makes the file
     "journal_mode=WAL",
-    "secure_delete=ON",  # what was redacted is overwritten
+    "secure_delete=ON",  # deleted data is overwritten
     "synchronous=NORMAL",  # `sync` is called before the log is trimmed
-    "wal_autocheckpoint=0",  # it would not say what went wrong
+    "wal_autocheckpoint=0",  # it would not report errors
     f"journal_size_limit={_WAL_PAGES * _PAGE_BYTES}",
 )
 
@@ -411,7 +414,7 @@ def _url(given: str) -> URL:
 
 
 async def _check_passive(connection: AsyncConnection, what: str) -> None:
-    """A file may bring along code that SQLite would run with our rights. Errors: Corrupt."""
+    """A file may contain code that SQLite would run with our rights. Errors: Corrupt."""
     found = (await connection.execute(_ACTIVE)).first()
     if found is not None:
         reason = f"its schema is not that of an archive: {found[0]} {found[1]!r}"
@@ -421,12 +424,12 @@ async def _check_passive(connection: AsyncConnection, what: str) -> None:
 def _make_file(url: URL) -> TrustedFile | None:
     """Make SQLite's file, if it is missing, for its owner only; its journals get the same mode.
 
-    None: it is another database.
+    Returns None for another kind of database.
     """
     if url.drivername != _DRIVERS["sqlite"]:
         return None
     file, what = Path(url.database or ""), f"archive {url.render_as_string(hide_password=True)}"
-    if not file.parent.is_dir():  # SQLite would say only that it cannot open the file
+    if not file.parent.is_dir():  # SQLite would only report that it cannot open the file
         raise Unavailable(what=what, reason=f"there is no directory {file.parent}")
     try:
         make_file(file)
@@ -436,7 +439,7 @@ def _make_file(url: URL) -> TrustedFile | None:
 
 
 def _engine(url: URL, *, read_only: bool = False) -> AsyncEngine:
-    """With `read_only`, SQLite reads the file as it is, and makes nothing beside it."""
+    """With `read_only`, SQLite makes no files beside the database."""
     timeout_s = ENGINE_TIMEOUT_MS / 1000
     bounds = {"pool_size": _CONNECTIONS, "max_overflow": 0, "pool_timeout": timeout_s}
     if url.drivername.startswith("sqlite"):
@@ -463,7 +466,7 @@ def _set_up_to_read(connection: Any, record: Any) -> None:
 
 
 def _set_up(connection: Any, record: Any, settings: Sequence[str]) -> None:
-    connection.isolation_level = None  # the driver would begin transactions on its own, too late
+    connection.isolation_level = None  # the driver would begin transactions by itself, too late
     try:
         cursor = connection.cursor()
         cursor.execute(f"SELECT {METER_FUNCTION}()")
@@ -471,7 +474,7 @@ def _set_up(connection: Any, record: Any, settings: Sequence[str]) -> None:
         for setting in settings:
             cursor.execute(f"PRAGMA {setting}")
         cursor.close()
-    except BaseException:  # nobody else would close it, and it has a thread
+    except BaseException:  # it has a thread, and nothing else would close it
         connection.close()
         raise
 
@@ -488,10 +491,10 @@ def _checked_out(engine: AsyncEngine) -> int:
 
 
 def _keep_cancelled_sqlite(context: ExceptionContext) -> None:
-    """Roll a cancelled transaction back, rather than throw its connection away.
+    """Roll a cancelled transaction back instead of discarding its connection.
 
-    SQLite closes a connection only with its last statement. The one that was cancelled lives on in
-    the traceback until the garbage is collected, and with it the lock on the whole file.
+    SQLite closes a connection only after its last statement. The traceback keeps the cancelled
+    statement alive until the next garbage collection, and with it the lock on the whole file.
     """
     if isinstance(context.original_exception, asyncio.CancelledError):
         context.is_disconnect = False

@@ -1,10 +1,10 @@
-"""What archiving some log entries adds, computed without the database.
+"""Computes the rows for some log entries, without the database.
 
 Invariants
-- A change whose key is known at that revision or later already adds nothing: such a version came
-  from a listing that was taken while the log went on (`Archive.join`).
+- A change whose key is already known at that revision or later adds nothing: that version came from
+  a listing taken while the log continued (`Archive.join`).
 - `totals` hold the sums of the namespaces as of the last `settle`. Between two of them a key counts
-  once, however often it was written: making its element takes longer than all the rest.
+  once, however often it was written, because making its element takes longer than everything else.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ from blackboard.units import Key, Revision
 CHECKPOINTS: Final = f"{SYSTEM}/checkpoints/"
 DECLARED: Final = "public/~declared"
 STEP_CHANGES: Final = 32
-"""Changes that are taken in without a pause: a millisecond. A commit of somebody else takes half a
-dozen turns of the event loop, and waits for such a step in each of them."""
+"""Changes that are processed without a pause: a millisecond. A commit takes half a dozen turns of
+the event loop, and may wait for such a step in each of them."""
 
 
 class Known(Struct, frozen=True, gc=False):
-    """The newest version of a key: since when it exists, and its element (None = removed)."""
+    """The newest version of a key: its create_revision, and its element (None = removed)."""
 
     revision: Revision
     create_revision: Revision
@@ -40,8 +40,8 @@ class Known(Struct, frozen=True, gc=False):
 
 @dataclass
 class Fold:
-    """Rows to write, and what they lead to. `known` must hold every key of the entries that has a
-    version, `totals` every namespace of theirs that has a sum."""
+    """The rows to write, and the resulting state. `known` must have every key of the entries that
+    has a version, `totals` every namespace of theirs that has a sum."""
 
     board: int
     chain: bytes
@@ -61,9 +61,9 @@ class Fold:
             pass
 
     def steps_of(self, entry: LogEntry) -> Iterator[None]:
-        """Archive one more entry, in steps of a millisecond: a restore has many changes.
+        """Archive one more entry, in steps of a millisecond, because a restore has many changes.
 
-        Not done before the last step.
+        It is done after the last step.
         """
         link = archive_rows.ChainLink(entry)
         for position, change in enumerate(entry.changes):
@@ -81,7 +81,7 @@ class Fold:
         self.steps[name.agent] = (entry.revision, name.incarnation, name.lane, name.step)
 
     def _change(self, entry: LogEntry, position: int, change: Change, hashed: bytes | None) -> None:
-        """Take in one change of a key, unless it is known already."""
+        """Add one change of a key, unless it is already known."""
         key, revision = change.key, entry.revision
         before = self.known.get(key)
         created, counted = revision, None
@@ -97,7 +97,7 @@ class Fold:
             element = digest.element(key, hashed, change.expires_at_ms)
             form, content = archive_rows.content_of(change.value, hashed)
         self.counted.setdefault(key, counted)
-        self.known.pop(key, None)  # the last ones of `known` are those that changed last
+        self.known.pop(key, None)  # `known` is ordered by the last change
         self.known[key] = Known(revision, created, element)
         self.versions.append(
             {
@@ -116,12 +116,13 @@ class Fold:
         )
 
     def settle(self, revision: Revision) -> None:
-        """Count what changed, and note the digests as of `revision`, the last entry's."""
+        """Add the changes to the sums, and record the digests as of `revision`, the last
+        entry's."""
         for _ in self.steps_to_settle(revision):
             pass
 
     def steps_to_settle(self, revision: Revision) -> Iterator[None]:
-        """As `settle`, in steps of a millisecond. Not done before the last step."""
+        """As `settle`, in steps of a millisecond. It is done after the last step."""
         touched: dict[str, None] = {}
         for number, (key, before) in enumerate(self.counted.items(), 1):
             namespace = namespace_of(key)
@@ -141,7 +142,7 @@ class Fold:
 
 
 def digest_row(board: int, namespace: str, revision: Revision, total: int) -> Row:
-    """The row of what a namespace's digest is at a revision."""
+    """The row of a namespace's digest at a revision."""
     return {
         "board": board,
         "namespace": namespace,
@@ -151,7 +152,7 @@ def digest_row(board: int, namespace: str, revision: Revision, total: int) -> Ro
 
 
 def held(totals: Mapping[str, int]) -> dict[str, bytes]:
-    """Digests of the namespaces that hold anything."""
+    """Digests of the namespaces that are not empty."""
     return {
         name: digest.digest_of(total)
         for name, total in sorted(totals.items())
@@ -160,7 +161,7 @@ def held(totals: Mapping[str, int]) -> dict[str, bytes]:
 
 
 def without_empty(digests: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The digests of the namespaces that hold anything, sorted."""
+    """The digests of the namespaces that are not empty, sorted."""
     return {name: d for name, d in sorted(digests.items()) if d != digest.EMPTY_DIGEST}
 
 

@@ -1,13 +1,11 @@
 """The content of a board at a revision: queries over its own versions and its origin's.
 
-A board's past is a list of segments, the nearest first: its own revisions, then those of its origin
-up to where it left, and so on. What a key held is its newest version in the first segment that has
-one. Of an origin's `system` namespace nothing is shared: its records are that board's own.
+A board's history is a list of segments, the nearest first: its own revisions, then those of its
+origin up to the branch, and so on. The value of a key is its newest version in the first segment
+that has one. The `system` namespace of an origin is not shared: its records belong to that board.
 
-Queries that look for the newest version of each key take one step per key, however many versions it
-has: SQLite and PostgreSQL both answer `MAX(revision)` below a bound from the end of an index.
-
-Reading the archived log, and small comparisons of rows.
+Queries for the newest version of each key take one step per key, however many versions it has:
+SQLite and PostgreSQL both compute `MAX(revision)` below a bound from the end of an index.
 """
 
 from collections import defaultdict
@@ -57,14 +55,14 @@ from blackboard.limits import LOG_ENTRIES_MAX, PAGE_BYTES_MAX
 from blackboard.units import Key, Prefix, Revision
 
 CHANGED_KEYS: Final = 4_096
-"""Names of changed keys looked at in one go, at most: each time all changes on the way are gone
-through, so that who wants many differences asks for as many at once."""
+"""Most names of changed keys per query. Each query goes through all changes in between, so a caller
+that needs many differences asks for many at once."""
 STEP_KEYS: Final = 128
 """Keys fetched at a time: with values of BLOB_BYTES they are 8 MiB, and making objects of the rows
-holds up who else runs here for less than two milliseconds."""
+blocks other tasks for less than two milliseconds."""
 _AFTER_ALL: Final = "\x7f"  # keys are printable ASCII
 _Span = tuple[int, Revision, Revision]
-"""Revisions of the board with that id, after one and up to another."""
+"""Revisions of the board with that id: after the first number, up to the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ class Segment:
     own: bool = True
 
     def shares(self, key: Key) -> bool:
-        """Whether what this segment holds of `key` counts."""
+        """Whether the versions of `key` in this segment belong to the board."""
         return self.own or namespace_of(key) != SYSTEM
 
 
@@ -101,8 +99,8 @@ _PAGE: Final = text(
 
 @lru_cache(maxsize=64)
 def _written(ranges: int, *, is_sqlite: bool) -> TextClause:
-    """The keys in so many ranges that were written in a span."""
-    # SQLite would rather go through all keys, which are in order.
+    """A query for the keys in this number of ranges that were written in a span."""
+    # SQLite's planner would scan all keys, because they are in order.
     how = f"INDEXED BY {VERSION_BY_REVISION.name}" if is_sqlite else ""
     within = " OR ".join(f"key >= :first{n} AND key < :last{n}" for n in range(ranges))
     return text(
@@ -142,13 +140,13 @@ class ArchivedHistory:
 
     @property
     def revision(self) -> Revision:
-        """The revision that is looked at."""
+        """The revision of this view."""
         return self.segments[0].upto
 
     # --- versions ---------------------------------------------------------------------------------
 
     async def newest(self, keys: Sequence[Key]) -> dict[Key, Any]:
-        """The version of each key that counts, removals included."""
+        """The newest version of each key in this history, removals included."""
         found: dict[Key, Any] = {}
         for start in range(0, len(keys), STEP_KEYS):
             found |= await self._newest(keys[start : start + STEP_KEYS])
@@ -169,7 +167,7 @@ class ArchivedHistory:
 
     async def _page(self, first: str, last: str) -> tuple[list[Any], Key | None]:
         """Versions of some keys from `first` to before `last`, sorted, removals included, and the
-        key to go on after (None at the end)."""
+        key after which to continue (None at the end)."""
         given = {"first": first, "last": last, "step": STEP_KEYS}
         found: dict[Key, Any] = {}
         horizon: Key | None = None
@@ -187,7 +185,7 @@ class ArchivedHistory:
     async def entries(
         self, within: Prefix | Ranges = "", after: Key | None = None
     ) -> AsyncIterator[list[Any]]:
-        """Pages of the versions of all keys within, after `after`, that exist."""
+        """Pages of the newest versions of all existing keys within, after `after`."""
         left = ranges_of(within, after)
         while left:
             (first, last), *others = left
@@ -229,10 +227,10 @@ class ArchivedHistory:
         return Epoch(1, "")
 
     async def digests(self) -> dict[str, bytes]:
-        """Digests of the namespaces that hold anything.
+        """Digests of the namespaces that are not empty.
 
-        They are archived where an append ended, where a checkpoint is, and where a board began; in
-        between they are computed, at the cost of what changed since.
+        They are archived at the end of an append, at a checkpoint, and where a board began; in
+        between they are computed from what changed since.
         """
         found = await self.archived_digests()
         if found is None:
@@ -241,7 +239,7 @@ class ArchivedHistory:
         return without_empty(found)
 
     async def archived_digests(self) -> dict[str, bytes] | None:
-        """The digest of each namespace, if they are archived as of this very revision."""
+        """The digest of each namespace, if they are archived for this revision."""
         found: dict[str, bytes] = {}
         for segment in self.segments:
             query = _digests_query()
@@ -285,7 +283,8 @@ class ArchivedHistory:
         return found
 
     async def items(self, unless: "ArchivedHistory | None" = None) -> dict[Prefix, int]:
-        """The counters of `append`; only what revisions told that are not in `unless`."""
+        """The counters of `append`; with `unless`, only from revisions that are not in its
+        history."""
         known = {s.board: s.upto for s in ([] if unless is None else unless.segments)}
         found: dict[Prefix, int] = {}
         for segment in self.segments:
@@ -308,7 +307,7 @@ class ArchivedHistory:
         return found
 
     async def totals(self, namespaces: Sequence[str] | None = None) -> dict[str, int]:
-        """Sums of `namespaces`, None = all: those of the newest revision, and what changed since
+        """Sums of `namespaces` (None = all): those of the newest revision, with later changes
         undone. Errors: Corrupt."""
         [segment, *_] = self.segments
         totals = await self._newest_totals(segment.board, namespaces)
@@ -341,7 +340,8 @@ def _undo(totals: dict[str, int], before: Any, now: Any) -> None:
 
 
 def _counts(version: Any, board: Any, upto: Any, keys: Any, key: Any) -> ColumnElement[bool]:
-    """That a row of `version` is the newest up to `upto` of `key`, a column of `keys`."""
+    """The condition that a row of `version` is the newest one of `key` (a column of `keys`) up to
+    `upto`."""
     other = VERSION.alias()
     last = (
         select(func.max(other.c.revision))
@@ -354,10 +354,11 @@ def _counts(version: Any, board: Any, upto: Any, keys: Any, key: Any) -> ColumnE
 
 @lru_cache(maxsize=8)
 def _newest_query(given: Any) -> Any:
-    """The version of each key of `given` that counts. Made once: that takes as long as running it.
+    """A query for the version of each key of `given` that counts. Made once, because making it
+    takes as long as running it.
 
-    An outer join, because SQLite takes its sides in order: else it goes through every version of
-    the board, and for each through the keys.
+    It is an outer join because SQLite then keeps the order of its sides. Otherwise it would scan
+    every version of the board, and the keys for each.
     """
     board: Any = bindparam("board")
     upto: Any = bindparam("upto")
@@ -423,8 +424,8 @@ async def mark_of(past: ArchivedHistory, row: Any) -> Mark:
 
 
 async def line_of(connection: AsyncConnection, row: Any) -> list[Any]:
-    """The rows of a board up to `row`, the oldest first: one more for each time that its engine
-    lost revisions. Each begins above all that was archived before, so their revisions ascend."""
+    """The rows of a board up to `row`, the oldest first. Each loss of revisions by the engine adds
+    a row, which begins above all that was archived before; so their revisions ascend."""
     if not row.continues:
         return [row]
     query = (
@@ -440,9 +441,9 @@ async def line_of(connection: AsyncConnection, row: Any) -> list[Any]:
 
 
 async def _holder(connection: AsyncConnection, row: Any, revision: Revision) -> Any:
-    """The row of a board's line that has `revision`, be it one that its engine lost.
+    """The row of a board's line that has `revision`, which may be one that its engine lost.
 
-    Errors: Compacted for what lies between what is archived and where the board went on.
+    Errors: Compacted for revisions between the archived ones and those where the board continued.
     """
     line = await line_of(connection, row)
     found = next(each for each in line if revision <= each.through)
@@ -455,8 +456,8 @@ async def _holder(connection: AsyncConnection, row: Any, revision: Revision) -> 
 
 
 async def own_segments(connection: AsyncConnection, row: Any) -> list[Segment]:
-    """All that is archived of a board and is not another board's, the newest first; what its engine
-    lost is among it."""
+    """All segments that belong to a board itself, the newest first, including those that its engine
+    lost."""
     return [Segment(each.id, each.through) for each in reversed(await line_of(connection, row))]
 
 
@@ -464,7 +465,7 @@ async def lost(connection: AsyncConnection, row: Any) -> Lost | None:
     """What the engine of the board with `row` lost when that row began, if it did."""
     *earlier, before, _ = await line_of(connection, row)
     survived = row.origin_revision
-    if row.origin != before.id:  # it went on from an earlier one again
+    if row.origin != before.id:  # it continued from an even earlier one
         survived = max([survived, *(each.through for each in earlier)])
     query = select(func.min(COMMIT.c.revision)).where(COMMIT.c.board == row.id)
     [[begins]] = await rows(connection, query)
@@ -477,7 +478,7 @@ async def lost(connection: AsyncConnection, row: Any) -> Lost | None:
 
 
 async def lost_ends(past: "ArchivedHistory") -> list["ArchivedHistory"]:
-    """The ends of what a board's engine lost before it came to `past`."""
+    """The ends of the histories that a board's engine lost before `past`."""
     ends = {segment.board: segment.upto for segment in past.segments}
     found = []
     for segment in await told_segments(past):
@@ -489,7 +490,7 @@ async def lost_ends(past: "ArchivedHistory") -> list["ArchivedHistory"]:
 
 
 async def told_segments(past: "ArchivedHistory") -> list[Segment]:
-    """As `past.segments`, with what the board's engine lost before."""
+    """As `past.segments`, including the segments that the board's engine lost before."""
     [nearest, *_] = past.segments
     row = await board_by_id(past.connection, nearest.board)
     own = [
@@ -502,14 +503,12 @@ async def told_segments(past: "ArchivedHistory") -> list[Segment]:
 async def changed_keys(
     a: ArchivedHistory, b: ArchivedHistory, within: Prefix | Ranges = "", wanted: int = CHANGED_KEYS
 ) -> AsyncIterator[list[Key]]:
-    """The keys within that were written on the way from `a` to `b`, sorted, STEP_KEYS at a time; of
-    two boards none of their `system` namespaces.
+    """The keys within that were written on the way from `a` to `b`, sorted, STEP_KEYS at a time;
+    for two boards without their `system` namespaces.
 
-    `wanted`: how many of them will probably be used; so many names are looked at in one go, from
-    STEP_KEYS to CHANGED_KEYS.
-    Those that surely hold the same again are left out by the database: after many restores they are
-    most of them.
-    Errors: InvalidRequest when they have no common past.
+    `wanted`: how many of them will probably be used. So many names are read per query, from
+    STEP_KEYS to CHANGED_KEYS. The database leaves out those that are certainly equal: after many
+    restores, that is most of them. Errors: InvalidRequest when they have no common history.
     """
     limit = max(STEP_KEYS, min(wanted, CHANGED_KEYS))
     spans, shared = _way(a, b)
@@ -523,11 +522,11 @@ async def changed_keys(
 
 
 def _way(a: ArchivedHistory, b: ArchivedHistory) -> tuple[list[_Span], bool]:
-    """What was written between `a` and `b`, and whether both are of one board."""
+    """The spans written between `a` and `b`, and whether both are of one board."""
     boards = {segment.board: segment for segment in b.segments}
     common = next((segment for segment in a.segments if segment.board in boards), None)
     if common is None:
-        raise InvalidRequest(field="b", reason="these boards do not come from one another")
+        raise InvalidRequest(field="b", reason="these boards share no history")
     other = boards[common.board]
     low, high = sorted((common.upto, other.upto))
     spans = [(common.board, low, high)]
@@ -542,8 +541,8 @@ def _way(a: ArchivedHistory, b: ArchivedHistory) -> tuple[list[_Span], bool]:
 async def _changed_keys(
     a: ArchivedHistory, b: ArchivedHistory, spans: Sequence[_Span], ranges: Ranges, limit: int
 ) -> tuple[set[Key], Key | None]:
-    """Of the next `limit` names those that may differ, and the name to go on after; None at the
-    end."""
+    """Those of the next `limit` names that may differ, and the name after which to continue; None
+    at the end."""
     found: set[Key] = set()
     horizon: Key | None = None
     for span in spans:
@@ -558,10 +557,10 @@ async def _changed_keys(
 def _differing(
     a: ArchivedHistory, b: ArchivedHistory, span: _Span, ranges: Ranges, limit: int
 ) -> Any:
-    """The keys that may differ of the first `limit` that were written in `span`, in any order; and
-    a row with the last of these, and their number.
+    """A query for the keys that may differ among the first `limit` written in `span`, in any order,
+    and for a row with the last of these and their number.
 
-    They are cut off before they are compared, which takes twenty times as long as to find them.
+    The limit comes before the comparison, which takes twenty times as long as finding the keys.
     """
     board, low, high = span
     given: dict[str, Any] = {"span": board, "low": low, "high": high, "names": limit}
@@ -576,8 +575,8 @@ def _differing(
 def _unlike(a: ArchivedHistory, b: ArchivedHistory, changed: Any) -> Any:
     """The keys of `changed`, except those that are certainly equal in `a` and `b`.
 
-    Only the nearest segments are compared: what they hold of a key is what counts. Where they hold
-    nothing, and there are others, the key stays.
+    Only the nearest segments are compared, because their versions count. A key without a version
+    there stays, if there are other segments.
     """
     one, other = VERSION.alias(), VERSION.alias()
     alike = [
@@ -596,7 +595,7 @@ def _unlike(a: ArchivedHistory, b: ArchivedHistory, changed: Any) -> Any:
 
 
 async def page(past: ArchivedHistory, blobs: Blobs, after: Revision, limit: int) -> list[LogEntry]:
-    """Log entries after `after` up to the past's revision, as many as a page holds.
+    """Log entries after `after` up to the revision of `past`, as many as a page holds.
 
     Errors: Compacted when they are not known; Corrupt; Unavailable.
     """
@@ -672,7 +671,7 @@ async def assemble(
 
 
 def stored(board: str, row: Any) -> StoredCheckpoint:
-    """A checkpoint's row as people get it. Errors: Corrupt."""
+    """A checkpoint from its row. Errors: Corrupt."""
     try:
         manifest = archive_rows.unpack_manifest(row.manifest)
     except ValueError as error:
@@ -690,7 +689,7 @@ def stored(board: str, row: Any) -> StoredCheckpoint:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two versions of a key hold the same value and expiry; None = no version."""
+    """Whether two versions of a key have the same value and expiry; None = no version."""
     if a is None or a.form == ABSENT:
         return b is None or b.form == ABSENT
     if b is None or b.form == ABSENT or a.expires_at_ms != b.expires_at_ms:

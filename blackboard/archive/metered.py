@@ -1,7 +1,7 @@
-"""SQLite connections that tell how much processor time their statements took.
+"""SQLite connections that measure the processor time of their statements.
 
-A connection works in a thread of its own, which SQLAlchemy and aiosqlite keep out of sight. So each
-has a number, which a function of SQL tells, and under it lies its meter.
+A connection runs in a thread of its own, which SQLAlchemy and aiosqlite hide. So each connection
+has a number, which an SQL function returns; the number leads to its meter.
 """
 
 import sqlite3
@@ -17,7 +17,7 @@ _NUMBERS: Final = count(1)
 
 
 class ConnectionMeter:
-    """What one connection took, in nanoseconds of its thread."""
+    """The processor time of one connection's thread, in nanoseconds."""
 
     __slots__ = ("__weakref__", "spent_ns")
 
@@ -33,7 +33,7 @@ _METERS: Final[WeakValueDictionary[int, ConnectionMeter]] = WeakValueDictionary(
 
 
 def meter_of(number: int) -> ConnectionMeter:
-    """The meter of an open connection, by what METER_FUNCTION tells there."""
+    """The meter of an open connection, by the result of METER_FUNCTION on it."""
     return _METERS[number]
 
 
@@ -44,7 +44,7 @@ class MeteredConnection(sqlite3.Connection):
 
     @property
     def meter(self) -> ConnectionMeter:
-        """What it took. It is known to SQL from the first look on, which the first cursor takes."""
+        """The meter. It is registered with SQL on first use, by the first cursor."""
         if self._meter is None:
             self._meter = ConnectionMeter()
             number = next(_NUMBERS)

@@ -1,8 +1,8 @@
-"""Removing what no revision that stays readable needs.
+"""Removes the versions that no readable revision needs.
 
-A revision stays readable if it is not below the new `oldest`, if it was asked for, if a pinned
-checkpoint is there, or if another board branched off there. A version goes if none of these has it
-as its newest one, and a removal goes if there is nothing left that it would hide.
+A revision stays readable if it is not below the new `oldest`, if the caller keeps it, if it has a
+pinned checkpoint, or if another board branched off there. A version is removed if it is the newest
+one for none of these, and the record of a removal if nothing is left that it would hide.
 """
 
 from collections.abc import Sequence
@@ -41,10 +41,10 @@ class Pruning:
         self._blobs: set[bytes] = set()
 
     async def run(self, keep: Sequence[Revision], below: Revision) -> int:
-        """Prune; returns how many versions went.
+        """Prune; returns how many versions were removed.
 
-        Of what an engine lost nothing need stay, once its end lies below: no later revision follows
-        it.
+        Revisions that an engine lost are removed completely once their end lies below: no later
+        revision follows them.
         """
         if below < self._row.oldest:
             below = self._row.oldest
@@ -74,7 +74,7 @@ class Pruning:
         await add(self._connection, COUNTER, kept)
 
     async def _keep(self, keep: Sequence[Revision], below: Revision) -> list[Revision]:
-        """Note which revisions below stay readable: of those that are, the wanted ones."""
+        """Record which revisions below stay readable: the requested ones among those that are."""
         board, oldest = self._row.id, self._row.oldest
         kept = select(KEPT.c.revision).where(KEPT.c.board == board)
         readable = {row.revision for row in await rows(self._connection, kept)}
@@ -91,7 +91,7 @@ class Pruning:
         return sorted(stay)
 
     async def _note_digests(self, revisions: Sequence[Revision]) -> None:
-        """Archive the digests of revisions that stay: they could not be computed any more."""
+        """Archive the digests of revisions that stay: afterwards they can no longer be computed."""
         segments = await segments_of(self._connection, self._row, self._row.through)
         for revision in revisions:
             [first, *rest] = segments
@@ -124,7 +124,7 @@ class Pruning:
         return int(count)
 
     async def _others(self, table: Any, below: Revision) -> None:
-        # With the newest commit of each agent stays the newest of all, which has the chain.
+        # The newest commit of each agent stays, and so does the newest of all, which has the chain.
         name = table.c.namespace if table is DIGEST else table.c.agent
         await self._connection.execute(delete(table).where(self._doomed(table, name, below)))
 

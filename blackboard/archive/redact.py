@@ -1,16 +1,16 @@
-"""Taking the values of a key out of everything that is archived of a board and its family.
+"""Removes the values of a key from the archive of a board and its family.
 
-A family are the boards that share history with one another, those that were removed or set apart
-included. All of it is one transaction: the values are in the archive, or they are gone.
+A family is the set of boards that share history, including those that were removed or set apart.
+Everything happens in one transaction: the values are in the archive, or they are gone.
 
 Invariants
-- the hash chain stays as it is: what stands for a redacted value is the salted hash that the chain
-  is over (core/entry_digest.py), and its salt goes.
-- digests of namespaces are over plain hashes of values, which can be guessed. So they are computed
-  again, with what stands in a value's place, and the manifests that name them are signed again: but
-  only those that were genuine, and that said what the archive had.
-- blobs go before the transaction ends: after a crash in between, the next redaction finds what
-  names them, and goes on.
+- The hash chain does not change: a redacted value is replaced by its salted hash, which the chain
+  covers (core/entry_digest.py), and its salt is removed.
+- Digests of namespaces are over unsalted hashes, from which values can be guessed. So they are
+  computed again with the replaced values, and the manifests that name them are signed again; but
+  only manifests that were genuine and agreed with the archive.
+- Blobs are removed before the transaction ends: after a crash in between, the next redaction still
+  finds the references to them, and continues.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,8 +20,7 @@ from typing import Any, Final
 from sqlalchemy import and_, not_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from blackboard.archive import history as archive_log
-from blackboard.archive import rows as archive_rows
+from blackboard.archive import history as archive_log, rows as archive_rows
 from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import Database, rows
@@ -49,7 +48,7 @@ from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value
 
 _REVISIONS: Final = 32
-"""Revisions that are looked at in one go: a few milliseconds."""
+"""Revisions that are processed without a pause: a few milliseconds."""
 _Elements = tuple[bytes | None, bytes | None]
 _Place = tuple[int, Revision, Key]
 """A version: the number of its board, its revision and its key."""
@@ -70,15 +69,15 @@ async def family(connection: AsyncConnection, board: str) -> list[Any]:
 
 @dataclass
 class _Sum:
-    """A namespace's sum on one board, as it was and as it is without what was redacted, from the
-    revision `since` on."""
+    """A namespace's sum on one board, with and without the redacted values, from the revision
+    `since` on."""
 
     since: Revision
     before: int
     after: int
 
     def move(self, gone: "_Elements | None", come: "_Elements") -> None:
-        """Take in that a key holds something else: its elements as they were, and as they are."""
+        """Record that a key changed: its elements before and after."""
         old, less = gone or (None, None)
         self.before = _moved(self.before, old, come[0])
         self.after = _moved(self.after, less, come[1])
@@ -99,11 +98,12 @@ class Redacting:
     sealer: Sealer
     key: Key
     upto: Mapping[str, Revision]
-    """Revisions up to which the boards with these names are looked at; others are as a whole."""
+    """Revisions up to which the boards with these names are redacted; others are redacted
+    completely."""
     _gone: dict[_Place, bytes] = field(default_factory=dict)
-    """The elements (core/digest.py) of the values that go."""
+    """The elements (core/digest.py) of the removed values."""
     _hashes: dict[str, str] = field(default_factory=dict)
-    """Of manifests that were signed again: old hash and new one, in hexadecimal."""
+    """The manifests that were signed again: old hash and new hash, in hexadecimal."""
     _doomed: set[bytes] = field(default_factory=set)
     _guessable: int = 0
     _pause: Pause = let_others_run
@@ -133,14 +133,15 @@ class Redacting:
     # --- what goes --------------------------------------------------------------------------------
 
     def _in_scope(self, row: Any) -> Any:
-        """That a version of the board with `row` goes, or was redacted before."""
+        """The condition that a version of the board with `row` is to be redacted, or was redacted
+        before."""
         within = or_(*(_between(*each) for each in scope_of(self.key)))
         upto = self.upto.get(row.name, row.through)
         return and_(VERSION.c.board == row.id, VERSION.c.revision <= upto, within)
 
     async def _first(self, boards: Sequence[Any]) -> dict[int, Revision]:
-        """Of each board that holds any of it, the first revision that does; -1 if its origin
-        does."""
+        """For each board with such versions, the first revision that has one; -1 if its origin has
+        one."""
         found: dict[int, Revision] = {}
         for row in boards:
             if row.origin in found and found[row.origin] <= row.origin_revision:
@@ -176,7 +177,7 @@ class Redacting:
         return [each.revision for each in await rows(self.connection, query)]
 
     async def _revision(self, row: Any, revision: Revision) -> None:
-        """Redact what one revision wrote, in its versions and in its commit."""
+        """Redact the values of one revision, in its versions and in its commit."""
         of_it = and_(VERSION.c.board == row.id, VERSION.c.revision == revision)
         versions = await rows(
             self.connection, select(VERSION).where(of_it).order_by(VERSION.c.position)
@@ -198,14 +199,14 @@ class Redacting:
     async def _commit(
         self, row: Any, revision: Revision, versions: Sequence[Any], keys: set[Key]
     ) -> None:
-        """Let what stands for values take their place in a commit; perhaps the archive has only
-        what it left."""
+        """Replace values in a commit. If the log was pruned, the archive may have only some of its
+        versions."""
         one = and_(COMMIT.c.board == row.id, COMMIT.c.revision == revision)
         found = await rows(self.connection, select(COMMIT).where(one))
         written = [each for each in versions if each.position >= 0]
         if not found or not written:
             return
-        if revision <= row.oldest:  # its log was pruned, and perhaps other versions of it
+        if revision <= row.oldest:  # its log was pruned, and maybe other versions of it
             bare = {"details": archive_rows.bare_details(found[0])}
             await self.connection.execute(update(COMMIT).where(one), bare)
             return
@@ -246,7 +247,7 @@ class Redacting:
         return ArchivedHistory(self.database, self.connection, segments)
 
     async def _held(self, past: ArchivedHistory) -> list[bytes]:
-        """The elements of what is held of the key."""
+        """The elements of the current versions of the key."""
         found: list[bytes] = []
         async for page in past.entries(scope_of(self.key)):
             found += [archive_rows.element_of(each) for each in page]
@@ -280,7 +281,7 @@ class Redacting:
         return sorted(found)
 
     async def _fold(self, row: Any, total: _Sum) -> AsyncIterator[Revision]:
-        """Follow the namespace on one board: yields each revision before it is taken in."""
+        """Follow the namespace on one board; yields each revision before it is added."""
         after = total.since
         within = and_(VERSION.c.board == row.id, _between(*range_below(self._namespace)))
         while True:
@@ -303,12 +304,12 @@ class Redacting:
             await self._pause()
 
     def _elements(self, row: Any) -> _Elements:
-        """The element of a version as it was, and as it is; None for a removal."""
+        """The element of a version before and after the redaction; None for a removal."""
         now = None if row.form == ABSENT else archive_rows.element_of(row)
         return self._gone.get((row.board, row.revision, row.key), now), now
 
     async def _note(self, row: Any, revision: Revision, total: _Sum) -> None:
-        """Write the digest of a revision, and sign the checkpoints there."""
+        """Write the digest of a revision, and sign its checkpoints again."""
         one = and_(DIGEST.c.board == row.id, DIGEST.c.revision == revision)
         if total.before != total.after:
             changed = update(DIGEST).where(one, DIGEST.c.namespace == self._namespace)
@@ -322,8 +323,8 @@ class Redacting:
                 await self.connection.execute(changed, signed)
 
     def _signed(self, row: Any, checkpoint: Any, total: _Sum) -> dict[str, Any] | None:
-        """What changes of a checkpoint's row; None if its manifest stays as it is: nothing of it
-        changes, or it is not what the board had."""
+        """The changed columns of a checkpoint's row; None if its manifest stays: nothing in it
+        changes, or it does not agree with the board."""
         if not checkpoint.manifest:
             return None
         try:
@@ -344,7 +345,8 @@ class Redacting:
         return {"manifest": packed, "signature": signature, "hash": new}
 
     def _less(self, said: dict[str, Any], total: _Sum) -> dict[str, Any] | None:
-        """What a manifest says without what was redacted; None if it does not say what was."""
+        """The content of a manifest without the redacted values; None if it does not agree with the
+        archive."""
         digests, nothing = dict(said["digests"]), digest.EMPTY_DIGEST.hex()
         if digests.pop(self._namespace, nothing) != digest.digest_of(total.before).hex():
             return None
@@ -360,11 +362,8 @@ class Redacting:
     # --- blobs ------------------------------------------------------------------------------------
 
     async def _remove_blobs(self) -> None:
-        """Remove the large values that went, but for those that another key holds, too.
-
-        A value that is being archived for another key meanwhile is written once more
-        (`SqlArchive.append`).
-        """
+        """Remove the large values that were redacted, except for those that another key also
+        has. `SqlArchive.append` stores a value again that it is about to refer to."""
         if self._doomed:
             await self.database.lock_blobs(self.connection, shared=False)
         for name in sorted(self._doomed):
@@ -379,13 +378,13 @@ def _between(first: str, last: str) -> Any:
 
 
 def _holds() -> Any:
-    """That a version has a value which was not redacted."""
+    """The condition that a version has a value and was not redacted."""
     marked = and_(VERSION.c.form == PLAIN, VERSION.c.content == REDACTED)
     return and_(VERSION.c.form != ABSENT, not_(marked))
 
 
 def _is_left(row: Any) -> bool:
-    """As `_holds`, of a row."""
+    """As `_holds`, for a row."""
     return row.form != ABSENT and not (row.form == PLAIN and bytes(row.content) == REDACTED)
 
 

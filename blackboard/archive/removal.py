@@ -1,13 +1,13 @@
-"""Removing what is archived of a board, but for what branches of it share.
+"""Removes the archive of a board, except for what its branches share.
 
-A board has a row for each of its lives: the one with its name, those that lost it to a later one,
-and those that were set apart as `<board>~1`. All of them go. A row that another board's past goes
-through stays whole, without a name, until that board goes, too.
+A board has several rows: the one with its name, older ones that lost the name to it, and those that
+were set apart as `<board>~1`. All of them are removed. A row that another board's history includes
+stays complete, without a name, until that board is removed as well.
 
 Invariants
-- a row that is to go has no name and the owner REMOVED: nobody finds it, nor appends to it.
-- versions whose value is a blob stay until the blob may be removed (BLOB_GRACE_MS): so a crash
-  leaves none that nobody would remove.
+- A row to be removed has no name and the owner REMOVED, so it can neither be found nor appended to.
+- Versions whose value is a blob stay until the blob may be removed (BLOB_GRACE_MS), so that a crash
+  leaves no unreferenced blobs.
 """
 
 from collections.abc import Collection
@@ -27,7 +27,7 @@ REMOVED: Final = "~removed"
 async def mark(
     connection: AsyncConnection, board: str, keep: Collection[str], now_ms: Milliseconds
 ) -> bool:
-    """Mark every row of `board` as one that is to go, but for those with a name in `keep`; returns
+    """Mark every row of `board` for removal, except for those with a name in `keep`; returns
     whether a branch needs one of them."""
     mine = or_(BOARD.c.called == board, BOARD.c.name == board)
     found = await rows(connection, select(BOARD).where(mine).with_for_update())
@@ -41,7 +41,8 @@ async def mark(
 
 
 async def sweep(connection: AsyncConnection, now_ms: Milliseconds) -> list[bytes]:
-    """Remove what is marked and no branch needs; returns the blobs that nothing names any more."""
+    """Remove the marked rows that no branch needs; returns the blobs that are no longer
+    referenced."""
     needed = await _needed(connection)
     blobs: set[bytes] = set()
     for row in await rows(connection, select(BOARD).where(BOARD.c.owner == REMOVED)):
@@ -53,7 +54,7 @@ async def sweep(connection: AsyncConnection, now_ms: Milliseconds) -> list[bytes
 
 
 async def _needed(connection: AsyncConnection) -> set[int]:
-    """The rows that the past of a board goes through which is not to go."""
+    """The rows that the history of a remaining board includes."""
     found = {row.id: row for row in await rows(connection, select(BOARD))}
     needed: set[int] = set()
     for row in found.values():
@@ -65,7 +66,8 @@ async def _needed(connection: AsyncConnection) -> set[int]:
 
 
 async def _remove(connection: AsyncConnection, number: int, *, with_blobs: bool) -> set[bytes]:
-    """Remove the content of a row; with the versions whose values are blobs, the row as well."""
+    """Remove the content of a row; `with_blobs`, also its versions with blobs and the row
+    itself."""
     blobs = select(VERSION.c.content).where(VERSION.c.board == number, VERSION.c.form == BLOB)
     names = {bytes(row.content) for row in await rows(connection, blobs.distinct())}
     for table in OF_A_BOARD:

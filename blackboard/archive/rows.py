@@ -1,7 +1,7 @@
 """Commits and versions as rows, and back.
 
 Invariants
-- `entry_of(commit_row(e), versions of e) == e`: the log comes out as it went in.
+- `entry_of(commit_row(e), versions of e) == e`: the log is read as it was written.
 - the chain covers every field of a log entry, large values by their hash: any change alters the
   chain from there on.
 """
@@ -29,8 +29,7 @@ from blackboard.core.commit import (
     name_of,
     narrowed_from,
 )
-from blackboard.core.entry_digest import Leaves, is_salted, standing
-from blackboard.core.entry_digest import content_of as content_hash
+from blackboard.core.entry_digest import Leaves, content_of as content_hash, is_salted, standing
 from blackboard.core.lease import from_result, to_result
 from blackboard.errors import Corrupt
 from blackboard.limits import BLOB_BYTES, VALUE_BYTES_MAX
@@ -38,21 +37,21 @@ from blackboard.wire.codec import decode_results, encode_results
 
 Row = dict[str, Any]
 CHAIN_START: Final = bytes(32)
-_DEFLATE_BYTES: Final = 512  # below, the rows around a value cost more than its bytes
+_DEFLATE_BYTES: Final = 512  # below, the row overhead is larger than the value
 _DEFLATED_SHARE: Final = 0.9
 _MOST_OF_ZLIB: Final = (15, 8)
-_SETTINGS_OF_ZLIB: Final = ((1_024, 4), (8_192, 6))  # up to so many bytes, its memLevel
+_SETTINGS_OF_ZLIB: Final = ((1_024, 4), (8_192, 6))  # up to this many bytes, this memLevel
 _SAMPLE_BYTES: Final = 128
-_RANDOM_KINDS: Final = 80  # of a sample: text has below 50 kinds of bytes, random ones have 101
+_RANDOM_KINDS: Final = 80  # distinct bytes in a sample: text has below 50, random data 101
 
 
 # --- content --------------------------------------------------------------------------------------
 
 
 def content_of(value: bytes, hashed: bytes | None = None) -> tuple[int, bytes]:
-    """Form and content of a value; `hashed` is its SHA-256, if it is at hand.
+    """Form and content of a value; `hashed` is its SHA-256, if it is known.
 
-    A value above BLOB_BYTES has to be put among the blobs first.
+    A value above BLOB_BYTES must be stored as a blob first.
     """
     if len(value) > BLOB_BYTES:
         return BLOB, hashed or digest.content_of(value)
@@ -79,9 +78,10 @@ def _deflated(value: bytes) -> bytes:
 
 
 def _inflated(content: bytes) -> bytes:
-    """The inverse of `_deflated`; the size is limited, so that a forged row cannot fill the memory.
+    """The inverse of `_deflated`; the size is limited, so that a forged row cannot exhaust the
+    memory.
 
-    Errors: zlib.error, also when it is more than VALUE_BYTES_MAX; TypeError when it is no content.
+    Errors: zlib.error, also above VALUE_BYTES_MAX; TypeError when it is not bytes.
     """
     inflater = zlib.decompressobj()
     value = inflater.decompress(content, VALUE_BYTES_MAX + 1)
@@ -122,7 +122,7 @@ def _inline(row: Any) -> bytes:
 
 
 async def entry_at(row: Any, blobs: Blobs) -> Entry | None:
-    """What a key held with this version, None for a removal. Errors: Corrupt, Unavailable."""
+    """The entry of this version; None for a removal. Errors: Corrupt, Unavailable."""
     value = await value_of(row, blobs)
     if value is None:
         return None
@@ -167,7 +167,7 @@ def total_of(row: Any) -> int:
 
 
 def commit_row(board: int, entry: LogEntry, chain: bytes) -> Row:
-    """The row of a log entry, sealed by `chain`; its changes of keys are rows of their own."""
+    """The row of a log entry with its `chain`; its changes of keys have rows of their own."""
     name = entry.id
     return {
         "board": board,
@@ -186,7 +186,7 @@ def commit_row(board: int, entry: LogEntry, chain: bytes) -> Row:
 
 
 def details_of(entry: LogEntry) -> bytes:
-    """Grounds, results, changes of leases, and the salt or what is kept in its place."""
+    """Grounds, results, changes of leases, and the salt or its replacement."""
     leases = [
         [position, change.kind.value, change.key, to_result(change.lease)]
         for position, change in enumerate(entry.changes)
@@ -206,7 +206,8 @@ def details_of(entry: LogEntry) -> bytes:
 
 
 def bare_details(commit: Any) -> bytes:
-    """Those of a commit's row, without salt and results: of one that no log has any more.
+    """The details of a commit's row, without salt and results, for a commit that no log has any
+    more.
 
     Errors: Corrupt.
     """
@@ -220,7 +221,7 @@ def bare_details(commit: Any) -> bytes:
 
 @lru_cache(maxsize=64)
 def _plain_details(results: int) -> bytes:
-    """Those of most commits without a salt: neither grounds nor results nor leases."""
+    """The details of most commits without a salt: neither grounds nor results nor leases."""
     packed: bytes = msgpack.packb([[], encode_results((None,) * results), []])
     return packed
 
@@ -267,7 +268,7 @@ def entry_with(
 
 
 def _kept(packed: Any, changes: int) -> Kept:
-    """What stands in the place of a salt. Errors: ValueError unless it fits so many changes."""
+    """The replacement of a salt. Errors: ValueError unless it fits the number of changes."""
     places, stands, salts, leaves = map(tuple, packed)
     fits = all(place in range(changes) for place in places) and len(places) == len(stands)
     if not fits or len(salts) not in (0, changes + 1):
@@ -295,7 +296,7 @@ def epoch_of(row: Any) -> Epoch:
 # --- manifests ------------------------------------------------------------------------------------
 
 # What most manifests have in common (integrity/signing.py), the most common last. It must not
-# change: what was packed with it is unpacked with it. Streams packed without it are read as well.
+# change, because unpacking needs the same dictionary. Streams packed without it are read as well.
 _ALIKE: Final = (
     b'"private/","inbox/","public":"","system":""},"epoch":[1,"","restore",0,0],"format":1,'
     b'"barrier":{"asked":0,"delivered":[],"left":[],"not_fresh":[]},"kind":"before-restore",'
@@ -308,7 +309,7 @@ _ALIKE: Final = (
 
 
 def pack_manifest(manifest: bytes) -> bytes:
-    """A manifest as it is kept: what all say alike costs nothing."""
+    """A manifest as it is stored: what all of them have in common takes no room."""
     window = zlib.MAX_WBITS
     compressor = zlib.compressobj(
         9, zlib.DEFLATED, window, zlib.DEF_MEM_LEVEL, zlib.Z_DEFAULT_STRATEGY, _ALIKE
@@ -332,10 +333,10 @@ def unpack_manifest(packed: bytes) -> bytes:
 
 
 class ChainLink:
-    """The next link of the hash chain: SHA-256 over the one before and what `entry` says.
+    """The next link of the hash chain: SHA-256 over the one before and the content of `entry`.
 
-    Its changes are added one after the other, for a restore has many. With a salt, what it says is
-    its digest, once as it came and once as it follows from the changes.
+    Its changes are added one by one, because a restore has many. For an entry with a salt, the
+    content is its digest, once as received and once as computed from the changes.
     """
 
     def __init__(self, entry: LogEntry) -> None:
@@ -345,7 +346,7 @@ class ChainLink:
         self._changes: list[list[Any]] = []
 
     def add(self, change: Change, hashed: bytes | None) -> None:
-        """Take in the next change; `hashed` is the SHA-256 of its value."""
+        """Add the next change; `hashed` is the SHA-256 of its value."""
         if self._leaves is not None:
             self._leaves.add(change, hashed)
         else:
@@ -370,7 +371,7 @@ def next_chain(chain: bytes, entry: LogEntry) -> bytes:
 
 
 def _canonical(entry: LogEntry, changes: Sequence[list[Any]]) -> bytes:
-    """Everything that a log entry without a salt says, as bytes; values by their SHA-256."""
+    """The content of a log entry without a salt, as bytes; values by their SHA-256."""
     name, epoch = entry.id, entry.epoch
     said: list[Any] = [
         entry.revision,
@@ -388,6 +389,6 @@ def _canonical(entry: LogEntry, changes: Sequence[list[Any]]) -> bytes:
 
 
 def _canonical_change(change: Change, hashed: bytes | None) -> list[Any]:
-    """Everything that a change says; `hashed` is the SHA-256 of its value."""
+    """The content of a change; `hashed` is the SHA-256 of its value."""
     lease = None if change.lease is None else to_result(change.lease)
     return [change.kind.value, change.key, hashed, change.expires_at_ms, change.item, lease]

@@ -1,10 +1,10 @@
 """The archive in SQL: SQLite in a file, or PostgreSQL; large values in an object store.
 
 Invariants
-- `append` is one transaction that begins by locking the board's row and looking at its fence and at
-  how far it is: so two archivers, or one that was killed, leave no gap and no duplicate.
-- Blobs are put before the transaction that names them.
-- A history that an engine lost is never removed: the board continues as a branch of it.
+- `append` is one transaction that begins by locking the board's row and checking its fence and its
+  revision. So two archivers, or one that was killed, leave no gap and no duplicate.
+- Blobs are stored before the transaction that refers to them.
+- A history that an engine lost stays: the board continues as a branch of it.
 """
 
 import asyncio
@@ -15,12 +15,14 @@ from typing import Any, Final, Self
 from sqlalchemy import and_, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from blackboard.archive import boards as archive_boards
-from blackboard.archive import history as archive_log
-from blackboard.archive import prune as archive_prune
-from blackboard.archive import redact as archive_redact
-from blackboard.archive import removal as archive_removal
-from blackboard.archive import rows as archive_rows
+from blackboard.archive import (
+    boards as archive_boards,
+    history as archive_log,
+    prune as archive_prune,
+    redact as archive_redact,
+    removal as archive_removal,
+    rows as archive_rows,
+)
 from blackboard.archive.append import Appending, Warm, Warmth, loses, runs
 from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs
@@ -64,7 +66,7 @@ from blackboard.limits import BLOB_BYTES, LIST_ENTRIES_MAX, PAGE_BYTES_MAX, READ
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 _KEYS_AT_ONCE: Final = 32
-"""Keys whose rows are made into entries without a pause: less than a millisecond."""
+"""Rows that are decoded to entries without a pause: less than a millisecond."""
 
 
 class SqlArchive:
@@ -78,7 +80,7 @@ class SqlArchive:
 
     @classmethod
     async def open(cls, url: str, *, blobs: str, sealer: Sealer) -> Self:
-        """Open the archive at `url` (sqlite:///path, postgresql://...), which is made if need be.
+        """Open the archive at `url` (sqlite:///path, postgresql://...), which is made if necessary.
 
         `blobs` is the directory or the URL of its object store.
         Errors: InvalidRequest for a URL of neither kind; Unavailable; Corrupt.
@@ -230,11 +232,11 @@ class SqlArchive:
             row = await archive_boards.owned(connection, board, fence)
             if row.through != after:
                 raise archive_boards.out_of_turn(board, fence, row)
-            if large:  # nothing named them yet: a redaction may have discarded them
+            if large:  # no row referred to them: a redaction may have discarded them
                 await self._database.lock_blobs(connection, shared=True)
                 await self._blobs.put_missing(large)
             for run in runs(entries):
-                if warm is not None:  # a run before this one
+                if warm is not None:  # the previous run's
                     row = await board_by_id(connection, row.id)
                 marker = run[0].epoch
                 if marker is not None and loses(marker, row.through):
@@ -249,9 +251,9 @@ class SqlArchive:
         return warm.mark
 
     async def _go_back(self, connection: AsyncConnection, row: Any, revision: Revision) -> Any:
-        """The engine lost what came after `revision`: go on from there.
+        """The engine lost what came after `revision`: continue from there.
 
-        What it lost stays readable, as revisions of the board that no later one follows.
+        The lost revisions stay readable, as revisions of the board that no later one follows.
         """
         if not revision:
             number = await archive_boards.replace(connection, row)

@@ -1,14 +1,15 @@
 """The archive's tables, in SQLite and in PostgreSQL.
 
 Invariants
-- `version` holds what each key became at each revision that changed it; what a board held at
-  revision r is the newest version of each key up to r, removals left out. `position` orders the
+- `version` has a row for each key and each revision that changed it. The content of a board at
+  revision r is the newest version of each key up to r, without removals. `position` orders the
   changes of one commit.
-- a value stands in one place: `content`, plain, deflated, or as the hash of a blob (`form`).
+- `content` holds a value plain, deflated, or as the hash of a blob (`form`).
 - `total` holds each namespace's sum (core/digest.py) at the board's newest archived revision;
-  `digest` has rows for what changed by the end of an append, by a checkpoint and where a board or
-  what is left of it begins; `Past.digests` computes those in between.
-- `board.id` is never used again: a later board of the same name has another one.
+  `digest` has rows for the namespaces that changed up to the end of an append, a checkpoint, or the
+  beginning of a board or of what pruning left of it; `ArchivedHistory.digests` computes those in
+  between.
+- `board.id` is never reused: a later board of the same name has another one.
 
 Names sort by their bytes everywhere (COLLATE "C"), as they do in Python and in the engines.
 """
@@ -83,7 +84,8 @@ VERSION: Final = Table(
     Column("expires_at_ms", _NUMBER),
     Column("item", _NUMBER),
 )
-# Plain indexes of a plain table: SQLite keeps a kilobyte whole in a row, but not in a primary key.
+# Ordinary indexes on an ordinary table: SQLite keeps a kilobyte inside a row, but not inside a
+# primary key.
 VERSION_BY_KEY: Final = Index(
     "version_by_key", VERSION.c.board, VERSION.c.key, VERSION.c.revision, unique=True
 )
@@ -162,7 +164,7 @@ CHECKPOINT: Final = Table(
     _key("name", _NAME),
     _must("time_ms"),
     _must("kind", String),
-    _must("manifest", LargeBinary),  # packed; empty once it was let go
+    _must("manifest", LargeBinary),  # packed; empty once it was removed
     _must("signature", LargeBinary),
     _must("hash", LargeBinary),
     _must("pinned", Boolean),

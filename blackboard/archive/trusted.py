@@ -19,21 +19,21 @@ from blackboard.integrity.private_files import FILE_MODE
 
 try:
     import fcntl
-except ImportError:  # Windows, where a file that somebody has open is not replaced
+except ImportError:  # Windows, where an open file cannot be replaced
     fcntl = None  # type: ignore[assignment]
 
 _LOCK: Final = ".lock"
 DISTRUSTED: Final = (
-    "a sync of its file failed, so nothing of it counts: when the disk is sound, restart every"
-    " service that uses it"
+    "a sync of its file failed, so its content cannot be trusted: when the disk is sound,"
+    " restart every service that uses it"
 )
 
 
 class TrustedFile:
     """The file at `path`, used from here on until `close`. Blocking.
 
-    Making one lets what is in the file be on the disk, as far as this process is alone with it.
-    Errors: Unavailable, also while others use a file of which a sync failed; Corrupt.
+    The constructor makes sure that the disk holds the file's content, if no other process has it
+    open. Errors: Unavailable, also while other processes use the file after a failed sync; Corrupt.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -60,7 +60,7 @@ class TrustedFile:
             raise
 
     def _is_alone(self) -> bool:
-        """Whether no other process has the file open; none opens it until the lock is shared."""
+        """Whether no other process has the file open; none can open it until the lock is shared."""
         if fcntl is None:
             return True
         try:
@@ -73,27 +73,27 @@ class TrustedFile:
         if not suspect.is_marked(self.path):
             try:
                 suspect.trust_journal(self.path)
-            except SyncError:  # it is marked then
+            except SyncError:  # then it is marked
                 pass
             else:
                 return
         suspect.write_again(self.path, lambda _: None, self._look_at)
 
     def _look_at(self, copy: Path) -> None:
-        """Errors: Corrupt when a copy is not whole."""
+        """Errors: Corrupt when a copy is damaged."""
         with closing(sqlite3.connect(copy)) as connection:
             [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise Corrupt(what=self._what, reason=f"a sync failed, and what is left: {found}")
 
     def check(self) -> None:
-        """Errors: Unavailable once a sync failed, be it of another process."""
+        """Errors: Unavailable once a sync failed, in this or another process."""
         if self._is_suspect or suspect.is_marked(self.path):
             self._is_suspect = True
             raise Unavailable(what=self._what, reason=DISTRUSTED)
 
     def note(self, error: BaseException | None) -> None:
-        """If an error says that a sync failed, the file is done for."""
+        """Mark the file as suspect if `error` is a failed sync."""
         if suspect.is_failed_sync(error) and not self._is_suspect:
             self._is_suspect = True
             suspect.mark(self.path, str(error))
@@ -104,13 +104,13 @@ class TrustedFile:
         return self._is_suspect
 
     def frames(self) -> int:
-        """How long the journal is. A connection must be open. Errors: OSError."""
+        """The frames in the journal. A connection must be open. Errors: OSError."""
         if self._index is None:
             self._index = open_index(self.path)
         return valid_frames(self._index)
 
     def close(self) -> None:
-        """Let others have it. To be called after every connection of this process is closed; may be
+        """Release the lock. Call it after every connection of this process was closed; it may be
         called again."""
         if self._index is not None:
             self._index.close()

@@ -1,10 +1,10 @@
-"""Recomputing what is archived, from the oldest revision that is known up to a point.
+"""Recomputes the archive of a board, from its oldest known revision up to a point.
 
 What is compared
 - the hash chain, commit by commit: any change to the log, and any revision that is missing;
-- each digest of a namespace that is archived against sums made anew from the state at the
-  beginning; at the end against the whole state, and these against the sums that are kept;
-- each version's value, blobs included; of those that the log still tells of, author and time;
+- each archived digest of a namespace, against sums recomputed from the state at the beginning, and
+  at the end against the whole state; and these against the stored sums;
+- each version's value, including blobs; author and time of those that are still in the log;
 - each checkpoint's manifest and signature, and that it names the manifest before it.
 """
 
@@ -13,9 +13,11 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from blackboard.archive import history as archive_log
-from blackboard.archive import redact as archive_redact
-from blackboard.archive import rows as archive_rows
+from blackboard.archive import (
+    history as archive_log,
+    redact as archive_redact,
+    rows as archive_rows,
+)
 from blackboard.archive.append import kind_of
 from blackboard.archive.base import Sealer
 from blackboard.archive.blobs import Blobs
@@ -41,7 +43,7 @@ from blackboard.units import Revision
 
 _PAGE_ENTRIES = 256
 _FOLDED: Final = ("create_revision", "author", "time_ms")
-"""Columns of a version that the log leads to, and the chain does not seal by themselves."""
+"""Columns of a version that follow from the log and that the chain does not cover directly."""
 
 
 class Verification:
@@ -49,11 +51,11 @@ class Verification:
 
     def __init__(self, past: ArchivedHistory, at: Point, blobs: Blobs, sealer: Sealer) -> None:
         self._past = past
-        self._called = at.board  # the board whose manifests are looked at
+        self._called = at.board  # the board whose manifests are checked
         self._blobs = blobs
         self._sealer = sealer
         self._connection = past.connection
-        self._boards: list[int] | None = None  # the family, once it was asked for
+        self._boards: list[int] | None = None  # the family, once it was read
 
     async def findings(self) -> AsyncIterator[str]:
         """Yield every finding."""
@@ -100,7 +102,7 @@ class Verification:
             yield finding
 
     async def _own(self, segment: Segment) -> ArchivedHistory:
-        """The past of the board that a segment belongs to, up to its end."""
+        """The history of the board that a segment belongs to, up to its end."""
         board = await board_by_id(self._connection, segment.board)
         segments = await segments_of(self._connection, board, segment.upto)
         return ArchivedHistory(self._past.database, self._connection, segments)
@@ -119,7 +121,7 @@ class Verification:
     async def _page(
         self, past: ArchivedHistory, fold: Fold, after: Revision, commits: Sequence[Any]
     ) -> AsyncIterator[str]:
-        """Fold one page of the log again and compare what comes out.
+        """Fold one page of the log again and compare the result.
 
         Digests are compared where they are archived: `ArchivedHistory.digests`.
         """
@@ -153,7 +155,8 @@ class Verification:
     async def _digests(
         self, board: int, after: Revision, last: Revision
     ) -> dict[Revision, dict[str, bytes]]:
-        """What is archived between two revisions: of some revisions, what changed by then."""
+        """The digests archived between two revisions: for some revisions, those of the changed
+        namespaces."""
         query = select(DIGEST).where(
             DIGEST.c.board == board, DIGEST.c.revision > after, DIGEST.c.revision <= last
         )
@@ -181,14 +184,14 @@ class Verification:
         return found, damaged
 
     async def _learn(self, past: ArchivedHistory, fold: Fold, entries: Iterable[LogEntry]) -> None:
-        """What `fold` has to know of the keys of `entries`: their versions before them."""
+        """Give `fold` the versions of the keys of `entries` from before them."""
         keys = {c.key: None for entry in entries for c in entry.changes if c.lease is None}
         for key, row in (await past.newest(list(keys))).items():
             element = None if row.form == ABSENT else archive_rows.element_of(row)
             fold.known[key] = Known(row.revision, row.create_revision, element)
 
     async def _redacted(self, entry: LogEntry) -> list[str]:
-        """What is wrong with what was redacted of `entry`: the chain is not over what it left."""
+        """Problems of the redacted values in `entry`, which the chain does not cover."""
         if entry.kept is None:
             return []
         if self._boards is None:
@@ -207,7 +210,7 @@ class Verification:
     async def _compare_folded(
         self, fold: Fold, first: Revision, last: Revision
     ) -> AsyncIterator[str]:
-        """Compare what the chain does not say of versions: it follows from the log."""
+        """Compare the columns of versions that the chain does not cover with the log."""
         folded = {(row["revision"], row["key"]): row for row in fold.versions}
         columns = [VERSION.c[name] for name in ("revision", "key", *_FOLDED)]
         rows_of = select(*columns).where(
@@ -223,7 +226,7 @@ class Verification:
         fold.known = {key: fold.known[key] for key in fold.counted}
 
     async def _compare_sums(self, fold: Fold) -> AsyncIterator[str]:
-        """Compare the sums that go on with the next append."""
+        """Compare the sums with which the next append will continue."""
         query = select(TOTAL).where(TOTAL.c.board == fold.board)
         sums = {row.namespace: bytes(row.total) for row in await rows(self._connection, query)}
         nothing = digest.to_bytes(digest.EMPTY)
@@ -235,7 +238,7 @@ class Verification:
     # --- the state --------------------------------------------------------------------------------
 
     async def _sums(self, past: ArchivedHistory) -> tuple[dict[str, int], list[str]]:
-        """Sums made anew from everything that `past` holds."""
+        """Sums recomputed from the whole content of `past`."""
         totals: dict[str, int] = {}
         findings: list[str] = []
         async for page in past.entries():
@@ -300,7 +303,7 @@ class Verification:
         self, past: ArchivedHistory, row: Any, previous: bytes
     ) -> AsyncIterator[str]:
         if not row.manifest:
-            return  # let go of
+            return  # removed
         try:
             stored = archive_log.stored(self._called, row)
         except Corrupt as error:
@@ -360,7 +363,7 @@ class Verification:
         )
 
     async def _unsealed(self, sealed: set[tuple[str, Revision]]) -> AsyncIterator[str]:
-        """Checkpoints of the board that have no manifest."""
+        """Checkpoints of the board without a manifest."""
         first = await board_by_id(self._connection, self._past.segments[0].board)
         async for page in self._past.entries(CHECKPOINTS.rstrip("/")):
             for row in page:
@@ -372,7 +375,7 @@ class Verification:
 def _compare_digests(
     fold: Fold, revision: Revision, archived: Mapping[str, bytes]
 ) -> Iterator[str]:
-    """Compare what `fold` was settled to with what is archived of that revision."""
+    """Compare the digests of `fold` with those archived for that revision."""
     touched = {row["namespace"] for row in fold.digests}
     fold.digests.clear()
     for namespace in sorted(archived.keys() | touched):

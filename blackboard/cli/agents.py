@@ -1,6 +1,6 @@
 """agents: the attached agents, what each is doing, and those that crashed.
 
-migrate: whether new code can take in what agents have stored.
+migrate: checks that new code can read the stored states of agents.
 """
 
 import importlib
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from blackboard.runtime.migrations import MigrationFinding
 
 _CRASHES_MAX = 1_024
-"""Lines of crashes that are shown: a team has no more agents."""
+"""Most crashes that are listed: a team has no more agents."""
 
 app = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An agent as it is shown. `since_ms`: since when it is there, None if it is not."""
+    """A line of the list. `since_ms`: when it attached, None if it is not attached."""
 
     agent: str
     state: str
@@ -47,12 +47,11 @@ blackboard agents
 blackboard agents --json | jq -r '.agents[] | select(.state == "crash_loop").agent'""",
 )
 def agents(context: typer.Context) -> None:
-    """List the agents that are there, and those that crashed.
+    """List the attached agents, and those that crashed.
 
-    What each is at, since when it is there, and what it waits for or crashed with.
+    With what each is doing, since when, and what it waits for or crashed with.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 
@@ -68,7 +67,7 @@ def agents(context: typer.Context) -> None:
         show.print_json({"agents": show.plain(found)})
         return
     if not found:
-        screen.say("no agent is there")
+        screen.say("no agent is attached")
         return
     now = show.now_ms()
     rows = [
@@ -84,17 +83,17 @@ def agents(context: typer.Context) -> None:
 
 
 def lines(present: "Sequence[Presence]", crashed: "Mapping[str, Any]") -> "Sequence[Line]":
-    """Both together, by name. Of an agent that crashed, that is told; anybody may write there."""
+    """Both together, by name. A crash takes precedence, because the presence may be outdated."""
     found = {
         one.agent: Line(
             one.agent, one.state if one.alive is not False else "gone", one.since_ms, one.note
         )
         for one in present
     }
-    for name, told in crashed.items():
-        if isinstance(told, dict):
+    for name, record in crashed.items():
+        if isinstance(record, dict):
             since_ms = found[name].since_ms if name in found else None
-            state, error = str(told.get("state", "crashed")), str(told.get("error", ""))
+            state, error = str(record.get("state", "crashed")), str(record.get("error", ""))
             found[name] = Line(name, state, since_ms, error)
     return [found[name] for name in sorted(found)]
 
@@ -106,7 +105,7 @@ _FIX = "Give it as Python would import it."
     cls=ReadCommand,
     rich_help_panel="Agents",
     epilog="""\
-blackboard migrate --check my_agents  # before a deploy; exit code 1 if a state cannot be taken in
+blackboard migrate --check my_agents  # before a deployment; exit code 1 if a state cannot be read
 blackboard migrate my_agents  # rewrite the states of resting agents
 blackboard migrate --check my_agents --json | jq '.agents[] | select(.verdict == "fails")'""",
 )
@@ -116,15 +115,14 @@ def migrate(
         str,
         typer.Argument(metavar="MODULE", help="Where the agents' classes are.", show_default=False),
     ],
-    check: Annotated[bool, typer.Option("--check", help="Only tell; write nothing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check; write nothing.")] = False,
 ) -> None:
     """Bring stored states of agents to the versions of a module.
 
-    With --check only tell whether that works. The module is imported, from the current directory
-    too. A state that fails is left as it is.
+    With --check, only report whether that works. The module is imported, also from the current
+    directory. A state that fails is not changed.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
     code = imported(module)
@@ -159,7 +157,7 @@ def migrate(
 def imported(name: str) -> "ModuleType":
     """The module `name`, found from the current directory too.
 
-    Errors: CommandError when there is none, or when `name` goes on to what is in it.
+    Errors: CommandError when there is none, or when `name` continues with an attribute of it.
     """
     module, colon, _ = name.partition(":")
     if not module or module.startswith("."):

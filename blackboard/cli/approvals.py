@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from blackboard.runtime.approvals import Pending
 
 _PANEL = "Agents"
-_AGENT = typer.Argument(metavar="AGENT", help="The agent that asks.", show_default=False)
+_AGENT = typer.Argument(metavar="AGENT", help="The requesting agent.", show_default=False)
 _ID = typer.Argument(
-    metavar="ID", help="Which request, or how it begins. Not needed if there is one."
+    metavar="ID", help="The request, or its beginning. Not needed if there is one."
 )
 _REVISION = typer.Option(
-    "--revision", metavar="REV", help="Only if it is the request that was seen at this revision."
+    "--revision", metavar="REV", help="Only if the request is still the one of this revision."
 )
 _REASON = typer.Option("--reason", metavar="TEXT", help="Why; the agent reads it.")
 
@@ -41,8 +41,7 @@ def approvals(
     asker: Annotated[str, typer.Argument(metavar="AGENT", help="* is every agent.")] = "*",
 ) -> None:
     """List requests for approval, with their facts."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 
@@ -54,7 +53,7 @@ def approvals(
         show.print_json({"approvals": [_plain(one) for one in found]})
         return
     if not found:
-        screen.say("nobody waits for an approval")
+        screen.say("no agent waits for an approval")
         return
     now = show.now_ms()
     rows = [
@@ -117,16 +116,15 @@ def reject(
 
 
 async def _pending(board: "Board", agent: str) -> "Sequence[Pending]":
-    """What is not answered yet."""
+    """The requests that are not answered yet."""
     from blackboard.runtime.approvals import pending
 
     return [one for one in await pending(board, agent) if one.answer is None]
 
 
 def _answer(flags: Flags, agent: str, name: str, said: tuple[bool, int | None, str]) -> None:
-    """Give the answer `said`: approved or not, at which revision, why."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    """Give the answer `said`: whether it is approved, the expected revision, and the reason."""
+    from blackboard.cli import render as show, session
 
     approved, revision, reason = said
 
@@ -138,8 +136,8 @@ def _answer(flags: Flags, agent: str, name: str, said: tuple[bool, int | None, s
 
     one, receipt = session.with_board(flags, give)
     if flags.as_json:
-        told = {"agent": agent, "id": one.id, "approved": approved, **show.plain(receipt)}
-        show.print_json(told)
+        document = {"agent": agent, "id": one.id, "approved": approved, **show.plain(receipt)}
+        show.print_json(document)
     else:
         verb = "approved" if approved else "rejected"
         screen.answer(
@@ -148,7 +146,7 @@ def _answer(flags: Flags, agent: str, name: str, said: tuple[bool, int | None, s
 
 
 def _meant(found: "Sequence[Pending]", agent: str, name: str, revision: int | None) -> "Pending":
-    """The one request that is meant."""
+    """The selected request. Errors: CommandError."""
     mine = [one for one in found if one.id.startswith(name)]
     if not mine:
         raise not_found(f"{agent} waits for no such approval", "Look: blackboard approvals")
@@ -158,7 +156,8 @@ def _meant(found: "Sequence[Pending]", agent: str, name: str, revision: int | No
         )
     if revision is not None and mine[0].revision != revision:
         raise not_found(
-            f"{agent} has asked anew, at revision {mine[0].revision}", "Look: blackboard approvals"
+            f"{agent} has repeated the request, at revision {mine[0].revision}",
+            "Look: blackboard approvals",
         )
     return mine[0]
 

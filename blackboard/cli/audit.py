@@ -33,14 +33,14 @@ def audit(
         int | None, typer.Option("--limit", metavar="N", help="Only the newest ones.", min=1)
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check that no record was changed or taken out.")
+        bool, typer.Option("--verify", help="Check that no record was changed or removed.")
     ] = False,
     against: Annotated[
         Path | None,
         typer.Option(
             "--against",
             metavar="FILE",
-            help="Check that all of an earlier --json is there.",
+            help="Check that all records of an earlier --json are there.",
             exists=True,
             dir_okay=False,
         ),
@@ -48,13 +48,12 @@ def audit(
 ) -> None:
     """Show refusals, and actions on whole boards.
 
-    The outcome of what was done is ok; of a look at what is private to somebody else, private; else
-    the code of the refusal. The count says how many requests like that a line stands for.
+    The outcome is ok for an action, private for a read of another agent's private data, and else
+    the code of the refusal. The count is the number of similar requests that a line stands for.
     """
     from dataclasses import asdict
 
-    from blackboard.cli import render as show
-    from blackboard.cli import screen, session
+    from blackboard.cli import render as show, screen, session
     from blackboard.server.security.audit import findings, missing, unproved
 
     before = [] if against is None else _read(against)
@@ -74,14 +73,16 @@ def audit(
         if verify and not found:
             screen.say(f"{screen.counted(len(records), 'record')}, each as it was written")
             if count := unproved(records):
-                told = f"{count} of them have no seal that this service can check"
-                screen.say(f"{told}: who can write to the engine could have written those")
+                unsigned = f"{count} of them have no signature that this service can check"
+                screen.say(
+                    f"{unsigned}: anyone who can write to the engine could have written those"
+                )
     if found:
         raise CommandError("corrupt", Exit.ERROR, f"the audit was changed: {found[0]}")
 
 
 def print_records(records: "Sequence[AuditRecord]") -> None:
-    """A table; what was asked for is shortened to the room that the others leave."""
+    """A table; the subject of a request is shortened to the room that the other columns leave."""
     from blackboard.cli import render as show
     from blackboard.cli.screen import safe
 

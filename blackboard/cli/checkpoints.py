@@ -1,4 +1,4 @@
-"""checkpoint: named cuts of a whole board; made, listed, compared, checked, carried elsewhere."""
+"""checkpoint: named cuts of a whole board: create, list, compare, verify, export, import."""
 
 import math
 import os
@@ -51,10 +51,9 @@ def create(
 ) -> None:
     """Name the present moment of the whole team.
 
-    Public, private and inboxes, as one consistent cut. It stops nobody.
+    Public, private and inboxes, as one consistent cut. It blocks no agent.
     """
-    from blackboard.cli import render as past
-    from blackboard.cli import session
+    from blackboard.cli import render as past, session
 
     flags = Flags.of(context)
     if barrier_s is not None and not 0 < barrier_s * 1000 < math.inf:
@@ -76,9 +75,7 @@ blackboard checkpoint list --json | jq -r '.[].name'""",
 )
 def list_all(context: typer.Context) -> None:
     """Print the checkpoints of a board, the oldest first."""
-    from blackboard.cli import render as past
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as past, render as show, session
 
     async def look(client: "Client", board: "Board") -> "tuple[Checkpoint, ...]":
         found = await board.checkpoints()
@@ -98,11 +95,9 @@ def list_all(context: typer.Context) -> None:
 def show(context: typer.Context, name: Annotated[str, _NAME]) -> None:
     """Print the manifest of a checkpoint.
 
-    Digests of namespaces, agents' steps, what they declared, who signed.
+    Digests of namespaces, agents' steps and declarations, and the signer.
     """
-    from blackboard.cli import render as past
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as past, render as shown, session
 
     async def look(board: "Board") -> "CheckpointInfo":
         return await board.show(name)
@@ -141,8 +136,7 @@ def diff(
 
     By key, down to the lines of long texts; also between a board and a branch of it.
     """
-    from blackboard.cli import render as past
-    from blackboard.cli import session, values
+    from blackboard.cli import render as past, session, values
 
     async def compare(board: "Board") -> "Diff":
         first, second = values.parse_moment(a), values.parse_moment(b)
@@ -157,13 +151,12 @@ def verify(
     context: typer.Context,
     moment: Annotated[str, typer.Argument(metavar="MOMENT", help="Default: now.")] = "now",
 ) -> None:
-    """Check all that is kept up to a moment.
+    """Check everything that is stored up to a moment.
 
     The hash chain, digests, blobs and signatures. Exit code 1 and one line per finding if anything
     is not what was written.
     """
-    from blackboard.cli import render as shown
-    from blackboard.cli import session, values
+    from blackboard.cli import render as shown, session, values
 
     async def check(board: "Board") -> "Verified":
         return await board.verify(values.parse_moment(moment))
@@ -205,8 +198,7 @@ def export(
 
     It holds all of it, and can be imported on another engine or machine.
     """
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as shown, session
 
     if not overwrite and os.path.lexists(file):
         raise wrong_usage(f"{file} exists", "Name a new file, or replace it with --overwrite.")
@@ -218,7 +210,7 @@ def export(
     with screen.busy(f"exporting to {file}"):
         done = session.with_board(flags, write)
     if flags.as_json:
-        told = {
+        document = {
             "file": str(file),
             "board": done.board,
             "name": name,
@@ -226,7 +218,7 @@ def export(
             "entries": done.entries,
             "bytes": done.bytes,
         }
-        shown.print_json(told)
+        shown.print_json(document)
     else:
         screen.say(f"{name} is in {file}")
 
@@ -239,12 +231,11 @@ def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
     new: Annotated[str, typer.Argument(metavar="BOARD", help="The new board's name.")],
 ) -> None:
-    """Make a new board of an exported checkpoint.
+    """Make a new board from an exported checkpoint.
 
-    A file that was changed is refused.
+    A file that was altered is refused.
     """
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as shown, session
 
     async def read(client: "Client") -> int:
         board = await client.import_board(file, new)
@@ -265,7 +256,7 @@ def pin(
     name: Annotated[str, _NAME],
     undo: Annotated[bool, typer.Option("--undo", help="Let it be pruned again.")] = False,
 ) -> None:
-    """Keep a checkpoint from being pruned."""
+    """Protect a checkpoint from pruning."""
     from blackboard.cli import session
 
     async def change(board: "Board") -> None:
@@ -300,12 +291,11 @@ def prune(
         bool, typer.Option("--dry-run", help="Only list what would be removed.")
     ] = False,
 ) -> None:
-    """Remove checkpoints and history that nobody keeps.
+    """Remove checkpoints and history that are not kept.
 
     Checkpoints that are pinned or that a branch needs always stay.
     """
-    from blackboard.cli import render as past
-    from blackboard.cli import session
+    from blackboard.cli import render as past, session
     from blackboard.core.checkpoints import RetentionPolicy
 
     if history_days is not None and not 0 <= history_days * _DAY_MS < math.inf:

@@ -1,4 +1,4 @@
-"""context add, use, ls, rm: services remembered by name."""
+"""context add, use, ls, rm: services saved by name."""
 
 import sys
 from pathlib import Path
@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from blackboard.cli import screen
-from blackboard.cli import target as places
+from blackboard.cli import screen, target as places
 from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Command, CommandGroup, Flags, RememberCommand
 
 app = typer.Typer(
-    cls=CommandGroup, no_args_is_help=True, help="Remember services by name, and choose one."
+    cls=CommandGroup, no_args_is_help=True, help="Save services by name, and choose one."
 )
 _NAME = typer.Argument(metavar="NAME", show_default=False)
 
@@ -37,7 +36,7 @@ def add(
     ] = None,
     use: Annotated[bool, typer.Option("--use", help="Choose it at once.")] = False,
 ) -> None:
-    """Remember a service, or change what is remembered of it."""
+    """Save a service, or change a saved one."""
     if token and token_file:
         raise wrong_usage("give either --token or --token-file")
     if token == "-":
@@ -70,7 +69,7 @@ def use(name: Annotated[str, _NAME]) -> None:
 
 @app.command(cls=Command, epilog="blackboard context ls")
 def ls(context: typer.Context) -> None:
-    """List the services that are remembered. Tokens are not shown."""
+    """List the saved services. Tokens are not shown."""
     from blackboard.cli import render as show
 
     known = places.load(places.config_directory())
@@ -89,8 +88,8 @@ def ls(context: typer.Context) -> None:
 
 
 def _without_token(found: places.ServiceContext) -> dict[str, object]:
-    told: dict[str, object] = {"url": found.url, "board": found.board, "token": _token(found)}
-    return told if found.ca is None else {**told, "ca": found.ca}
+    document: dict[str, object] = {"url": found.url, "board": found.board, "token": _token(found)}
+    return document if found.ca is None else {**document, "ca": found.ca}
 
 
 def _token(found: places.ServiceContext) -> str:
@@ -101,6 +100,6 @@ def _token(found: places.ServiceContext) -> str:
 
 @app.command(cls=Command, epilog="blackboard context rm prod")
 def rm(name: Annotated[str, _NAME]) -> None:
-    """Forget a service. Nothing happens to the service itself."""
+    """Remove a saved service. The service itself is not affected."""
     places.change(places.config_directory(), lambda known: known.removing(name))
     screen.answer(f"{name} is forgotten")

@@ -1,8 +1,8 @@
-"""What `blackboard doctor` looks at. Each check gives findings; none changes anything that stays.
+"""The checks of `blackboard doctor`. Each returns findings; none makes a lasting change.
 
 A finding is ok, warn (it works, but will surprise you) or fail (it does not work, or loses data).
 
-doctor: is everything as it must be, and if not, what helps?
+The checks cover the engine, this machine, and the service.
 """
 
 import json
@@ -45,11 +45,11 @@ _HTTP_TIMEOUT_S: Final = 3
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 _SCHEMA_BYTES_MAX: Final = 1024 * 1024
 _VERSION_CHARACTERS_MAX: Final = 64
-_TOKEN_LEFT_MIN_MS: Final = 15 * 60_000  # a new one lives for an hour unless it is said
+_TOKEN_LEFT_MIN_MS: Final = 15 * 60_000  # by default a new one is valid for an hour
 
 
 class FindingStatus(StrEnum):
-    """How a finding is to be taken."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -58,7 +58,7 @@ class FindingStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked at, how it is, and what to do about it ("" = nothing)."""
+    """One line: the subject, its state, and what to do about it ("" = nothing)."""
 
     check: str
     status: FindingStatus
@@ -71,15 +71,15 @@ def _ok(check: str, text: str) -> Finding:
 
 
 def _failure(check: str, error: BlackboardError | CommandError) -> Finding:
-    told = explain(error) if isinstance(error, BlackboardError) else error
-    return Finding(check, FindingStatus.FAIL, told.message, told.fix)
+    problem = explain(error) if isinstance(error, BlackboardError) else error
+    return Finding(check, FindingStatus.FAIL, problem.message, problem.fix)
 
 
 # --- the engine -----------------------------------------------------------------------------------
 
 
 async def engine(settings: "Settings") -> list[Finding]:
-    """Which engine, what its answers survive, and what it warns of."""
+    """The engine's kind, what an acknowledged commit survives, and its warnings."""
     from blackboard.cli.keys import SURVIVES
     from blackboard.server.settings import make_store
 
@@ -100,20 +100,21 @@ async def engine(settings: "Settings") -> list[Finding]:
     finally:
         await store.aclose()
     known = f"{facts.name} {facts.version} at {facts.location}"
-    survives = f"what is acknowledged is {SURVIVES[facts.level]}"
+    survives = f"an acknowledged commit is {SURVIVES[facts.level]}"
     warnings = [Finding("engine", FindingStatus.WARN, text, _ENGINE_FIX) for text in facts.warnings]
     return [_ok("engine", known), _ok("durability", survives), *account, *warnings]
 
 
 async def _account(store: "Store") -> list[Finding]:
-    """Whether the account at a Redis may do more than it needs; with less it is refused before."""
+    """Whether the account at a Redis may do more than it needs. With fewer rights the engine
+    refuses it."""
     from blackboard.engines.redis.store import RedisStore
 
     if not isinstance(store, RedisStore):
         return []
     excess = (await store.account()).excess
     if not excess:
-        return [_ok("account", "may do what is needed, and nothing that would harm")]
+        return [_ok("account", "has the necessary rights, and no dangerous ones")]
     text = f"may do more than it needs: {', '.join(excess)}"
     return [Finding("account", FindingStatus.WARN, text, _ACCOUNT_FIX)]
 
@@ -125,7 +126,7 @@ _ENGINE_FIX = "Change it in the engine's configuration, or use a newer version."
 
 
 def directory(path: Path) -> Iterator[Finding]:
-    """Rights, room and speed of the data directory (or of where it will be made)."""
+    """Rights, free space and speed of the data directory (or of where it will be made)."""
     place = path
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -140,7 +141,7 @@ def directory(path: Path) -> Iterator[Finding]:
 
 
 def _privacy(path: Path) -> Finding:
-    """Whether other users of this machine have any right to what is in the data directory."""
+    """Whether other users of this machine have access to the data directory."""
     from blackboard.integrity.private_files import exposed
 
     try:
@@ -148,7 +149,7 @@ def _privacy(path: Path) -> Finding:
     except OSError as error:
         return Finding("data", FindingStatus.FAIL, f"{path} cannot be listed: {error.strerror}")
     if not found:
-        return _ok("data", f"{path} is writable, and other users here read nothing in it")
+        return _ok("data", f"{path} is writable, and other users here cannot read it")
     first = f"{found[0]}" if len(found) == 1 else f"{found[0]} and {len(found) - 1} more"
     text = f"{first} can be opened by other users here"
     fix = f"chmod -R go-rwx {path}  (a service does so when it starts)"
@@ -207,8 +208,7 @@ def open_files() -> Finding:
 
 def token(target: "Target", now_ms: int) -> Finding:
     """Whether there is a token, and for how long."""
-    from blackboard.cli.render import age
-    from blackboard.cli.render import clock as time_of
+    from blackboard.cli.render import age, clock as time_of
     from blackboard.cli.token import claims_of
 
     fix = "Give one: --token, BLACKBOARD_TOKEN or blackboard context add."
@@ -232,7 +232,7 @@ def token(target: "Target", now_ms: int) -> Finding:
 
 
 def transport(url: str) -> Finding:
-    """Whether others on the way could read the token."""
+    """Whether the token could be read on the network."""
     parts = urlsplit(url)
     if parts.scheme in ("wss", "https"):
         return _ok("transport", "encrypted (TLS)")
@@ -243,7 +243,7 @@ def transport(url: str) -> Finding:
 
 
 def service(url: str, ca: str | None = None) -> Iterator[Finding]:
-    """Whether the service lives, is ready, and has our time."""
+    """Whether the service is alive and ready, and its clock agrees with ours."""
     from urllib.error import HTTPError
 
     from blackboard.client.remote.connect import reason_of
@@ -253,10 +253,10 @@ def service(url: str, ca: str | None = None) -> Iterator[Finding]:
             with _get(url, path, ca) as answer:
                 yield _ok(path, f"{url}, {meaning}")
                 date = answer.headers["Date"]
-                told = json.loads(answer.read(_ANSWER_BYTES_MAX))
+                body = json.loads(answer.read(_ANSWER_BYTES_MAX))
         except HTTPError as error:
             error.close()
-            fix = "Look at the log of the service."
+            fix = "See the log of the service."
             yield Finding(
                 path, FindingStatus.FAIL, f"{url} answers {error.code} {error.reason}", fix
             )
@@ -268,12 +268,12 @@ def service(url: str, ca: str | None = None) -> Iterator[Finding]:
             return
     yield _version(url, ca)
     yield clock(date, time.time())
-    yield from archive(told)
+    yield from archive(body)
 
 
 def _no_answer(path: str, url: str, reason: str) -> Finding:
     if path != "/healthz":
-        fix = "Look at the log of the service, and at its engine."
+        fix = "See the log of the service, and its engine."
     elif "does not answer in HTTP" in reason and _speaks_tls(url):
         reason, fix = "it speaks TLS at that port", f"Use {other_scheme(url)}"
     else:
@@ -282,7 +282,7 @@ def _no_answer(path: str, url: str, reason: str) -> Finding:
 
 
 def _speaks_tls(url: str) -> bool:
-    """Whether there is TLS at the port, with whatever certificate: nothing is said under it."""
+    """Whether the port speaks TLS, with any certificate: no data is sent over it."""
     any_certificate = ssl.create_default_context()
     any_certificate.check_hostname = False
     any_certificate.verify_mode = ssl.CERT_NONE
@@ -299,14 +299,16 @@ def _speaks_tls(url: str) -> bool:
 
 
 def _version(url: str, ca: str | None) -> Finding:
-    """Which version answers; a warning if ours speaks another protocol, perhaps."""
+    """The version of the service; a warning if its protocol may differ from ours."""
     ours = version_of("agent-blackboard")
     try:
         with _get(url, "/v1/schema", ca) as answer:
-            told = json.loads(answer.read(_SCHEMA_BYTES_MAX))
-            theirs = str(told["info"]["version"])[:_VERSION_CHARACTERS_MAX]
+            document = json.loads(answer.read(_SCHEMA_BYTES_MAX))
+            theirs = str(document["info"]["version"])[:_VERSION_CHARACTERS_MAX]
     except (OSError, HTTPException, ValueError, LookupError, TypeError):
-        return Finding("version", FindingStatus.WARN, f"it does not tell its version; {ours} here")
+        return Finding(
+            "version", FindingStatus.WARN, f"it does not report its version; {ours} here"
+        )
     return versions(theirs, ours)
 
 
@@ -319,7 +321,7 @@ def versions(theirs: str, ours: str) -> Finding:
 
 
 def elsewhere(url: str) -> Finding:
-    """What cannot be found out from here about a service on another machine."""
+    """What cannot be checked from here about a service on another machine."""
     host = urlsplit(url).hostname
     text = f"{host} is another machine: its engine, data directory, disk and open files"
     return Finding(
@@ -327,21 +329,21 @@ def elsewhere(url: str) -> Finding:
     )
 
 
-def archive(told: Any) -> Iterator[Finding]:
-    """How the archive keeps up, as /readyz tells it; nothing if there is none."""
-    match told:
+def archive(readiness: Any) -> Iterator[Finding]:
+    """How far the archive is behind, as /readyz reports it; nothing without an archive."""
+    match readiness:
         case {"archive": {"behind": int(behind), "lag_ms": int(lag_ms), "failing": int(failing)}}:
             text = f"{counted(behind, 'revision')} behind, the oldest for {lag_ms / 1000:.1f} s"
             if lag_ms <= ARCHIVE_LAG_MS_MAX:
                 yield _ok("archive", text)
                 return
-            fix = "Look at the log of the service, and at the archive's database."
+            fix = "See the log of the service, and the archive's database."
             text += f"; {counted(failing, 'board')} cannot be archived" if failing else ""
             yield Finding("archive", FindingStatus.WARN, text, fix)
 
 
 def _get(url: str, path: str, ca: str | None) -> Any:
-    """The answer of the service at `url` to a plain GET; on this machine no proxy is asked."""
+    """The answer of the service at `url` to a plain GET; no proxy is used for this machine."""
     from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, build_opener
 
     from blackboard.client.contexts import CA_VARIABLE
@@ -361,7 +363,7 @@ def _get(url: str, path: str, ca: str | None) -> Any:
 def clock(date: str | None, now_s: float) -> Finding:
     """Whether the service's clock (an HTTP date) agrees with this machine's."""
     if not date:
-        return _ok("clock", "the service does not tell its time")
+        return _ok("clock", "the service does not report its time")
     skew_s = now_s - parsedate_to_datetime(date).timestamp()
     if abs(skew_s) <= _SKEW_MAX_S:
         return _ok("clock", f"agrees with the service's, to {abs(skew_s):.0f} s")
@@ -370,7 +372,8 @@ def clock(date: str | None, now_s: float) -> Finding:
 
 
 async def access(target: "Target") -> list[Finding]:
-    """Whether the service lets us in; and which boards its engine lost, as far as we may know."""
+    """Whether the service grants access; and the boards that its engine lost, if we may see
+    them."""
     import blackboard
     from blackboard.cli import session
 
@@ -384,9 +387,9 @@ async def access(target: "Target") -> list[Finding]:
             losses = await session.lost_boards(client)
     except BlackboardError as error:
         return [_failure("access", error)]
-    found = [_ok("access", f"let in; {counted(boards, 'board')} to be seen")]
+    found = [_ok("access", f"granted; {counted(boards, 'board')} visible")]
     return found + [
-        Finding("lost", FindingStatus.WARN, *session.loss_told(loss)) for loss in losses
+        Finding("lost", FindingStatus.WARN, *session.describe_loss(loss)) for loss in losses
     ]
 
 
@@ -412,12 +415,11 @@ def doctor(
 ) -> None:
     """Check engine, machine and service; suggest remedies.
 
-    The engine and the data directory are those that blackboard serve would use here. They are left
-    out where the service that is meant is on another machine, unless --engine or --data asks for
-    them. Ends with 1 if anything fails.
+    The engine and the data directory are those that blackboard serve would use here. They are
+    skipped for a service on another machine, unless --engine or --data is given. Exits with 1 if
+    anything fails.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
     from blackboard.server import settings as config
 
     flags = Flags.of(context)
@@ -450,7 +452,7 @@ def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> 
 def _of_this_machine(settings: "Settings") -> list["Finding"]:
     import anyio
 
-    here = [*directory(settings.data)]  # before the engine opens, and thereby mends it
+    here = [*directory(settings.data)]  # before the engine opens it, which repairs it
     return [*anyio.run(engine, settings), *here, open_files()]
 
 

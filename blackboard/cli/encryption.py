@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @app.command("new-key", cls=Command, epilog="blackboard encryption new-key > master_key")
 def new_key(context: typer.Context) -> None:
-    """Print a fresh master key, kept nowhere else."""
+    """Print a new master key. It is not stored."""
     from blackboard.cli import render as show
     from blackboard.encryption.master_key import new_master_key
 
@@ -42,14 +42,14 @@ def erase(
     only: Annotated[
         str | None, typer.Option("--only-board", metavar="NAME", help="On this board only.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="It cannot be undone: do it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. It cannot be undone.")] = False,
 ) -> None:
     """Destroy the data keys of an agent's name, for good.
 
-    What lies in private/AGENT and inbox/AGENT cannot be read any more, on whichever account it was
-    written: not in the log, the archive, exports or copies. The boards go on. Names narrowed from
-    it, such as AGENT.helper, have namespaces of their own: erase each by its own name. What it
-    wrote in public or in the inboxes of others stays.
+    Values in private/AGENT and inbox/AGENT become unreadable, whichever account wrote them: in the
+    log, the archive, exports and copies. The boards continue. Names narrowed from it, such as
+    AGENT.helper, have namespaces of their own: erase each by its own name. Its values in public and
+    in the inboxes of others stay.
     """
     if not yes:
         raise wrong_usage("this cannot be undone", "Add --yes to do it.")
@@ -79,8 +79,7 @@ def _tell(
     done: str,
     about: "Mapping[str, object] | None" = None,
 ) -> None:
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     count = session.with_client(flags, run)
     if flags.as_json:

@@ -46,7 +46,7 @@ MEANING: Mapping[Exit, str] = {
     Exit.ERROR: (
         "any other error, including an unknown outcome: the message says so, and where to look"
     ),
-    Exit.USAGE: "wrong arguments, or a request that nobody could accept",
+    Exit.USAGE: "wrong arguments, or an invalid request",
     Exit.NOT_FOUND: "no such key, board, checkpoint, context or data directory",
     Exit.CONFLICT: "a condition did not hold; nothing was changed",
     Exit.DENIED: "no valid token, or no right to do that",
@@ -109,7 +109,7 @@ EXIT_OF: Mapping[str, Exit] = {
 
 @dataclass
 class CommandError(Exception):
-    """What a command tells when it cannot do what was asked.
+    """The error of a command.
 
     `message` says what is wrong in one line, `fix` what to do next ("" = nothing to suggest).
     """
@@ -127,14 +127,14 @@ def wrong_usage(message: str, fix: str = "") -> CommandError:
 
 
 def not_found(message: str, fix: str = "") -> CommandError:
-    """An error about something that is not there."""
+    """An error about something that does not exist."""
     return CommandError("not_found", Exit.NOT_FOUND, message, fix)
 
 
 def explain(error: errors.BlackboardError) -> CommandError:
     """The command error for an error of the library."""
-    told = _of_a_commit(error) or _of_the_past(error) or _of_the_service(error)
-    message, fix = told or (str(error), "")
+    found = _of_a_commit(error) or _of_the_past(error) or _of_the_service(error)
+    message, fix = found or (str(error), "")
     return CommandError(error.code, EXIT_OF[error.code], message, fix, error.fields())
 
 
@@ -146,17 +146,19 @@ def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
                 "A name is given once: give another. blackboard checkpoint list shows them."
             )
         case errors.Conflict():
-            told = str(error).removeprefix("conflict: ").replace(", expected ", ", not ")
-            return told, (
+            message = str(error).removeprefix("conflict: ").replace(", expected ", ", not ")
+            return message, (
                 f"Look at it (blackboard get {error.key} --entry), then try again"
                 f" with --expect {error.actual}."
             )
         case errors.LimitExceeded():
             where = f" ({error.where})" if error.where else ""
-            told = f"{error.value:,} is more than the limit {error.limit}{where}: {error.maximum:,}"
+            message = (
+                f"{error.value:,} is more than the limit {error.limit}{where}: {error.maximum:,}"
+            )
             if error.account:
-                told += f", the share of account {error.account}"
-            return told, _WAYS_OUT.get(error.limit, _LIMITS_PAGE)
+                message += f", the share of account {error.account}"
+            return message, _WAYS_OUT.get(error.limit, _LIMITS_PAGE)
         case errors.InvalidRequest():
             # "ops.0.key", "keys.0": a command has one operation, and asks for one key.
             field = error.field.removesuffix(".0").rpartition(".")[2]
@@ -193,26 +195,27 @@ def _of_the_past(error: errors.BlackboardError) -> tuple[str, str] | None:
             return f"others committed all the time (the head is {error.head})", "Try again."
         case errors.SnapshotFirst():
             return f"a checkpoint waits for the state of {error.agent}", (
-                "It goes on when the agent has brought it, or the checkpoint gives up."
+                "It continues when the agent has delivered it, or the checkpoint gives up."
             )
         case errors.BoardFrozen():
             why = f": {_plain(error.note)}" if error.note else ""
             return f"the board is frozen by {error.by} since revision {error.revision}{why}", (
-                "Reading goes on. An admin lets it take commits again: blackboard thaw BOARD"
+                "Reading is possible. An admin can thaw it: blackboard thaw BOARD"
             )
         case errors.Resync():
-            return f"the restore at revision {error.revision} changed too much to be told", (
-                "Start anew: watch with --snapshot."
+            return f"the restore at revision {error.revision} changed too much to be delivered", (
+                "Start again: watch with --snapshot."
             )
         case errors.RolledBack():
-            return f"what you saw after revision {error.from_revision} is history no longer", (
-                "Start anew: watch with --snapshot and without --after."
+            return (
+                f"what you saw after revision {error.from_revision} is no longer in the history",
+                ("Start again: watch with --snapshot and without --after."),
             )
     return None
 
 
 def _looking_for(method: str, request: str | None) -> str:
-    """How to find out whether a request was carried out, or that this need not be known."""
+    """How to find out whether a request was carried out, or that repeating it is safe."""
     match method:
         case "restore":
             return f"Look before you repeat it: blackboard get system/restores/{request} is there."
@@ -223,12 +226,12 @@ def _looking_for(method: str, request: str | None) -> str:
         case "erase":
             return "Look before you repeat it: blackboard audit"
         case _:
-            return "Try again: to do it twice does no harm."
+            return "Try again: repeating it is safe."
 
 
 _CHECKPOINTS: Final = "system/checkpoints/"
 
-_LIMITS_PAGE: Final = "The page of limits (docs/limits.md) tells what it is for."
+_LIMITS_PAGE: Final = "The page of limits (docs/limits.md) gives the reason."
 _BRANCH: Final = "A branch has no such limit, and leaves this board: blackboard branch NEW MOMENT."
 _WAYS_OUT: Final = {"RESTORE_CHANGES_MAX": _BRANCH, "RESTORE_BYTES_MAX": _BRANCH}
 
@@ -236,9 +239,9 @@ _HINTS = {
     "engine": "Give --engine (or BLACKBOARD_ENGINE) sqlite, or such a URL: redis://HOST:PORT/0",
     "key": "Keys look like public/plan/budget, private/AGENT/notes or inbox/AGENT/messages/0.",
     "pattern": "Patterns look like public/** or public/*/budget.",
-    "host": "Is a service running there already? blackboard doctor tells; or give another --port.",
+    "host": "Is a service already running there? Try blackboard doctor, or another --port.",
     "new": "Take another name; blackboard boards shows those that are taken.",
-    "master_key": "docs/howto/encryption.md tells how to begin, and how to change it.",
+    "master_key": "docs/howto/encryption.md says how to set it, and how to rotate it.",
     "tokens": "Give a TOKEN, --id ID or --all-of NAME.",
     "secret": "Write 32 random bytes to a file (openssl rand -hex 32), and give --secret-file.",
     "tls_cert": "Give --tls-cert and --tls-key, or --insecure behind a proxy that adds TLS.",
@@ -288,11 +291,11 @@ def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
             return f"revision {error.revision} does not exist yet; the head is {error.head}", ""
         case errors.Corrupt() if error.what.startswith("file "):
             return f"{error.what} cannot be imported: {error.reason}", (
-                "Nothing was made. Is it whole, and from blackboard checkpoint export?"
+                "Nothing was made. Is it complete, and from blackboard checkpoint export?"
             )
         case errors.Corrupt():
             return f"{error.what} is not what was written: {error.reason}", (
-                "Nothing was changed. Keep the files, and look with: blackboard doctor"
+                "Nothing was changed. Keep the files, and check with: blackboard doctor"
             )
         case errors.RemoteProtocolError():
             return f"the answer makes no sense: {error.reason}", (
@@ -305,25 +308,25 @@ START: Final = "Start a service on this machine with: blackboard serve"
 
 
 def _plain(reason: str) -> str:
-    """What the operating system said, without its numbers and without Python's brackets."""
+    """The message of the operating system, without error numbers and Python's brackets."""
     if "Connect call failed" in reason:
         return "nothing listens there"
     return re.sub(r"\[Errno -?\d+\] ", "", reason)
 
 
 def way_to(what: str, reason: str) -> str:
-    """What helps when `what` (an address, the engine or a directory) cannot be reached."""
+    """What to do when `what` (an address, the engine or a directory) cannot be reached."""
     if what == "engine":
         return "Is it running, and is the address (--engine) right?"
     if "://" not in what:  # a directory
         return ""
     if "no answer in" in reason or "engine is away" in reason:
-        return "It is there, but perhaps its engine is away: blackboard doctor tells more."
+        return "It is running, but its engine may be down: blackboard doctor says more."
     if hint := _way_through_tls(what, reason):
         return hint
     if urlsplit(what).hostname in LOOPBACK:
         return START
-    return "Is it running there, and is the address right? blackboard doctor tells more."
+    return "Is it running there, and is the address right? blackboard doctor says more."
 
 
 def other_scheme(url: str) -> str:
@@ -334,26 +337,27 @@ def other_scheme(url: str) -> str:
 
 
 def _way_through_tls(url: str, reason: str) -> str:
-    """What helps when something answers, but not as the address says; "" for another reason.
+    """What to do when the server answers with another protocol than the address says; "" for other
+    reasons.
 
     The reasons are those of client/remote/connect.py; what follows a certificate's is OpenSSL's.
     """
     if "does not speak TLS" in reason:
-        return f"It is there without TLS: use {other_scheme(url)}, or serve it with --tls-cert."
+        return f"It is running without TLS: use {other_scheme(url)}, or serve it with --tls-cert."
     if "does not answer in HTTP" in reason:
-        return f"Use {other_scheme(url)} if it is served over TLS: blackboard doctor tells."
+        return f"Use {other_scheme(url)} if it is served over TLS: try blackboard doctor."
     if "certificate is not accepted" not in reason:
         return ""
     if "mismatch" in reason:
         return "Use a name that its certificate has (--url), or give it one for this name."
     if "expired" in reason or "not yet valid" in reason:
         return "It needs a new certificate; if it has one, set the clock of this machine."
-    return "If it is your own, trust the one that signed it (--ca FILE, or BLACKBOARD_CA)."
+    return "If it is your own, trust its CA (--ca FILE, or BLACKBOARD_CA)."
 
 
 @contextmanager
 def reported(*, as_json: bool) -> Iterator[None]:
-    """Turn whatever ends the block into words on stderr and an exit code."""
+    """Turn whatever ends the block into a message on stderr and an exit code."""
     try:
         yield
         sys.stdout.flush()
@@ -362,7 +366,7 @@ def reported(*, as_json: bool) -> Iterator[None]:
         if isinstance(cause, KeyboardInterrupt) or _is_interrupted_question(cause):
             raise typer.Exit(Exit.INTERRUPTED) from error
         if isinstance(cause, BrokenPipeError):
-            # The interpreter flushes stdout once more at the end; give it somewhere to go.
+            # The interpreter flushes stdout once more at exit, so redirect it to the null device.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(Exit.READER_GONE) from error
         if isinstance(cause, errors.BlackboardError):
@@ -374,7 +378,7 @@ def reported(*, as_json: bool) -> Iterator[None]:
 
 
 def _is_interrupted_question(error: BaseException) -> bool:
-    """Whether it is Ctrl-C at a question, and neither a no nor the end of the input."""
+    """Whether it is Ctrl-C at a question, as opposed to a no or the end of the input."""
     return isinstance(error, typer.Abort) and isinstance(error.__context__, KeyboardInterrupt)
 
 
@@ -390,7 +394,7 @@ def complain(error: CommandError, *, as_json: bool) -> None:
     if as_json:
         from blackboard.wire.frames import JSON
 
-        told = {"code": error.code, "message": error.message, **error.fields}
-        screen.answer_error(JSON.pack({"error": told}).decode())
+        document = {"code": error.code, "message": error.message, **error.fields}
+        screen.answer_error(JSON.pack({"error": document}).decode())
     else:
         screen.say_error(error.message, error.fix)

@@ -1,4 +1,4 @@
-"""watch, log, why: what happened on a board, and what happens now."""
+"""watch, log, why: the past and present changes of a board."""
 
 import sys
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from blackboard.core.commit import Head
 
 LOG_LIMIT_DEFAULT = 20
-_LOOK_BACK = 8  # revisions looked at per one that is wanted, where some are not for us to see
-_LOOK_BACK_MAX = 65_536  # 64 requests, of a millisecond or a few each; the same again to get there
+_LOOK_BACK = 8  # revisions scanned per requested one, where some are not visible to us
+_LOOK_BACK_MAX = 65_536  # 64 requests, of a few milliseconds each
 
 app = typer.Typer()
 
@@ -46,7 +46,7 @@ def watch(
     after: Annotated[
         str | None,
         typer.Option(
-            "--after", metavar="TOKEN|REV", help="Go on after a resume token, or a revision."
+            "--after", metavar="TOKEN|REV", help="Continue after a resume token, or a revision."
         ),
     ] = None,
     snapshot: Annotated[
@@ -61,8 +61,7 @@ def watch(
     The resume token that goes to standard error at the end continues exactly there, even after days
     or on another machine.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
     from blackboard.core.watch import Position
     from blackboard.limits import DEFAULT
 
@@ -83,15 +82,15 @@ def watch(
                 printer.state(watch.revision, sorted(watch.state.values(), key=lambda e: e.key))
             await _print_all(watch, printer, count)
 
-    # It keeps waiting: its service may be restarted.
+    # It keeps trying, because its service may be restarting.
     session.with_client_and_board(flags, follow, patience_ms=DEFAULT.connection.request_timeout_ms)
 
 
 async def _print_all(
     watch: "Watch", printer: "LogPrinter", count: int | None, author: str | None = None
 ) -> None:
-    """Print what comes, of one author or of all, until `count` revisions came, or until the reader
-    of our output went away."""
+    """Print changes, of one author or of all, until `count` revisions were printed, or the reader
+    of our output is gone."""
     import anyio
 
     position = watch.position
@@ -139,7 +138,7 @@ async def _until_reader_is_gone() -> None:
     epilog="""\
 blackboard log  # the newest twenty revisions
 blackboard log --after 0 --limit 100  # from the beginning
-blackboard log --follow  # and whatever comes
+blackboard log --follow  # and those that follow
 blackboard log --pattern 'public/plan/**' --author ann
 blackboard log --json | jq -c '{revision, author, note}'""",
 )
@@ -153,7 +152,7 @@ def log(
         int, typer.Option("--limit", metavar="N", min=1, help="How many revisions at most.")
     ] = LOG_LIMIT_DEFAULT,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Then go on as revisions come.")
+        bool, typer.Option("--follow", "-f", help="Then follow new revisions.")
     ] = False,
     pattern: Annotated[
         str | None,
@@ -166,11 +165,10 @@ def log(
 ) -> None:
     """Print the newest revisions: who changed what, and why.
 
-    With --pattern or --author the newest 65,536 revisions are looked through; --after looks through
-    all from there on.
+    With --pattern or --author, the newest 65,536 revisions are searched; with --after, all from
+    there on.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
     wanted = _Wanted(pattern, author)
@@ -180,7 +178,7 @@ def log(
         if not await session.has_begun(board):
             await session.tell_no_commits(client, board)
             if not (after or follow):
-                return  # to ask for its head would begin it
+                return  # reading its head would create it
         head = await board.head()
         if after is None:
             found = await wanted.newest(board, limit)
@@ -189,10 +187,11 @@ def log(
         for revised in found:
             printer.revision(revised)
         if not found and head.revision:
-            screen.say("nothing there that you may see")
+            screen.say("nothing that you may see")
         if follow:
             last = found[-1].revision if found else head.revision
-            if len(found) < limit:  # all up to the head was looked at, also what is not for us
+            # Everything up to the head was scanned, including what we may not see.
+            if len(found) < limit:
                 last = max(last, head.revision)
             async with board.watch(pattern or "**", after=last) as watch:
                 await _print_all(watch, printer, None, author)
@@ -202,7 +201,7 @@ def log(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which revisions are asked for; None: all of them."""
+    """The requested revisions; None: all of them."""
 
     pattern: str | None
     author: str | None
@@ -236,7 +235,8 @@ async def _newest(board: "Board", limit: int) -> Sequence["RevisionEvent"]:
     start = max(head.oldest - 1, head.revision - limit)
     found = await board.log(after=start)
     if len(found) < limit and start > head.oldest - 1:
-        # Revisions were skipped where an epoch began, or are not for us: look further back, once.
+        # Some revisions were skipped by an epoch, or are not visible to us: look further back,
+        # once.
         near = min(start, head.epoch.from_revision if head.epoch.revision > start else start)
         found = await board.log(after=max(head.oldest - 1, near - _LOOK_BACK * limit))
     return found[-limit:]
@@ -252,15 +252,14 @@ blackboard why public/valuation --json | jq -r '.causes[].author'""",
 def why(
     context: typer.Context,
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Whose value is in question.", show_default=False)
+        str, typer.Argument(metavar="KEY", help="The key to explain.", show_default=False)
     ],
 ) -> None:
     """Show the commits that a value is based on.
 
     Who wrote it, what the writer had read, who wrote that, and so on, as far as the log goes.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 

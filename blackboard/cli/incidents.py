@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PANEL: Final = "Checkpoints"
 _BOARD = typer.Argument(metavar="BOARD", help="Which board.", show_default=False)
-_NOTE = typer.Option("--note", metavar="TEXT", help="Why; the log and the audit keep it.")
+_NOTE = typer.Option("--note", metavar="TEXT", help="The reason, for the log and the audit.")
 
 app = typer.Typer(cls=CommandGroup)
 
@@ -35,12 +35,11 @@ def freeze(
 ) -> None:
     """Refuse every commit on a board until it is thawed.
 
-    The first act in an incident: reading, watching, checkpoints and restores go on, and nobody
-    loses a lease. It outlives restarts and restores. A refusal says who froze the board, why, and
+    The first measure in an incident: reads, watches, checkpoints and restores continue, and no
+    lease is lost. It survives restarts and restores. A refusal says who froze the board, why, and
     since when; agents of the runtime wait. Needs the admin right.
     """
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as shown, session
 
     async def work(client: "Client") -> "Freeze":
         return await client.freeze(name, note=note)
@@ -50,7 +49,7 @@ def freeze(
     if flags.as_json:
         shown.print_json({"board": name, **shown.plain(frozen)})
     else:
-        screen.say(f"board {name} is frozen {shown.told_freeze(frozen)}")
+        screen.say(f"board {name} is frozen {shown.describe_freeze(frozen)}")
 
 
 @app.command(
@@ -64,9 +63,8 @@ def thaw(
     name: Annotated[str, _BOARD],
     note: Annotated[str, _NOTE] = "",
 ) -> None:
-    """Take commits on a frozen board again."""
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    """Accept commits on a frozen board again."""
+    from blackboard.cli import render as shown, session
 
     async def work(client: "Client") -> "Freeze | None":
         return await client.thaw(name, note=note)
@@ -74,12 +72,14 @@ def thaw(
     flags = Flags.of(context)
     ended = session.with_client(flags, work)
     if flags.as_json:
-        told = None if ended is None else shown.plain(ended)
-        shown.print_json({"board": name, "ended": told})
+        document = None if ended is None else shown.plain(ended)
+        shown.print_json({"board": name, "ended": document})
     elif ended is None:
         screen.say(f"board {name} was not frozen")
     else:
-        screen.say(f"board {name} takes commits again; it was frozen {shown.told_freeze(ended)}")
+        screen.say(
+            f"board {name} accepts commits again; it was frozen {shown.describe_freeze(ended)}"
+        )
 
 
 @app.command(
@@ -97,11 +97,10 @@ def redact(
 ) -> None:
     """Remove every value that a key ever had, for good.
 
-    From the present and the past: log, archive, blobs, documents, and every board that shares
-    history with this one. What stays is that the key changed, when, by whom, and a marker, which a
-    restore brings back. A value that was copied to another key is not found; exports and backups
-    that were made before are not reached. Stopped in the middle, it goes on in the service; to do
-    it again does no harm.
+    From the state, log, archive, blobs and documents, and from every board that shares history with
+    this one. The facts that the key changed, when, and by whom, stay, and a marker, which a restore
+    puts back. Copies at other keys are not found; earlier exports and backups are not reached. If
+    interrupted, it continues in the service; repeating it is safe.
     """
     from blackboard.cli import session
 
@@ -117,7 +116,7 @@ def redact(
 
 
 def _ask(key: str) -> None:
-    """Ends the command on a no."""
+    """Ask for confirmation. A no ends the command."""
     import sys
 
     if not sys.stdin.isatty():
@@ -130,11 +129,11 @@ def _tell(found: "Redaction", key: str, *, as_json: bool) -> None:
     from blackboard.cli import render
 
     if as_json:
-        told = {"key": key, "boards": list(found.boards), "versions": found.versions}
-        render.print_json(told | {"guessable": found.guessable, "left": list(found.left)})
+        document = {"key": key, "boards": list(found.boards), "versions": found.versions}
+        render.print_json(document | {"guessable": found.guessable, "left": list(found.left)})
         return
     where = ", ".join(found.boards)
-    screen.say(f"{key}: {found.versions} values are gone from the past of {where}")
+    screen.say(f"{key}: {found.versions} values were removed from the history of {where}")
     if found.guessable:
         screen.say(
             f"{found.guessable} revisions are from before salts were introduced: with the archive,"
@@ -142,4 +141,4 @@ def _tell(found: "Redaction", key: str, *, as_json: bool) -> None:
         )
     for left in found.left:
         screen.say(f"left to do: {left}")
-    screen.say("not reached: exports and backups that were made before, and copies at other keys")
+    screen.say("not reached: earlier exports and backups, and copies at other keys")

@@ -1,4 +1,4 @@
-"""get, set, delete, ls, boards: what a board holds now."""
+"""get, set, delete, ls, boards: the present content of a board."""
 
 import sys
 from pathlib import Path
@@ -52,8 +52,7 @@ def get(
     at: Annotated[str | None, _AT] = None,
 ) -> None:
     """Print the value of a key, or a document, as JSON."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session, values
+    from blackboard.cli import render as show, session, values
 
     flags = Flags.of(context)
     if raw and (entry or flags.as_json):
@@ -115,8 +114,7 @@ def set_key(
     ] = None,
 ) -> None:
     """Set a key to a value. Prints the revision."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
     content = _value(value, file, is_json=is_json)
@@ -168,8 +166,7 @@ blackboard delete public/owner --expect 3  # only if it is still at revision 3""
 )
 def delete(context: typer.Context, key: Annotated[str, _KEY]) -> None:
     """Remove a key. The log still has its value."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
     from blackboard.core.commit import Delete, KeyAt
 
     flags = Flags.of(context)
@@ -180,7 +177,7 @@ def delete(context: typer.Context, key: Annotated[str, _KEY]) -> None:
 
     receipt = session.with_board(flags, remove)
     if not receipt.results[0]:
-        raise not_found(f"{key} was absent already; nothing changed")
+        raise not_found(f"{key} was already absent; nothing changed")
     if flags.as_json:
         show.print_json({"key": key, **show.plain(receipt)})
     else:
@@ -214,11 +211,10 @@ def ls(
 ) -> None:
     """List the keys that match a pattern, with their values.
 
-    A document is one key. What the service and the runtime keep for themselves (below a segment
-    that begins with ~) is listed only if the pattern names it.
+    A document is one key. Records of the service and the runtime (below a segment that begins with
+    ~) are listed only if the pattern names that segment.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session, values
+    from blackboard.cli import render as show, session, values
     from blackboard.limits import LIST_ENTRIES_MAX
 
     flags = Flags.of(context)
@@ -253,9 +249,10 @@ def ls(
 
 
 class KeyListing:
-    """What a listing shows of the entries that it finds: documents as one, books if they are meant.
+    """Collects the entries of a listing: a document as one entry, the runtime's branches only if
+    named.
 
-    `entries` grows with each page that it takes.
+    `entries` grows with each page.
     """
 
     def __init__(self, board: "Board", pattern: str, at: "When | None") -> None:
@@ -266,7 +263,7 @@ class KeyListing:
         self._document: str | None = None
 
     async def take(self, page: "Sequence[Entry]") -> None:
-        """Add what is to be shown of a page."""
+        """Add the listed entries of a page."""
         from blackboard.core.documents.keys import RESERVED, document_of
         from blackboard.core.path import is_meant
 
@@ -288,9 +285,8 @@ blackboard boards
 blackboard boards --json""",
 )
 def boards(context: typer.Context) -> None:
-    """List the boards, and where each one stands."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    """List the boards, and the head of each."""
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 
@@ -304,7 +300,7 @@ def boards(context: typer.Context) -> None:
         show.print_json({"boards": boards, "lost": show.plain(losses)})
         return
     for loss in losses:
-        screen.say(": ".join(session.loss_told(loss)))
+        screen.say(": ".join(session.describe_loss(loss)))
     if not found:
         screen.say("there is no board yet; the first blackboard set makes one")
         return

@@ -3,10 +3,10 @@
 Invariants
 - the command runs only while the lock is held; when the lock is lost, it gets SIGTERM, and is
   killed `KILL_AFTER_S` later.
-- whatever ends this process in an orderly way ends the command first, and then gives the lock back.
+- Whatever ends this process in an orderly way first ends the command, and then releases the lock.
 
-On a terminal the command stays in the foreground group, where Ctrl-C reaches it without our help.
-Elsewhere it gets a group of its own, so that a signal reaches all that it started.
+On a terminal the command stays in the foreground group, where Ctrl-C reaches it directly. Elsewhere
+it gets a process group of its own, so that a signal reaches all its children.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def program_of(command: Sequence[str]) -> str:
 
 
 async def run(board: str, lock: Lock, command: Sequence[str]) -> int:
-    """Take `lock`, run `command` under it; returns the exit code as a shell would tell it.
+    """Take `lock`, run `command` under it; returns the exit code as a shell would report it.
 
     Errors: LeaseHeld when waiting took too long; LeaseLost, after the command was ended.
     """
@@ -65,7 +65,7 @@ class _Runner:
         self._on_terminal = os.isatty(0)
         self._process: asyncio.subprocess.Process | None = None
         self._until_started = anyio.CancelScope()
-        """Ended by a signal that comes before the command is there."""
+        """Cancelled by a signal that arrives before the command has started."""
         self._ended_by = 0
         self._is_starting = False
         self._started = anyio.Event()
@@ -78,7 +78,7 @@ class _Runner:
         return _SIGNAL_BASE + self._ended_by
 
     async def forward(self, signals: AsyncIterator[signal.Signals]) -> None:
-        """Pass on what comes; before the command runs, end the waiting."""
+        """Forward signals to the command; before it runs, end the wait."""
         async for number in signals:
             if not self._is_starting:
                 self._ended_by = number
@@ -99,14 +99,14 @@ class _Runner:
                     await self._end(self._process)
 
     async def _start(self, environment: dict[str, str]) -> None:
-        """Start the command. Not to be torn: nobody would know the process."""
+        """Start the command. It must not be interrupted, because the process would be lost."""
         self._process = await asyncio.create_subprocess_exec(
             *self._command, env=environment, process_group=None if self._on_terminal else 0
         )
         self._started.set()
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """Make it end, first kindly."""
+        """Terminate it; kill it if it does not end in time."""
         self._send(signal.SIGTERM)
         with anyio.move_on_after(KILL_AFTER_S):
             await process.wait()

@@ -26,7 +26,7 @@ app = typer.Typer()
     rich_help_panel=_PANEL,
     epilog="""\
 blackboard lock public/deploy -- make deploy
-blackboard lock public/deploy --timeout 0 -- make deploy  # only if nobody has it
+blackboard lock public/deploy --timeout 0 -- make deploy  # only if it is free
 blackboard lock public/deploy --ttl 60 -- sh -c 'echo fence $BLACKBOARD_FENCE'""",
 )
 def lock(
@@ -40,19 +40,19 @@ def lock(
     ],
     ttl_s: Annotated[
         float | None,
-        typer.Option("--ttl", metavar="SECONDS", help="How long others wait if this dies."),
+        typer.Option("--ttl", metavar="SECONDS", help="How long others wait if this process dies."),
     ] = None,
     timeout_s: Annotated[
         float | None,
         typer.Option(
-            "--timeout", metavar="SECONDS", help="How long to wait for a turn. 0: not at all."
+            "--timeout", metavar="SECONDS", help="How long to wait for the lock. 0: not at all."
         ),
     ] = None,
 ) -> None:
     """Run a command while holding a lock.
 
-    Waits its turn. The command ends as it would alone, with its own exit code; if the lock is lost
-    while it runs, it is terminated. BLACKBOARD_FENCE tells it the fence, BLACKBOARD_LEASE the lock.
+    Waits in the queue. Exits with the exit code of the command. If the lock is lost while the
+    command runs, it is terminated. BLACKBOARD_FENCE has the fence, BLACKBOARD_LEASE the lease.
     """
     from blackboard.cli import locked, session
     from blackboard.limits import DEFAULT, LEASE_TTL_MS
@@ -84,8 +84,7 @@ blackboard leases 'public/tasks/*' --json | jq -r '.leases[].holder'""",
 )
 def leases(context: typer.Context, pattern: Annotated[str, _PATTERN] = "public/**") -> None:
     """List the leases: holder, end, and waiters."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 
@@ -97,7 +96,7 @@ def leases(context: typer.Context, pattern: Annotated[str, _PATTERN] = "public/*
         show.print_json({"leases": show.plain(found)})
         return
     if not found:
-        screen.say(f"nobody holds anything that matches {pattern}")
+        screen.say(f"no lease matches {pattern}")
         return
     now = show.now_ms()
     rows = [
@@ -124,10 +123,9 @@ blackboard claims --json | jq '.claims[] | select(.state == "dead")'""",
 def claims(context: typer.Context, pattern: Annotated[str, _PATTERN] = "public/**") -> None:
     """List tasks that were claimed and are not done.
 
-    Who works on them, how often they were tried, what the last error was, and which are dead.
+    With the holder, the number of attempts, the last error, and the dead letters.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 

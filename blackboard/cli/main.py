@@ -34,7 +34,7 @@ blackboard watch  # in another terminal"""
 
 
 class Root(CommandGroup):
-    """The top of the tree: `--help` ends with first steps and the exit codes."""
+    """The root group: `--help` ends with first steps and the exit codes."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The help, examples, exit codes."""

@@ -1,7 +1,7 @@
 """Options that many commands share, declared once, and the command class that adds them.
 
-A command function declares what is its own. Which service, which board, as whom, and `--json` come
-from here: `Flags.of(context)` inside the function.
+A command function declares only its own options. Which service, which board, as whom, and `--json`
+come from here: `Flags.of(context)` inside the function.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def _place(
     context: Annotated[
         str | None,
         typer.Option(
-            "--context", metavar="NAME", rich_help_panel=_PLACE, help="Use a remembered service."
+            "--context", metavar="NAME", rich_help_panel=_PLACE, help="Use a saved service."
         ),
     ] = None,
     data: Annotated[
@@ -196,7 +196,7 @@ class Command(TyperCommand):
         return _untyped([*own[:-1], *self.shared, own[-1]])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; its errors become words and an exit code."""
+        """Run the command; its errors become messages and an exit code."""
         ctx.obj = self.take(ctx.params)
         with reported(as_json=bool(getattr(ctx.obj, "as_json", False))):
             return super().invoke(ctx)
@@ -216,7 +216,7 @@ class Command(TyperCommand):
 
 
 class ReadCommand(Command):
-    """A command that asks a board."""
+    """A command that reads a board."""
 
     shared: ClassVar[Sequence[Any]] = [
         *options_of(_json),
@@ -226,13 +226,13 @@ class ReadCommand(Command):
 
 
 class TakeBackCommand(Command):
-    """A command that takes a whole board back."""
+    """A command that restores a whole board."""
 
     shared: ClassVar[Sequence[Any]] = [*options_of(_take_back), *ReadCommand.shared]
 
 
 class RememberCommand(Command):
-    """A command that remembers a service."""
+    """A command that saves a service."""
 
     shared: ClassVar[Sequence[Any]] = [*options_of(_json), *options_of(_remembered)]
 

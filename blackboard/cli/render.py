@@ -1,9 +1,7 @@
-"""What people see. Everything here turns finished answers into text; nothing here asks a board.
+"""Turns results into text. Nothing here calls a board.
 
 To a terminal: tables, colours, values shortened to the width. To a pipe: one record a line, fields
 separated by tabs, nothing shortened.
-
-What people see of a board's past: checkpoints, manifests, differences, what a restore did.
 """
 
 import sys
@@ -47,7 +45,7 @@ _GAP: Final = 2
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on one line, flushed: somebody may be waiting for it."""
+    """One JSON document on one line, flushed, because the reader may be waiting for it."""
     answer(values.compact(document))
     sys.stdout.flush()
 
@@ -66,7 +64,7 @@ def now_ms() -> Milliseconds:
 
 
 def age(time_ms: Milliseconds, now: Milliseconds) -> str:
-    """How long ago, in the largest unit that fits: `3 s`, `5 min`, `2 h`, `4 d`."""
+    """The time since then, in the largest unit that fits: `3 s`, `5 min`, `2 h`, `4 d`."""
     seconds = (now - time_ms) // 1000
     for unit, name in _UNITS:
         if seconds >= unit:
@@ -97,7 +95,7 @@ def print_value(value: Any) -> None:
 
 
 def print_raw(value: Any) -> None:
-    """A value as it is: text and bytes without quotes and without a newline of ours.
+    """A value without formatting: text and bytes without quotes, and without an added newline.
 
     On a terminal, control characters are made visible anyway.
     """
@@ -113,12 +111,12 @@ def print_raw(value: Any) -> None:
 
 
 def who(one: "Entry | RevisionEvent | Version") -> str:
-    """The author, and the account in brackets if the name was narrowed from it."""
+    """The author, and in brackets the account if the name was narrowed from it."""
     return f"{one.author} ({one.account})" if one.account else one.author
 
 
 def print_entry(entry: "Entry") -> None:
-    """An entry with all that is known of it."""
+    """An entry with all of its fields."""
     out, now = console(), now_ms()
     rows = {
         "key": entry.key,
@@ -155,8 +153,8 @@ def fitted(
 ) -> Sequence[Sequence[str]]:
     """Rows with the texts of one column shortened to the room that a terminal has left for them.
 
-    Measured here, because a column that Rich shortens would cost the whole value first. To a pipe
-    nothing is shortened.
+    Shortened here, because Rich would process the whole value before it shortens a column. To a
+    pipe nothing is shortened.
     """
     out = console()
     if not out.is_terminal:
@@ -197,7 +195,7 @@ def _print_tabbed(rows: Iterable[Sequence[str]]) -> None:
 
 
 class LogPrinter:
-    """Prints revisions as they come, one line per change, each flushed."""
+    """Prints revisions one by one, one line per change, each flushed."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -223,7 +221,7 @@ class LogPrinter:
                 self._line(revised, "edit", document, "a document")
 
     def state(self, revision: Revision, entries: Sequence["Entry"]) -> None:
-        """What there was at `revision`, before any change."""
+        """The state at `revision`, before any change."""
         if self._as_json:
             print_json({"snapshot": {"revision": revision, "entries": plain(entries)}})
             return
@@ -254,7 +252,7 @@ class LogPrinter:
             _print_tabbed([(str(revision), when, author, kind, key, detail, note)])
             sys.stdout.flush()
             return
-        # Values stand below each other as far as the keys seen so far allow.
+        # Values are aligned to the longest key so far.
         self._key_width = max(self._key_width, min(len(key), _KEY_WIDTH_MAX))
         start = Text.assemble(
             (f"{revision:>6}  ", "bold"),
@@ -274,19 +272,19 @@ class LogPrinter:
 
 
 def print_causes(causes: Sequence["Cause"]) -> None:
-    """The commits behind a key as a tree; what several were based on is told once."""
+    """The commits behind a key as a tree; a commit that several were based on is printed once."""
     by_place = {(cause.key, cause.revision): cause for cause in causes}
     first = causes[0]
-    told = {(first.key, first.revision)}
+    printed = {(first.key, first.revision)}
     tree = Tree(_cause_line(first), guide_style="dim")
     waiting = [(tree, first)]
-    # Breadth first, as the causes come: a ground hangs where it is nearest to the key.
+    # Breadth first, the order of the causes: a ground is placed where it is nearest to the key.
     while waiting:
         branch, cause = waiting.pop(0)
         for ground in cause.based_on:
             known = by_place.get(ground)
-            again = ground in told
-            told.add(ground)
+            again = ground in printed
+            printed.add(ground)
             line = _cause_line(known) if known and not again else _ground_line(ground, again=again)
             twig = branch.add(line)
             if known and not again:
@@ -311,7 +309,7 @@ def _ground_line(ground: tuple[Key, Revision], *, again: bool) -> Text:
 
 
 PREVIEW_KEYS: Final = 20
-"""Keys that are shown of what a restore would change."""
+"""Most keys that a preview of a restore lists."""
 _COLOURS: Final = {"added": "green", "changed": "yellow", "removed": "red"}
 
 
@@ -319,7 +317,8 @@ _COLOURS: Final = {"added": "green", "changed": "yellow", "removed": "red"}
 
 
 def print_taken(checkpoint: "Checkpoint", *, as_json: bool) -> None:
-    """A checkpoint that was just taken: its name and revision, and who was not fresh."""
+    """A checkpoint that was just taken: its name and revision, and the agents that did not
+    deliver."""
     if as_json:
         print_json(plain(checkpoint))
         return
@@ -348,13 +347,13 @@ def print_checkpoints(found: "Sequence[Checkpoint]") -> None:
 
 
 def plain_manifest(shown: "CheckpointInfo") -> dict[str, Any]:
-    """A manifest as maps and lists, with what agents declared decoded."""
+    """A manifest as maps and lists, with the agents' declarations decoded."""
     declared = {agent: decode_value(value) for agent, value in shown.declared.items()}
     return {**plain(shown), "declared": declared}
 
 
 def print_manifest(shown: "CheckpointInfo") -> None:
-    """A manifest, a fact a line."""
+    """A manifest, one field per line."""
     taken, now = shown.checkpoint, now_ms()
     rows = [
         ("checkpoint", f"{taken.name} of {taken.board}"),
@@ -377,7 +376,7 @@ def print_manifest(shown: "CheckpointInfo") -> None:
 
 
 def print_pruned(pruned: "Pruned", *, as_json: bool, dry_run: bool) -> None:
-    """What was removed, or would be."""
+    """What was removed, or would be removed."""
     if as_json:
         print_json(plain(pruned))
         return
@@ -407,7 +406,7 @@ def print_diff(diff: "Diff", *, as_json: bool) -> None:
     if diff.more:
         say("there is more: raise --limit, or narrow --pattern")
     elif not diff:
-        say(f"of what you may read, revisions {diff.a} and {diff.b} hold the same")
+        say(f"of what you may read, revisions {diff.a} and {diff.b} are equal")
 
 
 def _plain(change: "KeyChange") -> dict[str, Any]:
@@ -426,16 +425,16 @@ def _change_text(change: "KeyChange") -> Text:
 
 
 def print_preview(preview: "RestorePreview", *, keep_calls: bool) -> None:
-    """What a restore would do, on standard error: standard output is for what it did."""
+    """What a restore would do, on standard error: standard output is for the result."""
     diff = preview.diff
     count = f"more than {len(diff)}" if diff.more else str(len(diff))
-    # A restore also takes back unreadable keys, and must not reveal how many.
+    # A restore also changes unreadable keys, and must not reveal how many.
     keys = f"of what you may read, {counted(count, 'key')} would change"
     say(keys + (":" if len(diff) else ""))
     for change in diff:
         say(f"  {safe(str(change).splitlines()[0])}")
     for agent in preview.agents:
-        say(f"agent {agent.agent} is at work, and would have to look at the board anew")
+        say(f"agent {agent.agent} is attached, and would have to read the board again")
     for lease in preview.leases:
         say(f"lease {lease.key} of {lease.holder} would end")
     now, shown = now_ms(), preview.calls[:PREVIEW_KEYS]
@@ -446,7 +445,7 @@ def print_preview(preview: "RestorePreview", *, keep_calls: bool) -> None:
     if len(preview.calls) > len(shown):
         say(f"and {counted(len(preview.calls) - len(shown), 'more call')}: {again}")
     if preview.calls and not keep_calls:
-        say("`blackboard restore --keep-calls` answers them from the future that is abandoned")
+        say("`blackboard restore --keep-calls` answers them from the abandoned revisions")
 
 
 def print_restored(restored: "Restored", *, as_json: bool) -> None:
@@ -460,10 +459,10 @@ def print_restored(restored: "Restored", *, as_json: bool) -> None:
         f" {counted(restored.put_back, 'key')} put back, {restored.removed} removed;"
         f" epoch {restored.epoch.number} begins"
     )
-    say(f"what was abandoned is checkpoint {restored.before}")
+    say(f"the abandoned revisions end at checkpoint {restored.before}")
 
 
-def told_freeze(freeze: "Freeze") -> str:
+def describe_freeze(freeze: "Freeze") -> str:
     """Who froze a board, when, as which revision, and why."""
     why = f": {safe(freeze.note)}" if freeze.note else ""
     when = clock(freeze.since_ms, now_ms())

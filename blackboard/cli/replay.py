@@ -1,9 +1,7 @@
-"""replay: a recorded team acts once more, step by step, and every rewind is compared with its past.
+"""replay: repeats a recorded team step by step, and compares every rewind with the trace.
 
 Each step of a trace is one commit of its agent, followed by a checkpoint. Then the whole team is
-taken back, and what the board holds, all private parts included, must be what the trace says.
-
-Recorded runs of teams: what a trace says, and what a board must hold after each of its steps.
+rewound, and the content of the board, including all private parts, must match the trace.
 
 A trace is JSON lines, gzipped or not. Each run begins with a header, and each further line is one
 step of one agent:
@@ -52,7 +50,7 @@ class _Line(BaseModel):
 
 
 class Expect(_Line):
-    """What people found out about the run: the step that spoiled it, if any."""
+    """An annotation of the run: the step of the decisive error, if any."""
 
     mistake_step: int | None = None
 
@@ -111,7 +109,7 @@ class RecordedRun:
     mistake: int | None = None
 
     def after(self, count: int) -> dict[Key, Any]:
-        """What the board holds after the first `count` steps: the plain fold of their writes."""
+        """The content of the board after the first `count` steps: the fold of their writes."""
         board: dict[Key, Any] = {}
         items: dict[Key, int] = {}
         for step in self.steps[:count]:
@@ -219,7 +217,7 @@ app = typer.Typer()
 
 @dataclass(slots=True)
 class Report:
-    """What was tried, and where the board was not what the trace says."""
+    """The result: what was compared, and where the board differs from the trace."""
 
     runs: int = 0
     steps: int = 0
@@ -292,7 +290,7 @@ def _goals(rewind: str | None) -> Goals:
             return range(last, 0, -1)
         if rewind is not None:
             return [int(rewind)] if 1 <= int(rewind) <= last else []
-        # Before the step that spoiled it, where a team would be sent back to.
+        # Before the step of the decisive error, where a team would be rewound to.
         return [max(1, run.mistake - 1 if run.mistake else last // 2)] if last else []
 
     return goals
@@ -408,11 +406,11 @@ def _tell(report: Report) -> None:
     for line in report.wrong[:SHOWN_MAX]:
         out.print(f"[red]not equal[/]  {screen.safe(line)}")
     verdict = "[bold red]NOT all equal[/]" if report.wrong else "[bold green]all equal[/]"
-    out.print(f"{told(report)}: {verdict}")
+    out.print(f"{summary(report)}: {verdict}")
 
 
-def told(report: Report) -> str:
-    """How much was tried, in words."""
+def summary(report: Report) -> str:
+    """How much was compared, in words."""
     counted = screen.counted
     return (
         f"{counted(report.runs, 'run')}, {counted(report.steps, 'step')}; compared"

@@ -1,6 +1,6 @@
-"""restore, rewind, recover, branch, history: the team taken back, or sent another way.
+"""restore, rewind, recover, branch, history: earlier states of a board.
 
-board: what is done to a board as a whole.
+board: operations on a whole board.
 """
 
 from typing import TYPE_CHECKING, Annotated, Final
@@ -47,10 +47,10 @@ def restore(
         ),
     ],
 ) -> None:
-    """Take the whole team back to a moment.
+    """Restore the whole team to a moment.
 
-    Public, every agent's private state and inboxes, at once. Nothing is lost: what is abandoned
-    stays readable, and can itself be restored. Processes that still work on it are refused until
+    Public, every agent's private state and inboxes, atomically. Nothing is lost: the abandoned
+    revisions stay readable, and can be restored themselves. Running processes are refused until
     they refresh their view of the board.
     """
     from blackboard.cli import values
@@ -82,7 +82,7 @@ def rewind(
         str | None, typer.Option("--at", metavar="TIME", help="To the state at that time.")
     ] = None,
 ) -> None:
-    """Take the team back by revision, or by time."""
+    """Restore the team by revision, or by time."""
     from blackboard.cli import values
 
     given: list[When] = [] if to is None else [to]
@@ -94,8 +94,7 @@ def rewind(
 
 
 def _take_back(flags: Flags, to: "When") -> None:
-    from blackboard.cli import render as past
-    from blackboard.cli import session
+    from blackboard.cli import render as past, session
 
     if not flags.yes:
         _ask(flags, to)
@@ -109,11 +108,11 @@ def _take_back(flags: Flags, to: "When") -> None:
 
 
 def _ask(flags: Flags, to: "When") -> None:
-    """Show what would change and who is interrupted, and ask. Ends the command on a no."""
+    """Show the changes and the interrupted agents, and ask for confirmation. A no ends the
+    command."""
     import sys
 
-    from blackboard.cli import render as past
-    from blackboard.cli import session
+    from blackboard.cli import render as past, session
 
     async def preview(board: "Board") -> "RestorePreview":
         return await board.preview_restore(to, keys_max=past.PREVIEW_KEYS)
@@ -121,7 +120,7 @@ def _ask(flags: Flags, to: "When") -> None:
     past.print_preview(session.with_board(flags, preview), keep_calls=flags.keep_calls)
     if not sys.stdin.isatty():
         raise wrong_usage("nobody is here to be asked", "Say --yes.")
-    typer.confirm("Take the board back?", abort=True, err=True)
+    typer.confirm("Restore the board?", abort=True, err=True)
 
 
 @app.command(
@@ -146,13 +145,12 @@ def recover(
         str, typer.Option("--note", metavar="TEXT", help="Why; the audit keeps it.")
     ] = "",
 ) -> None:
-    """Bring back a board that its engine lost, from the archive.
+    """Recover a board that its engine lost, from the archive.
 
-    Everything, with its revisions. What was written since stays readable. To do it again, also
-    after it was killed in the middle, does no harm.
+    Everything, with its revisions. What was written since stays readable. Repeating it is safe,
+    also after a crash in the middle.
     """
-    from blackboard.cli import render as shown
-    from blackboard.cli import session, values
+    from blackboard.cli import render as shown, session, values
 
     async def work(client: "Client") -> "Recovered":
         moment = None if at is None else values.parse_moment(at)
@@ -162,11 +160,11 @@ def recover(
     with screen.busy("recovering"):
         recovered = session.with_client(flags, work)
     if flags.as_json:
-        told = {"board": name, "revision": recovered.revision, "epoch": recovered.epoch}
-        shown.print_json(told | {"from_revision": recovered.from_revision})
+        document = {"board": name, "revision": recovered.revision, "epoch": recovered.epoch}
+        shown.print_json(document | {"from_revision": recovered.from_revision})
     else:
-        past = f"is again as it was at revision {recovered.from_revision}"
-        screen.say(f"board {name} {past}, and goes on from revision {recovered.revision}")
+        past = f"has the content of revision {recovered.from_revision}"
+        screen.say(f"board {name} {past}, and continues at revision {recovered.revision}")
 
 
 def _tell_progress(entries: int) -> None:
@@ -184,16 +182,15 @@ def remove(
     name: Annotated[str, typer.Argument(metavar="BOARD", help="Which board.", show_default=False)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove a board, with all that is kept of it, for good.
+    """Remove a board and all of its data, for good.
 
-    Entries, leases, documents, the log, the archive, checkpoints, data keys, and what was set apart
-    of it in the archive. Branches keep what they share. It cannot be undone: export it first. To do
-    it again, also after it was killed in the middle, does no harm.
+    Entries, leases, documents, the log, the archive, checkpoints, data keys, and histories that
+    were set apart from it in the archive. Branches keep what they share. It cannot be undone:
+    export it first. Repeating it is safe, also after a crash in the middle.
     """
     import sys
 
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as shown, session
 
     if not yes:
         if not sys.stdin.isatty():
@@ -225,18 +222,18 @@ def branch(
         str, typer.Argument(metavar="BOARD", help="The new board's name.", show_default=False)
     ],
     moment: Annotated[
-        str, typer.Argument(metavar="MOMENT", help="Where it begins. Default: now.")
+        str, typer.Argument(metavar="MOMENT", help="The moment it begins from. Default: now.")
     ] = "now",
     note: Annotated[
         str, typer.Option("--note", metavar="TEXT", help="Purpose of the branch.")
     ] = "",
 ) -> None:
-    """Make a new board that begins as this one was.
+    """Make a new board that begins with this one's content.
 
-    The two are independent afterwards; the past of this one is readable through the new one.
+    The two are independent afterwards; the earlier history of this one is readable through the new
+    one.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session, values
+    from blackboard.cli import render as show, session, values
 
     async def work(board: "Board") -> int:
         made = await board.branch(new, values.parse_moment(moment), note=note)
@@ -248,7 +245,7 @@ def branch(
     if flags.as_json:
         show.print_json({"board": new, "revision": revision})
     else:
-        screen.say(f"board {new} goes on from revision {revision}")
+        screen.say(f"board {new} continues from revision {revision}")
 
 
 @app.command(
@@ -269,8 +266,7 @@ def history(
 
     Also before restores, and before a branch began.
     """
-    from blackboard.cli import render as past
-    from blackboard.cli import session
+    from blackboard.cli import render as past, session
 
     async def look(board: "Board") -> "tuple[Version, ...]":
         return await board.history(key, limit=limit)

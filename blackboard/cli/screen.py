@@ -1,9 +1,9 @@
-"""The terminal: where words go, and what may not reach it. NO_COLOR is respected (by Rich).
+"""The terminal: output, and the characters that must not reach it. NO_COLOR is respected (by Rich).
 
 Invariants
-- every word that a command prints goes through here, or through `render.print_raw`.
-- nothing that an agent or a service chose steers the terminal or turns lines around: what would is
-  shown as an escape, which in JSON means the same. What goes to a pipe is treated alike, since a
+- All output of a command goes through here, or through `render.print_raw`.
+- Text from agents or services cannot control the terminal or reverse lines: such characters are
+  printed as escapes, which mean the same in JSON. Output to a pipe is treated likewise, because a
   pipe often ends at a terminal.
 """
 
@@ -36,7 +36,7 @@ _RANGES: Final = (
 
 
 def _escape(code: int) -> str:
-    """As JSON writes it: beyond U+FFFF in two halves."""
+    """As JSON writes it: a surrogate pair beyond U+FFFF."""
     units = chr(code).encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
@@ -44,20 +44,20 @@ def _escape(code: int) -> str:
 _STEERING: Final = {
     code: _escape(code) for first, last in _RANGES for code in range(first, last + 1)
 }
-"""Characters of control and of format, which are not seen but change how others look."""
+"""Control and format characters, which are invisible but change how others look."""
 _BESIDE_LINES: Final = {code: text for code, text in _STEERING.items() if code != ord("\n")}
 
 
 class _Answers(Console):
-    """A console through which nothing steers the terminal but its own styles.
+    """A console in which only its own styles control the terminal.
 
-    Rich ends the process with 1 when its reader is gone; cli/errors.py has a code for that.
+    Rich exits with 1 when its reader is gone; cli/errors.py has a code for that.
     """
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As Rich renders it, with what steers the terminal made visible."""
+        """As Rich renders it, with control characters made visible."""
         for segment in super().render(renderable, options):
             if segment.control is None:
                 shown = segment.text.translate(_BESIDE_LINES)
@@ -66,12 +66,12 @@ class _Answers(Console):
                 yield segment
 
     def on_broken_pipe(self) -> None:
-        """Let it be known."""
+        """Raise the error, for cli/errors.py."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def console() -> Console:
-    """Where answers go."""
+    """The console for answers (stdout)."""
     return _Answers(highlight=False)
 
 
@@ -91,18 +91,18 @@ def say(text: str) -> None:
 
 
 def notes(*, soft_wrap: bool = False) -> Console:
-    """Where notes for people go: stderr."""
+    """The console for notes (stderr)."""
     return _Answers(stderr=True, highlight=False, soft_wrap=soft_wrap)
 
 
 def counted(number: float | str, noun: str) -> str:
-    """So many of what has a regular plural: "1 key", "2 keys", "0.5 hours" as text."""
+    """A number with a regular noun: "1 key", "2 keys", "0.5 hours" as text."""
     return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
 @contextmanager
 def busy(what: str) -> Iterator[None]:
-    """While the block runs, tell a terminal that something is being done."""
+    """Show on a terminal that something is in progress while the block runs."""
     out = notes()
     if not out.is_terminal:
         yield
@@ -112,7 +112,7 @@ def busy(what: str) -> Iterator[None]:
 
 
 def say_error(message: str, fix: str) -> None:
-    """What is wrong and what to do next, on stderr."""
+    """An error and what to do next, on stderr."""
     err = notes(soft_wrap=True)
     err.print(Text.assemble(("error: ", "bold red"), safe(message)))
     if fix:
@@ -133,15 +133,15 @@ def print_examples(lines: str) -> None:
 
 
 def safe(text: str) -> str:
-    """`text` as one line, with what steers a terminal, or turns lines around, made visible.
+    """`text` as one line, with control characters made visible.
 
-    Notes and values are written by agents. In JSON the visible form means the same.
+    Agents write notes and values. In JSON the visible form means the same.
     """
     return text.translate(_STEERING)
 
 
 def safe_lines(text: str) -> str:
-    """As `safe`, of a text that may have several lines, and tabs."""
+    """As `safe`, for a text that may have several lines, and tabs."""
     return text.translate({**_BESIDE_LINES, ord("\t"): "\t"})
 
 

@@ -1,7 +1,4 @@
-"""serve: the service in the foreground, and the words with which it greets.
-
-How `blackboard serve` reports: lines for people, or JSON Lines for machines.
-"""
+"""serve: runs the service in the foreground, and logs as text or as JSON Lines."""
 
 import json
 import logging
@@ -13,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from blackboard.cli import screen
-from blackboard.cli import target as places
+from blackboard.cli import screen, target as places
 from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Command, options_of
 
@@ -26,10 +22,10 @@ FORMATS: Final = ("text", "json")
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people. What strangers send is in some of them: it steers no terminal."""
+    """Lines for people. Some contain text from clients, so control characters are made visible."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record, and below it where it comes from if it is an error of ours."""
+        """The record, with the traceback below it if it is an error of ours."""
         return screen.safe_lines(super().format(record))
 
 
@@ -39,15 +35,15 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        told = {
+        document = {
             "time": f"{at}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            told["error"] = self.formatException(record.exc_info)
-        return screen.safe(json.dumps(told, ensure_ascii=False))
+            document["error"] = self.formatException(record.exc_info)
+        return screen.safe(json.dumps(document, ensure_ascii=False))
 
 
 def configure(log_format: str) -> None:
@@ -152,7 +148,7 @@ class ServeCommand(Command):
     shared: ClassVar[Sequence[Any]] = [*options_of(_boards), *options_of(_network)]
 
     def take(self, given: dict[str, Any]) -> object:
-        """The settings that were given, by their field names."""
+        """The given settings, by their field names."""
         taken = {param.name: given.pop(param.name) for param in self.shared}
         return {name: value for name, value in taken.items() if value not in (None, [], ())}
 
@@ -175,16 +171,15 @@ def serve(
             metavar="text|json",
             envvar="BLACKBOARD_LOG_FORMAT",
             show_envvar=False,
-            help="How it reports, on stderr.",
+            help="Format of the log on stderr.",
         ),
     ] = "text",
 ) -> None:
     """Run the service, until Ctrl-C.
 
-    On this machine it is remembered as context "local", so that the other commands find it; a
-    second service beside it as "local-PORT", until it stops. Each
-    setting can also be a variable (BLACKBOARD_PORT, BLACKBOARD_LOG_KEPT_REVISIONS ...), or a line
-    of the TOML file that BLACKBOARD_CONFIG names.
+    On this machine it is saved as context "local", so that the other commands find it; a second
+    service as "local-PORT", until it stops. Each setting can also be a variable (BLACKBOARD_PORT,
+    BLACKBOARD_LOG_KEPT_REVISIONS ...), or a line of the TOML file that BLACKBOARD_CONFIG names.
     """
     from blackboard.server import settings as config
     from blackboard.server.http import serve as server
@@ -193,7 +188,7 @@ def serve(
         raise wrong_usage("--log-format is text or json")
     configure(log_format)
     settings = config.load(context.obj)
-    settings.check()  # before anything is made
+    settings.check()  # before anything is created
     if settings.engine == "sqlite" or settings.is_loopback:  # there the token of the operator is
         _make_private(settings.data)
 
@@ -258,7 +253,7 @@ def _print_banner(serving: "Serving", steps: Iterable[tuple[str, str]]) -> None:
         "url": serving.url,
         "engine": f"{facts.name} {facts.version}",
         "boards": facts.location,
-        "safety": f"a commit that was answered is {SURVIVES[facts.level]}",
+        "safety": f"an acknowledged commit is {SURVIVES[facts.level]}",
     }
     if not serving.archived:
         rows["archive"] = NO_ARCHIVE

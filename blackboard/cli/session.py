@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from blackboard.cli import screen
-from blackboard.cli import target as places
+from blackboard.cli import screen, target as places
 from blackboard.cli.errors import CommandError, not_found
 from blackboard.cli.options import Flags
 from blackboard.errors import AccessDenied, InvalidRequest
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NEAR_MAX: Final = 3
-"""Names that are proposed in place of one that may be mistyped."""
+"""Most names that are suggested in place of a mistyped one."""
 _ANY_KEY: Final = "public/~"
 _AT_ONCE: Final = replace(DEFAULT, client=replace(DEFAULT.client, connect_wait_ms=0))
 """Somebody sits in front of a command: it says at once that nothing runs there."""
 
 
 def target_of(flags: Flags) -> places.Target:
-    """What the flags, the environment and the contexts mean together."""
+    """The target, from the flags, the environment and the contexts."""
     return places.resolve(flags, os.environ, places.load(places.config_directory()))
 
 
 def data_of(flags: Flags) -> str | None:
-    """The data directory that is meant; None leaves it to the settings."""
+    """The selected data directory; None leaves it to the settings."""
     return places.data_directory(flags, os.environ, places.load(places.config_directory()))
 
 
@@ -45,9 +44,10 @@ def with_board(
     create: bool = False,
     patience_ms: Milliseconds = COMMAND_PATIENCE_MS,
 ) -> T:
-    """Run `work` on the board that is meant; with `create`, `--data` may name a new directory.
+    """Run `work` on the selected board; with `create`, `--data` may name a new directory.
 
-    So long it waits for an answer, and for a connection that broke, before it is Unavailable.
+    It waits up to `patience_ms` for an answer, and for a broken connection, before it is
+    Unavailable.
     """
 
     async def on_board(_: "Client", board: "Board") -> T:
@@ -63,7 +63,7 @@ def with_client_and_board(
     create: bool = False,
     patience_ms: Milliseconds = COMMAND_PATIENCE_MS,
 ) -> T:
-    """As `with_board`, for work that also looks at the boards beside the one that is meant."""
+    """As `with_board`, for work that also uses the client."""
     target = target_of(flags)
 
     async def on_both(client: "Client") -> T:
@@ -73,21 +73,21 @@ def with_client_and_board(
 
 
 def with_client(flags: Flags, work: Callable[["Client"], Awaitable[T]]) -> T:
-    """Run `work` on the service that is meant."""
+    """Run `work` on the selected service."""
     return _run(target_of(flags), work, create=False, patience_ms=COMMAND_PATIENCE_MS)
 
 
 async def has_begun(board: "Board") -> bool:
     """Whether anything was ever committed to the board.
 
-    Asked by a listing, which needs no right and begins no board: to ask for the head of a board
-    whose name is mistyped would make it, if the caller may change anything there.
+    It uses a listing, which needs no right and creates no board. Reading the head of a board with a
+    mistyped name would create it, if the caller may change anything there.
     """
     return (await board.list(_ANY_KEY, limit=1)).revision > 0
 
 
 async def absent(client: "Client", board: "Board", key: Key) -> CommandError:
-    """What to tell of a key that is not there: perhaps it is the board that is not."""
+    """The error for an absent key; the board itself may not exist."""
     if await has_begun(board):
         return not_found(f"{key} is absent", "See what there is with: blackboard ls")
     fix = await _likely(client, board) or "See which boards there are with: blackboard boards"
@@ -106,7 +106,7 @@ def _no_commits(board: "Board") -> str:
 
 
 async def _likely(client: "Client", board: "Board") -> str:
-    """Which other boards have a name like that, of those that the caller may use; "" for none."""
+    """A suggestion of visible boards with a similar name; "" for none."""
     from difflib import get_close_matches
 
     others = [name for name in await client.boards() if name != board.name]
@@ -166,8 +166,8 @@ async def lost_boards(client: "Client") -> "Sequence[LostBoard]":
         return ()
 
 
-def loss_told(loss: "LostBoard") -> tuple[str, str]:
-    """What an engine lost and the archive has, in words; and the commands that see to it."""
+def describe_loss(loss: "LostBoard") -> tuple[str, str]:
+    """A description of a loss that the archive can recover, and the commands for it."""
     what = f"board {loss.board} is in the archive alone"
     if loss.apart_from:
         what += f", set apart from {loss.apart_from}"

@@ -1,7 +1,7 @@
 """Which service, which board, as whom: flag > environment > context > the service on this machine.
 
-The rules are those of `client/contexts.py`, which `blackboard.connect` follows too; here flags come
-in, and every refusal says which flag or command helps.
+The rules are those of `client/contexts.py`, which `blackboard.connect` follows too; here flags are
+added, and every error names the flag or command that helps.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,12 +37,12 @@ __all__ = [
 
 BOARD_DEFAULT = "main"
 PROBE_TIMEOUT_S = 5.0
-"""A service of this machine that takes longer to say that it is there counts as gone."""
+"""Timeout for a service on this machine; a slower one counts as not running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a command talks to: a service at `url`, or the directory `data` itself."""
+    """The target of a command: a service at `url`, or the directory `data` itself."""
 
     board: str
     url: str | None = None
@@ -56,7 +56,8 @@ class Target:
 
 
 def resolve(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> Target:
-    """Decide what is meant. Errors: CommandError when flags contradict, or nothing says where."""
+    """Resolve the target. Errors: CommandError when flags contradict each other, or there is no
+    target."""
     agent = flags.agent or environ.get("BLACKBOARD_AGENT") or None
     if flags.data is not None:
         if flags.url or flags.context or flags.ca:
@@ -88,12 +89,12 @@ def resolve(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> Tar
 def _is_loopback(url: str) -> bool:
     try:
         return urlsplit(url).hostname in LOOPBACK
-    except ValueError:  # connecting says what is wrong with it
+    except ValueError:  # connecting reports the problem
         return False
 
 
 def data_directory(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> str | None:
-    """The data directory of the service that is meant; None leaves it to the settings."""
+    """The data directory of the selected service; None leaves it to the settings."""
     if flags.data is not None:
         return flags.data
     if environ.get("BLACKBOARD_DATA") or environ.get("BLACKBOARD_CONFIG"):
@@ -112,7 +113,7 @@ def answering(context: ServiceContext | None) -> bool:
     try:
         with urlopen(f"{kept.as_http(context.url)}/healthz", timeout=PROBE_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
-    except (OSError, ValueError):  # nobody there, or something else, or no URL
+    except (OSError, ValueError):  # nothing there, another program, or not a URL
         return False
 
 
@@ -123,14 +124,14 @@ def load(directory: Path) -> Contexts:
 
 
 def change(directory: Path, how: Callable[[Contexts], Contexts]) -> None:
-    """Change what is kept in `directory`; two changes at once both count. Errors: CommandError."""
+    """Change the contexts in `directory`; concurrent changes are not lost. Errors: CommandError."""
     with _said_for_people():
         kept.change(directory, how)
 
 
 @contextmanager
 def _said_for_people() -> Iterator[None]:
-    """Turn what the library refuses into what a command says."""
+    """Turn errors of the library into those of a command."""
     try:
         yield
     except InvalidRequest as error:

@@ -1,6 +1,6 @@
 """token create, narrow, inspect, revoke, show: rights, and how long they last.
 
-grants: what the service lets you do.
+grants: your rights, as the service sees them.
 """
 
 import sys
@@ -112,8 +112,7 @@ def _principal(name: str, grants: list[str], boards: list[str]) -> "Principal":
 
 def parse_grant(text: str) -> "AccessGrant":
     """A grant written as `PATTERN=right,right`. Errors: CommandError."""
-    from blackboard.core.access import Right
-    from blackboard.core.access import parse_grant as parse
+    from blackboard.core.access import Right, parse_grant as parse
     from blackboard.errors import InvalidRequest
 
     try:
@@ -125,7 +124,7 @@ def parse_grant(text: str) -> "AccessGrant":
 
 
 def _settings(flags: Flags) -> "Settings":
-    """The settings of the service that is meant."""
+    """The settings of the selected service."""
     from blackboard.cli import session
     from blackboard.server import settings as config
 
@@ -138,7 +137,7 @@ def _settings(flags: Flags) -> "Settings":
 
 
 def _kept(settings: "Settings") -> str:
-    """Where the secret is kept; it is never made here. Errors: CommandError when there is none."""
+    """The location of the secret, which must exist. Errors: CommandError."""
     kept = settings.secret_file or settings.data / "secret"
     if settings.secret is None and not kept.exists():
         raise CommandError(
@@ -156,7 +155,7 @@ _TOKEN = typer.Argument(
 
 
 def _token(flags: Flags, given: str | None) -> str:
-    """The token that is meant. Errors: CommandError."""
+    """The selected token. Errors: CommandError."""
     from blackboard.cli import session
 
     found = sys.stdin.read().strip() if given == "-" else given or session.target_of(flags).token
@@ -197,7 +196,7 @@ def narrow(
 ) -> None:
     """Make a token that allows less.
 
-    No service is asked, and no secret is needed. What was taken away cannot be added again.
+    This needs neither the service nor its secret. Removed rights cannot be added again.
     """
     from blackboard.cli import render as show
     from blackboard.core.access import Narrowing
@@ -221,9 +220,9 @@ blackboard token inspect - < token
 blackboard token inspect  # the one in use""",
 )
 def inspect(context: typer.Context, which: Annotated[str | None, _TOKEN] = None) -> None:
-    """Show what a token says: whose it is, what it allows, its id.
+    """Show the content of a token: its subject, rights and id.
 
-    Nobody is asked whether it is genuine; blackboard grants asks the service.
+    The token is not verified; blackboard grants has the service verify it.
     """
     flags = Flags.of(context)
     _print_claims(claims_of(_token(flags, which)), as_json=flags.as_json)
@@ -252,10 +251,9 @@ def revoke(
 ) -> None:
     """Revoke tokens, and those narrowed from them, at once.
 
-    Connections that use them are closed; nothing is committed or delivered under them any more.
+    Connections that use them are closed; no further commit or delivery is made with them.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
     names, until_ms = [checked_id(text) for text in ids or []], None
@@ -275,9 +273,10 @@ def revoke(
 
 
 def checked_id(text: str) -> str:
-    """`text`, which can be the id of a token. Errors: CommandError.
+    """Return `text` if it can be the id of a token. Errors: CommandError.
 
-    It shows the beginning only, which all tokens have in common: one may be given by mistake.
+    The error shows only the beginning, which all tokens have in common, because a token may be
+    given by mistake.
     """
     from blackboard.integrity import tokens
 
@@ -300,7 +299,7 @@ def show_token(
     context: typer.Context,
     reveal: Annotated[bool, typer.Option("--reveal", help="Print the token itself.")] = False,
 ) -> None:
-    """Show whose token is in use, what it allows and until when."""
+    """Show the token in use: its subject, rights and expiry."""
     flags = Flags.of(context)
     token = _token(flags, None)
     claims = claims_of(token)
@@ -327,7 +326,7 @@ def _print_claims(claims: dict[str, Any], *, as_json: bool) -> None:
 
 
 def claims_of(token: str) -> dict[str, Any]:
-    """What a token says of itself, unverified: only its service can tell whether it is true.
+    """The unverified claims of a token: only its service can verify them.
 
     Errors: CommandError when it is not a token.
     """
@@ -368,8 +367,7 @@ def grants(
     ] = None,
 ) -> None:
     """Show your rights, by pattern or on one key."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
     from blackboard.core.access import Right, allows
     from blackboard.core.path import check_key
 

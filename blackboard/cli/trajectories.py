@@ -1,4 +1,4 @@
-"""export trajectories, retrace: what agents did, as JSON Lines; and the same steps taken again."""
+"""export trajectories, retrace: the steps of agents as JSON Lines, and their replay."""
 
 import contextlib
 import sys
@@ -53,7 +53,7 @@ def trajectories(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write them there.")
     ] = None,
 ) -> None:
-    """Write what agents did as JSON, one line for each.
+    """Write the trajectories of agents as JSON Lines.
 
     Steps, inputs, calls, costs and outcome.
 
@@ -106,7 +106,7 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
     cls=ReadCommand,
     rich_help_panel=_PANEL,
     epilog="""\
-blackboard retrace my_agents  # exit code 1 if a step comes out otherwise
+blackboard retrace my_agents  # exit code 1 if a step has a different result
 blackboard retrace my_agents architect
 blackboard retrace my_agents --file runs.jsonl --json""",
 )
@@ -122,13 +122,12 @@ def retrace(
         typer.Option("--file", metavar="FILE", help="Take exported trajectories, and no board."),
     ] = None,
 ) -> None:
-    """Take recorded steps again, with the code as it is now.
+    """Repeat recorded steps with the present code.
 
-    Calls are answered from the record: no tool runs, no model is asked, nothing is written. Tells
-    the first step that comes out otherwise.
+    Calls are answered from the record: no tool or model is called, and nothing is written. Reports
+    the first step with a different result.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
     from blackboard.cli.agents import imported
 
     flags = Flags.of(context)

@@ -2,7 +2,7 @@
 
 JSON has no bytes: they are written as `{"$bytes": "<base64>"}`, here as on the wire.
 
-Moments as people type them: `12`, `before-plan`, `now`, `2026-11-21T09:30`.
+Moments on the command line: `12`, `before-plan`, `now`, `2026-11-21T09:30`.
 """
 
 import json
@@ -20,11 +20,11 @@ _OPENINGS: Final = ("{", "[", '"')
 
 
 def parse(text: str, *, is_json: bool | None = None) -> Any:
-    """The value that `text` means: JSON if it is JSON, else the text itself.
+    """The value of `text`: JSON if it is JSON, else the text itself.
 
-    `is_json` True: JSON or nothing. False: the text as it is. With None, text that begins like JSON
-    but is none is refused rather than kept as a string that looks like an object.
-    Errors: CommandError.
+    `is_json` True: JSON or nothing. False: the text as it is. None: text that begins like JSON but
+    is not JSON is refused, and not taken as a string that looks like an object. Errors:
+    CommandError.
     """
     if is_json is False:
         return text
@@ -40,7 +40,7 @@ def parse(text: str, *, is_json: bool | None = None) -> Any:
 
 
 def parse_bytes(content: bytes, *, is_json: bool | None = None) -> Any:
-    """The value that the content of a file means; what is not text stays bytes."""
+    """The value of the content of a file; content that is not text stays bytes."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -75,7 +75,7 @@ def _from_json(text: str) -> Any:
 
 
 def _why_not(text: str) -> str:
-    """What the JSON parser says of the text alone, with the position as people count it."""
+    """The JSON parser's message, with line and column counted from 1."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -99,7 +99,7 @@ _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_moment(text: str) -> When:
-    """The moment that is meant: digits are a revision, what has a colon is a time, else a name.
+    """The moment in `text`: digits are a revision, what has a colon is a time, else a name.
 
     A date alone may be the name of a checkpoint, so it is one. Errors: CommandError.
     """
@@ -125,8 +125,8 @@ def time_of(text: str) -> datetime:
         found = datetime.fromisoformat(text)
         found = found if found.tzinfo else found.astimezone()
     except ValueError as error:
-        told = "" if "isoformat" in str(error) else f": {error}"
-        raise _no_time(text, told) from error
+        detail = "" if "isoformat" in str(error) else f": {error}"
+        raise _no_time(text, detail) from error
     except OverflowError as error:  # here it is of a year below 1
         raise _no_time(text, " of a board") from error
     if found < _BEGINNING:

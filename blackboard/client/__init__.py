@@ -1,1 +1,2 @@
-"""What runs in a process that uses a board: Board, Step, Watch. Knows no server."""
+"""The client: Board, Step, Watch. It runs in every process that uses a board, and imports no server
+code."""

@@ -1,4 +1,4 @@
-"""A record of the audit."""
+"""A record of the audit, and its signature."""
 
 import hashlib
 import hmac
@@ -9,22 +9,22 @@ from blackboard.units import Milliseconds
 from blackboard.wire.codec import encode_value
 
 REFUSED: Final = frozenset({"access_denied", "unauthenticated", "fenced", "not_allowed"})
-"""Outcomes that anybody can cause, as often as he likes."""
+"""Outcomes that any client can cause, as often as it likes."""
 
 
 FORGED: Final = "forged"
-"""What a service reports about a record whose signature does not match its key."""
+"""The verdict on a record whose signature does not match its key."""
 UNKNOWN_KEY: Final = "unknown key"
-"""What it reports about a record that was signed with a key that it does not have."""
+"""The verdict on a record that was signed with a key that the service does not have."""
 SEALED: Final = "sealed"
-"""What it reports about a record that is as its writer signed it."""
+"""The verdict on a record with a valid signature."""
 _LATER: Final = frozenset({"sealed_with", "seal", "checked"})
-"""Fields that records of older versions have not."""
+"""Fields that records of older versions lack."""
 
 
 class AuditKeys:
     """Keys for audit records: the first one signs, all of them verify. They are derived from the
-    service's secrets, which the owner of the engine need not have; a secret itself is never a
+    service's secrets, which the operator of the engine need not have; a secret itself is never a
     key."""
 
     def __init__(self, secrets: list[str]) -> None:
@@ -33,14 +33,15 @@ class AuditKeys:
         self._first = next(iter(self._by_name), "")
 
     def sealed(self, record: "AuditRecord") -> "AuditRecord":
-        """The record with the seal of the first key; as it is without any key."""
+        """The record, signed with the first key; unchanged without any key."""
         if not self._first:
             return record
         named = replace(record, sealed_with=self._first)
         return replace(named, seal=named.sealed_by(self._by_name[self._first]))
 
     def checked(self, record: "AuditRecord") -> "AuditRecord":
-        """The record with what is to be said of its seal, whatever it says of that itself."""
+        """The record with this service's verdict on its signature; a verdict in the record is
+        ignored."""
         if not record.sealed_with:
             return replace(record, checked="")
         key = self._by_name.get(record.sealed_with)
@@ -56,7 +57,8 @@ def _derived(secret: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """`principal`, by token `token`, asked for `verb` on `board`, about `what`: `outcome`.
+    """A request: `principal`, with token `token`, requested `verb` on `board`, about `what`, with
+    `outcome`.
 
     `writer` and `number` name its place in the chain of one process; `previous` is the hash of the
     record before, empty for the first.
@@ -77,7 +79,7 @@ class AuditRecord:
     sealed_with: str = ""
     """The name of the key that signed it; empty = not signed, as in older versions."""
     seal: str = ""
-    """HMAC-SHA-256 over all that is said above, in hexadecimal."""
+    """HMAC-SHA-256 over all fields above, in hexadecimal."""
     checked: str = ""
     """The service's verdict on the signature: SEALED, FORGED, UNKNOWN_KEY, or empty."""
 
@@ -87,14 +89,14 @@ class AuditRecord:
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def hash(self) -> str:
-        """SHA-256 over all that is kept of it, in hexadecimal."""
+        """SHA-256 over its stored form, in hexadecimal."""
         return hashlib.sha256(self._packed(self.stored())).hexdigest()
 
     def sealed_by(self, key: bytes) -> str:
-        """The seal that `key` gives it, in hexadecimal."""
-        told = {name: value for name, value in self.stored().items() if name != "seal"}
-        return hmac.new(key, self._packed(told), "sha256").hexdigest()
+        """Its signature with `key`, in hexadecimal."""
+        fields = {name: value for name, value in self.stored().items() if name != "seal"}
+        return hmac.new(key, self._packed(fields), "sha256").hexdigest()
 
     @staticmethod
-    def _packed(told: dict[str, Any]) -> bytes:
-        return encode_value([str(value) for value in told.values()])
+    def _packed(fields: dict[str, Any]) -> bytes:
+        return encode_value([str(value) for value in fields.values()])

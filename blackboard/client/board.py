@@ -1,15 +1,15 @@
-"""The Board: what people and agents use, the same in this process and over a WebSocket.
+"""The Board: the interface of agents and programs, the same embedded and over a WebSocket.
 
     async with blackboard.open("data") as client:
         board = client.board("expansion")
         await board.put("public/valuation", {"usd_bn": 2900})
         await board.checkpoint("before-plan", note="all three agents agree")
-        await board.restore("before-plan")                      # this board, for everybody
+        await board.restore("before-plan")                      # this board, for all agents
         other = await board.branch("cheaper", "before-plan")    # or a new one, beside it
 
-A Board keeps nothing but its writers' identities (see `client/writer.py`); every answer comes from
-the service behind its link. A moment is a revision, the name of a checkpoint, "now" or a
-`datetime`; of the past you see what you may read now.
+A Board holds only its writers' identities (`client/writer.py`); the service behind its link
+answers. A moment is a revision, the name of a checkpoint, "now" or a `datetime`. Rights are those
+of now.
 """
 
 import secrets
@@ -95,9 +95,9 @@ T = TypeVar("T")
 class Board:
     """One board, seen and changed by one agent.
 
-    Errors of everything that looks back: NoSuchCheckpoint for a name that nobody gave,
-    FutureRevision above the head, Compacted for what was pruned, AccessDenied; Unavailable while
-    the archive is behind. OutcomeUnknown of what changes something and may have been done.
+    Reads of earlier revisions raise NoSuchCheckpoint for an unknown name, FutureRevision above the
+    head, Compacted for a pruned one, AccessDenied, and Unavailable while the archive is behind.
+    Changes raise OutcomeUnknown when they may have been made.
     """
 
     def __init__(self, link: Transport, name: str) -> None:
@@ -106,8 +106,8 @@ class Board:
         self._writer = Writer(link, name)
         self._agents: dict[str, Board] = {}
         self._acting: dict[str, Board] = {}
-        """Boards on which this one acts in the name of others. Unlike those of `as_agent` nobody
-        else has them, so they go on in a new epoch when this one does."""
+        """Boards on which this one acts in the name of other agents. Unlike those of `as_agent`,
+        they are private to this board, so `refresh` includes them."""
 
     @property
     def agent(self) -> str:
@@ -131,8 +131,8 @@ class Board:
         return self._agents[agent]
 
     def waiting_for_thaw(self, wait_ms: Milliseconds) -> "Board":
-        """The same board; while it is frozen, each commit waits so long for the thaw, at most
-        FROZEN_WAIT_MS_MAX, before it is refused (BoardFrozen). Renewals need not wait.
+        """The same board, on which commits wait up to `wait_ms` (at most FROZEN_WAIT_MS_MAX) for
+        the thaw while it is frozen, before they are refused (BoardFrozen). Renewals do not wait.
         """
         if not 0 <= wait_ms <= FROZEN_WAIT_MS_MAX:
             raise InvalidRequest("wait_ms", f"{wait_ms} is not in 0..{FROZEN_WAIT_MS_MAX}")
@@ -162,8 +162,8 @@ class Board:
     async def document_entry(self, key: Key, *, at: When | None = None) -> Entry | None:
         """The document at `key` as an entry: its value is the content by root; None without one.
 
-        A reading of all of it, for people and reports; `document` joins it to edit.
-        Errors: AccessDenied; Corrupt; Unavailable when it changes faster than it can be read.
+        This reads the whole document, for display and reports; use `document` to edit it. Errors:
+        AccessDenied; Corrupt; Unavailable when it changes faster than it can be read.
         """
         return await document_at(self._link, self.name, key, optional_moment(at))
 
@@ -202,7 +202,7 @@ class Board:
             at = at and page.revision
 
     async def head(self) -> Head:
-        """Where the board stands: revision, epoch, and the oldest revision that its log holds."""
+        """The head of the board: its revision, its epoch, and the oldest revision in its log."""
         head = await self._link.head(self.name)
         self._writer.saw(head.revision, head.epoch.id)
         return head
@@ -379,11 +379,10 @@ class Board:
         raise ValueError("attempts must be at least 1")
 
     async def refresh(self) -> None:
-        """Accept the board as it is now, after a StaleEpoch: go on in its present epoch.
+        """Accept the board as it is now, after a StaleEpoch: continue in its present epoch.
 
-        This also covers later steps and attachments on this board, for any agent. A step that is
-        under way is refused. Boards from `as_agent` are not refreshed, because their users may rely
-        on earlier reads.
+        This covers later steps and attachments on this board, for any agent, but not boards from
+        `as_agent`, whose users may rely on earlier reads. A step in progress is refused.
         """
         head = await self._link.head(self.name)
         self._take(head.epoch, head.revision)
@@ -413,15 +412,15 @@ class Board:
         ttl_ms: Milliseconds = LEASE_TTL_MS,
         timeout_ms: Milliseconds | None = None,
     ) -> Lock:
-        """Hold the leases of `keys`, all or none, for a block; wait in turn while others do.
+        """Hold the leases of `keys`, all or none, for a block; wait in a queue if they are held.
 
             async with board.lock("public/plan") as lock:
                 plan = await board.get("public/plan")
                 await board.put("public/plan", better(plan))
 
-        Every commit on this board that this task makes in the block, or a task started in it,
-        relies on the lock, and is Fenced if it was lost. It is renewed while the block runs; if
-        this process dies, it is free when `ttl_ms` is over, which is also how long a pause may be.
+        Every commit that this task, or one started in the block, makes on this board relies on the
+        lock, and is Fenced if it was lost. It is renewed while the block runs; if this process
+        dies, it is free after `ttl_ms`, which is also the longest pause that it survives.
 
         Errors: LeaseHeld after `timeout_ms` (0: at once; None: waits for ever). LeaseLost when it
         was lost in the middle; the block was cancelled then. LocalProtocolError when this task
@@ -430,11 +429,11 @@ class Board:
         return Lock(self._writer, keys, ttl_ms=ttl_ms, timeout_ms=timeout_ms)
 
     async def wait_free(self, key: Key, *, timeout_ms: Milliseconds | None = None) -> Revision:
-        """Wait until nobody holds `key`; returns a revision at which that was so.
+        """Wait until the lease `key` is free; returns a revision at which it was.
 
-        Later reads show everything that the holder wrote. Somebody else may take the lease right
-        after: to read several times undisturbed, take the lock.
-        Errors: LeaseHeld after `timeout_ms` (None: waits for ever); AccessDenied.
+        Later reads show everything that the holder wrote. Another holder may take the lease right
+        afterwards: to read several times without interference, take the lock. Errors: LeaseHeld
+        after `timeout_ms` (None: waits for ever); AccessDenied.
         """
         return await wait_free(self._writer, key, timeout_ms)
 
@@ -447,16 +446,16 @@ class Board:
         timeout_ms: Milliseconds | None = None,
         deliver: Deliver | None = None,
     ) -> "Attachment[Board]":
-        """Be `agent` (by default, yourself) for a block; no other process is it at the same time.
+        """Run as `agent` (by default, yourself) for a block, in at most one process at a time.
 
             async with board.attach("researcher") as me:
                 await me.report("reading", "annual reports")
                 await me.board.put("public/valuation", {"usd_bn": 2900})
 
-        While another process has the identity: "wait" in turn, at most `timeout_ms`; "take_over"
-        it, and the other one is Fenced at its next commit and gets LeaseLost at its next renewal;
-        or "refuse" to start (LeaseHeld). In the block every commit of that agent relies on it, and
-        `Board.agents` shows it.
+        If another process has the identity: "wait" in a queue, at most `timeout_ms`; "take_over",
+        so that the other process is Fenced at its next commit and gets LeaseLost at its next
+        renewal; or "refuse" to start (LeaseHeld). In the block every commit of that agent relies on
+        the identity, and `Board.agents` lists the agent.
 
         `deliver`: when a checkpoint with a barrier asks for the agent's state, this is called, and
         the operations that it returns are committed, before any other commit of the block. Without
@@ -491,20 +490,20 @@ class Board:
             async with board.claim("public/tasks/*") as task:
                 task.append("public/results", await work_on(task.value))
 
-        It is the first one, in key order, that nobody has; the claim waits for one, at most
-        `timeout_ms` (0: looks once; None: for ever). Leaving the block is the commit in which the
-        entry is removed, and everything happens that was asked of `task`. If the block raises, or
-        is cancelled, the entry is returned, `task.delay_ms` later; after `tries_max` attempts it is
-        moved to `<namespace>/~dead/<rest of its key>`. If this process dies, the entry is back when
-        `ttl_ms` is over, which is renewed while the block runs.
+        It takes the first free one, in key order, and waits for one at most `timeout_ms` (0: do not
+        wait; None: for ever). Leaving the block commits, in one commit, the removal of the entry
+        and everything that was requested through `task`. If the block raises, or is cancelled, the
+        entry is returned, `task.delay_ms` later; after `tries_max` attempts it is moved to
+        `<namespace>/~dead/<rest of its key>`. If this process dies, the entry is free again after
+        `ttl_ms`, which is renewed while the block runs.
 
-        Errors: NothingToClaim after `timeout_ms`. LeaseLost: somebody else may have the entry; the
+        Errors: NothingToClaim after `timeout_ms`. LeaseLost: another agent may have the entry; the
         block was cancelled, and nothing that was requested through `task` happens.
         """
         return Claim(self, self._writer, pattern, ClaimOptions(ttl_ms, timeout_ms, tries_max))
 
     async def claims(self, pattern: str = "public/**") -> Sequence[Claimed]:
-        """Entries that match, were claimed, and are not done; those that died of it at the end."""
+        """Entries that match, were claimed, and are not done; dead letters come last."""
         return await attempts.claims(self, pattern)
 
     # --- documents --------------------------------------------------------------------------------
@@ -566,13 +565,13 @@ class Board:
     ) -> Checkpoint:
         """Name the present revision: one consistent cut of everything on the board.
 
-        It stops nobody and costs one log entry, whatever the size of the board. Without a `name`
-        it gets one from the time, and pruning treats it as an automatic one.
+        It blocks no writer and costs one log entry, whatever the size of the board. Without a
+        `name` it is named by its time, and pruning treats it as an automatic one.
 
-        With `barrier_ms`, every attached agent first brings in what it knows (see `attach`), for
-        at most that long. Errors: BarrierMissed when one did not, unless `stale_ok`: then the
-        checkpoint says who. Conflict when the name is taken: a checkpoint is never moved.
-        Cancellation: it may have been taken.
+        With `barrier_ms`, every attached agent first delivers its state (see `attach`), within that
+        time. Errors: BarrierMissed when one did not, unless `stale_ok`: then the checkpoint names
+        it. Conflict when the name is taken: a checkpoint is never moved. Cancellation: it may have
+        been taken.
         """
         request = secrets.token_hex(8)
         kind = AUTOMATIC if name is None else NAMED
@@ -594,11 +593,11 @@ class Board:
             after = page[-1].revision
 
     async def show(self, name: str) -> CheckpointInfo:
-        """A checkpoint with its manifest, as far as you may see it; waits until it is sealed."""
+        """A checkpoint with its manifest, as far as you may see it; waits until it is signed."""
         return await self._link.manifest(self.name, name)
 
     async def pin(self, name: str) -> None:
-        """Keep a checkpoint from being pruned."""
+        """Protect a checkpoint from pruning."""
         await self._link.pin(self.name, name, pinned=True)
 
     async def unpin(self, name: str) -> None:
@@ -618,8 +617,9 @@ class Board:
     # --- restore, branch --------------------------------------------------------------------------
 
     async def preview_restore(self, to: When, *, keys_max: int = DIFF_KEYS_MAX) -> RestorePreview:
-        """What `restore(to)` would change (at most `keys_max` keys), whom it would interrupt, and
-        which calls of models and tools were made since: agents may make them again then.
+        """What `restore(to)` would change (at most `keys_max` keys), which agents it would
+        interrupt, and which calls of models and tools were made since: agents may make them again
+        afterwards.
 
         Cost: reads the log from that moment on. Errors: as of `diff` and `log`.
         """
@@ -634,26 +634,25 @@ class Board:
         return RestorePreview(diff, await self.agents(), await self.leases(), calls)
 
     async def restore(self, to: When, *, note: str = "", keep_calls: bool = False) -> Restored:
-        """Make the content of the board what it was at `to`: public, private, inboxes, all at once.
+        """Restore the content of the board as of `to`: public, private and inboxes, atomically.
 
         It is one new revision under a new epoch. Every lease ends, and every writer gets StaleEpoch
-        (cause "restore") until it refreshes; nothing of the abandoned future is accepted any more.
-        That future stays readable, up to the checkpoint that is taken first. This Board object
-        needs no refresh, but a step on it that is under way is refused.
+        (cause "restore") until it refreshes; no commit based on the abandoned revisions is accepted
+        any more. Those revisions stay readable, up to the checkpoint that the restore takes first.
+        This Board object needs no refresh, but a step in progress on it is refused.
 
-        The journals of agents are those of that moment, too: what was called since may be called,
-        and paid for, again (`preview_restore` lists it). With `keep_calls` an agent that makes the
-        same call in the same step is answered what it was answered then, until the next restore.
+        The journals of agents are restored, too: calls made since may be made, and paid for, again
+        (`preview_restore` lists them). With `keep_calls`, an agent that makes the same call in the
+        same step gets the recorded answer, until the next restore.
 
         Errors: LimitExceeded when more than RESTORE_CHANGES_MAX keys changed since (a branch has no
         such limit); Corrupt when the archive is damaged. After any error except OutcomeUnknown,
         nothing changed; after OutcomeUnknown, the entry `system/restores/<its request>` exists for
-        a day if it was done.
-        Cancellation: the board is restored, or it is not.
+        a day if it was done. Cancellation: the board may have been restored.
         """
         spec = RestoreRequest(moment_of(to), secrets.token_hex(8), note, keep_calls)
         restored = await self._link.restore(self.name, spec)
-        # Nobody is asked where the board is now: that could fail, and the restore took effect.
+        # The head is not read again: that could fail, although the restore took effect.
         self._take(restored.epoch, restored.revision)
         return restored
 
@@ -664,8 +663,8 @@ class Board:
         note: str = "",
         progress: Callable[[int], None] | None = None,
     ) -> Recovered:
-        """Bring the board back that its engine lost, as its archive has it: at the newest revision
-        that was lost, or at the archived moment `at` (a revision, a checkpoint, a time).
+        """Recover a board that its engine lost from the archive: at the newest lost revision, or at
+        the archived moment `at` (a revision, a checkpoint, a time).
 
         All entries come back with their revisions, in a new epoch without leases. Commits since the
         loss are archived first, and stay readable. `progress` is called from time to time with the
@@ -697,11 +696,11 @@ class Board:
         return await self.restore(rewound_to(to, at, before), note=note)
 
     async def branch(self, new: str, at: When = NOW, *, note: str = "") -> Self:
-        """A new board that begins as this one was at `at`; `note` says what it is to try out.
+        """Make a new board with the content of this one at `at`; `note` says what it is for.
 
-        The two are independent afterwards. The past of this board is readable through the new one.
-        Errors: InvalidRequest when there is a board of that name; Corrupt when the archive does not
-        hold what was sealed. A branch exists whole, or not.
+        The two are independent afterwards. The earlier history of this board is readable through
+        the new one. Errors: InvalidRequest when there is a board of that name; Corrupt when the
+        archive does not match the signed digests. A branch exists completely or not at all.
         """
         spec = BranchRequest(check_name(new, "board"), moment_of(at), secrets.token_hex(8), note)
         await self._link.branch(self.name, spec)
@@ -712,8 +711,10 @@ class Board:
         reading = await self._link.read(self.name, [ORIGIN_KEY])
         if not reading.entries:
             return None
-        told = decode_value(reading.entries[0].value)
-        return Origin(told["board"], told["revision"], told["by"], told["note"], told["request"])
+        record = decode_value(reading.entries[0].value)
+        return Origin(
+            record["board"], record["revision"], record["by"], record["note"], record["request"]
+        )
 
     # --- history ----------------------------------------------------------------------------------
 
@@ -726,11 +727,11 @@ class Board:
         pattern: str = "**",
         limit: int = DIFF_KEYS_MAX,
     ) -> Diff:
-        """What became different between moments `a` and `b`, by key, as far as you may read it.
+        """The differences between moments `a` and `b`, by key, as far as you may read them.
 
         With `other`, `b` is a moment of that board, which must be of the same family of branches.
         At most `limit` keys; `Diff.more` says whether there are others. A document is one change,
-        at its key: its values are what it says by root, and texts are compared as texts.
+        at its key; its values are its content by root, and texts are compared as texts.
         """
         request = DiffRequest(moment_of(a), moment_of(b), other, pattern)
         return await differences_by_key(self._link, self.name, request, limit)
@@ -738,7 +739,8 @@ class Board:
     async def differences(
         self, a: When, b: When = NOW, *, other: str | None = None, pattern: str = "**"
     ) -> AsyncIterator[KeyChange]:
-        """As `diff`, one by one in key order, without a limit; documents as they are kept."""
+        """As `diff`, one by one in key order, without a limit; documents as their stored
+        entries."""
         request = DiffRequest(moment_of(a), moment_of(b), other, pattern)
         async for page in difference_pages(self._link, self.name, request):
             for change in page.changes:
@@ -747,10 +749,9 @@ class Board:
     async def history(
         self, key: Key, *, before: Revision | None = None, limit: int = HISTORY_VERSIONS_MAX
     ) -> tuple[Version, ...]:
-        """What `key` held, the newest first; at most `limit`, `before` continues.
+        """The versions of `key`, the newest first; at most `limit`, `before` continues.
 
-        A branch includes its parent's part of the history, and a restored board that of the
-        abandoned future.
+        A branch includes the history of its parent, and a restored board the abandoned revisions.
         """
         found = await self._link.history(self.name, key, before=before, limit=limit)
         return tuple(
@@ -766,14 +767,14 @@ class Board:
         )
 
     async def verify(self, at: When = NOW) -> Verified:
-        """Check everything that is kept up to `at`: hash chain, digests, signatures.
+        """Check everything that is stored up to `at`: hash chain, digests, signatures.
 
         Errors: none for damage; `Verified.findings` names it.
         """
         return await self._link.verify(self.name, moment_of(at))
 
     async def export(self, name: str, file: str | Path, *, overwrite: bool = False) -> Exported:
-        """Write checkpoint `name` into `file`, whole: every namespace, and its sealed manifest.
+        """Write checkpoint `name` to `file`: every namespace, and its signed manifest.
 
         The file appears when it is complete and on the disk; whatever ends the export before that
         leaves none. `Client.import_board` reads it.

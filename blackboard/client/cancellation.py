@@ -1,7 +1,7 @@
-"""Work that a cancellation must not tear in two, and cancellations that must not get lost."""
+"""Work that a cancellation must not interrupt, and cancellations that must not get lost."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from anyio import CancelScope
@@ -35,22 +35,53 @@ async def finish(
     if cancelled is None:
         return task.result()
     if not task.cancelled():
-        task.exception()  # looked at: what interrupted us goes first
+        task.exception()  # retrieved, but the cancellation takes precedence
     raise cancelled
 
 
-def cancellations() -> int:
-    """How often the running task was asked to end and was not released from that again.
+class SharedCalls:
+    """Calls that several tasks make at the same time, and that are carried out once for all.
 
-    A CancelledError that arrives although this did not change was not requested by anybody; it
-    came, for example, from an awaited task. It must not be treated as a request to stop.
+    Cancellation: one caller's leaves the call to the others, and it goes on without any; `settled`
+    waits for its end.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[object, asyncio.Task[Any]] = {}
+
+    async def call(self, key: object, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of `work`, or what it raises. While a call with this `key` is running, its
+        result is awaited instead."""
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.ensure_future(work())
+            task.add_done_callback(lambda done: self._end(key, done))
+        result: T = await asyncio.shield(task)
+        return result
+
+    async def settled(self) -> None:
+        """Wait for the end of the calls that are running."""
+        while self._running:
+            await asyncio.wait(self._running.values())
+
+    def _end(self, key: object, task: asyncio.Task[Any]) -> None:
+        del self._running[key]
+        if not task.cancelled():
+            task.exception()  # looked at, even if every caller was cancelled
+
+
+def cancellations() -> int:
+    """How many cancellations of the running task were requested and not undone.
+
+    A CancelledError that arrives although this number did not change was not a request to stop; it
+    came, for example, from an awaited task.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def heed_cancellation() -> None:
-    """Raise the cancellation of this task that something below it has swallowed, if one was.
+    """Raise a cancellation of this task that a library has swallowed.
 
     Database drivers sometimes swallow a cancellation and return a result. A loop that should end by
     being cancelled would then run for ever, and so would a caller that waits for its end.

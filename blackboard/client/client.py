@@ -1,4 +1,5 @@
-"""The way to one service: its boards, who I am there, and, for admins, tokens and keys."""
+"""The client of one service: its boards, the caller's principal, and, for admins, tokens and
+keys."""
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
@@ -19,7 +20,7 @@ DEFAULT_BOARD = "main"
 
 
 class Client:
-    """A way to the boards of one service, as one principal."""
+    """Access to the boards of one service, as one principal."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class Client:
         self._close = close or link.aclose
 
     def board(self, name: str | None = None) -> Board:
-        """The board `name` (None = the one meant by default). Reading begins none."""
+        """The board `name` (None = the default one). Reading does not create it."""
         return Board(self.link, name or self._board)
 
     async def boards(self) -> Sequence[str]:
@@ -43,21 +44,21 @@ class Client:
     async def import_board(self, file: str | Path, board: str, *, note: str = "") -> Board:
         """Make a new board of what `Board.export` wrote into `file`, on any engine.
 
-        Errors: InvalidRequest when there is a board of that name; Corrupt when the file is not what
-        was exported. The board exists whole, or not at all.
+        Errors: InvalidRequest when there is a board of that name; Corrupt when the file was
+        altered. The board exists completely or not at all.
         """
         await import_board(self.link, Path(file), board, note)
         return Board(self.link, board)
 
     async def lost_boards(self) -> Sequence[LostBoard]:
-        """Boards of which the archive has what their engine lost; `Board.recover` brings one back.
+        """Boards whose engine lost revisions that the archive has; `Board.recover` recovers one.
 
         Errors: AccessDenied unless you are an admin of everything.
         """
         return await self.link.lost_boards()
 
     async def whoami(self) -> Principal:
-        """Whom the service takes you for, and what that one may do."""
+        """The principal that the service authenticated, with its rights."""
         return await self.link.whoami()
 
     async def audit(self) -> AsyncIterator[AuditRecord]:
@@ -70,7 +71,8 @@ class Client:
             page = await self.link.audit(after=after, limit=LIST_ENTRIES_MAX)
             for _, record in page:
                 yield record
-            if len(page) < LIST_ENTRIES_MAX:  # not "until nothing comes": this look is recorded too
+            # Not "until a page is empty": this request is recorded, too.
+            if len(page) < LIST_ENTRIES_MAX:
                 return
             after = page[-1][0]
 
@@ -84,12 +86,13 @@ class Client:
         in the middle.
 
         Errors: AccessDenied without the admin right on the whole board; NoSuchBoard when there is
-        none; OutcomeUnknown. Cancellation: it is removed, or it is not.
+        none; OutcomeUnknown. Cancellation: it may have been removed.
         """
         await self.link.remove(name)
 
     async def erase(self, agent: str, *, board: str | None = None) -> int:
-        """Destroy the data keys of an agent, on one board or on all: nobody reads it any more.
+        """Destroy the data keys of an agent, on one board or on all, so that its values become
+        unreadable.
 
         Log, archive, exports and copies of them stay, but their values can no longer be decrypted.
         Returns the number of destroyed keys. Errors: AccessDenied; InvalidRequest without
@@ -105,17 +108,18 @@ class Client:
         why: str = "",
         progress: Callable[[str], None] | None = None,
     ) -> Redaction:
-        """Take every value that `key` ever had out of a board, for good: out of present and past,
-        log, archive, blobs, and all boards that share history with it. So for the document there.
+        """Remove every value that `key` ever had from a board, for good: from the state, log,
+        archive and blobs, and from all boards that share history with it. A document at `key` is
+        removed likewise.
 
-        What stays is that it changed, when, by whom, and a marker, `{"$redacted": true}`; a restore
-        brings back the marker. A value that was copied to another key is not found; exports and
-        backups that were made before are not reached. `progress` is called with each step. Author
-        and reason are in the audit.
+        The facts that it changed, when, and by whom, stay, and a marker, `{"$redacted": true}`,
+        which a restore puts back. Copies of a value at other keys are not found; earlier exports
+        and backups are not reached. `progress` is called with each step. Author and reason are in
+        the audit.
 
         Errors: AccessDenied without the admin right on the whole board, or on one that shares its
         history; NoSuchBoard; InvalidRequest for a record of the service; Corrupt when the archive
-        is damaged; Unavailable: ask again. Cancellation: it goes on in the service.
+        is damaged; Unavailable: repeat the call. Cancellation: it continues in the service.
         """
         spec = RedactRequest(key, why, secrets.token_hex(8))
         step = ""
@@ -127,7 +131,8 @@ class Client:
                 progress(step := found.step)
 
     async def rewrap(self) -> int:
-        """After a new master key was put in front: wrap every data key with it."""
+        """Wrap every data key with the first master key, after a new one was put first; returns how
+        many."""
         return await self.link.rewrap()
 
     async def revoke(
@@ -136,7 +141,7 @@ class Client:
         principal: str | None = None,
         until_ms: Milliseconds | None = None,
     ) -> int:
-        """End tokens by their ids, and all that `principal` was issued until now, at once.
+        """Revoke tokens by their ids, and all that were issued to `principal` until now, at once.
 
         Returns how many are revoked. Errors: AccessDenied unless they are your own, or you are an
         admin of everything.
@@ -144,39 +149,38 @@ class Client:
         return await self.link.revoke(tokens=tokens, principal=principal, until_ms=until_ms)
 
     async def freeze(self, board: str | None = None, *, note: str = "") -> Freeze:
-        """Let a board (None = the one meant by default) refuse every commit (BoardFrozen) until it
-        is thawed, through restarts and restores: the first act in an incident.
+        """Freeze a board (None = the default one): it refuses every commit (BoardFrozen) until it
+        is thawed, also after restarts and restores. This is the first measure in an incident.
 
-        Reading, watching, checkpoints and restores go on, and leases are kept. A board that is
-        frozen stays as it is: what is returned says who froze it, and why.
-        Errors: AccessDenied without the admin right on the whole board; NoSuchBoard.
+        Reads, watches, checkpoints and restores continue, and leases can be renewed. If the board
+        is already frozen, nothing changes. Returns the freeze, with its author and note. Errors:
+        AccessDenied without the admin right on the whole board; NoSuchBoard.
         """
         return await self.link.freeze(board or self._board, note)
 
     async def thaw(self, board: str | None = None, *, note: str = "") -> Freeze | None:
-        """Let a board take commits again; returns the freeze that this ended, None if there was
-        none. Errors: as of `freeze`."""
+        """Thaw a board, so that it accepts commits again; returns the freeze that this ended, None
+        if there was none. Errors: as of `freeze`."""
         return await self.link.thaw(board or self._board, note)
 
     async def frozen(self, board: str | None = None) -> Freeze | None:
-        """Who froze a board, and why; None if it is not frozen. Errors: AccessDenied without the
-        right to read FROZEN_KEY, which agents have."""
+        """The freeze of a board, with its author and note; None if it is not frozen. Errors:
+        AccessDenied without the right to read FROZEN_KEY, which agents have."""
         reading = await self.link.read(board or self._board, [FROZEN_KEY])
         for entry in reading.entries:
             return freeze_in(entry.value, entry.time_ms, entry.mod_revision)
         return None
 
     async def aclose(self) -> None:
-        """Close every watch, and what the client opened: a connection, or an embedded service.
+        """Close every watch, and the connection or embedded service of the client.
 
-        Commits that are under way are carried out. Everything asked afterwards is Unavailable. A
-        second call does nothing.
+        Commits in flight finish. Later calls raise Unavailable. A second call does nothing.
         """
         await self._close()
 
 
 class Opening:
-    """What `open` and `connect` return: a client to be.
+    """What `open` and `connect` return; await it or enter it to get a Client.
 
         client = await blackboard.open("data")            # a notebook: `await client.aclose()` ends
         async with blackboard.open("data") as client:     # a program: the block ends it

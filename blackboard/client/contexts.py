@@ -1,13 +1,13 @@
-"""Which service is meant, and with which token: argument > environment > remembered context.
+"""Resolves the address of the service and the token: argument > environment > saved context.
 
-A *context* is a remembered service: its address, a token (or the file that holds it), and a board.
+A *context* is a saved service: its address, a token (or the file that holds it), and a board.
 Contexts live in one JSON file under the user's configuration directory, readable by the user only.
 `blackboard serve` writes the context `local`, which is used when no other one was chosen. The
 command line and `blackboard.connect` look in the same places, in the same order.
 
 Invariants
-- a token is sent to the address that it was remembered with, never to another one.
-- the file is replaced whole; a reader sees the old one or the new one.
+- A token is sent only to the address with which it was saved.
+- The file is replaced atomically: a reader sees the old or the new one.
 """
 
 import json
@@ -31,7 +31,7 @@ LOCK_TIMEOUT_S: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """A remembered service."""
+    """A saved service."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -40,10 +40,11 @@ class ServiceContext:
     data: str | None = None
     """The service's data directory, if it is on this machine: its secret is there."""
     ca: str | None = None
-    """A PEM file: only certificates that one of those in it signed are accepted."""
+    """A PEM file of CA certificates; only server certificates signed by one of them are
+    accepted."""
 
     def is_at(self, url: str) -> bool:
-        """Whether `url` is this service's address; `http` and `ws` are the same door."""
+        """Whether `url` is this service's address; `http` and `ws` are equivalent."""
         return as_http(self.url) == as_http(url)
 
     def read_token(self) -> str | None:
@@ -106,7 +107,7 @@ class Contexts:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A service, and who connects to it. A field that is None has its default."""
+    """A service, and the credentials for it. A field that is None has its default."""
 
     url: str | None = None
     token: str | None = field(default=None, repr=False)
@@ -173,7 +174,7 @@ def load(directory: Path) -> Contexts:
 
 
 def change(directory: Path, how: Callable[[Contexts], Contexts]) -> None:
-    """Change what is kept in `directory`; two changes at once both count. Errors: as of `load`."""
+    """Change the contexts in `directory`; concurrent changes are not lost. Errors: as of `load`."""
     from filelock import FileLock
 
     directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -182,7 +183,7 @@ def change(directory: Path, how: Callable[[Contexts], Contexts]) -> None:
 
 
 def _save(directory: Path, contexts: Contexts) -> None:
-    """Keep `contexts`, for this user only."""
+    """Save `contexts`, readable by this user only."""
     kept = {
         "current": contexts.current,
         "contexts": {name: asdict(context) for name, context in contexts.by_name.items()},

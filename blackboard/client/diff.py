@@ -1,9 +1,9 @@
-"""What became different, for people: per namespace, per key, down to the words of a text.
+"""Differences in a readable form: per namespace, per key, down to the words of a text.
 
-Pure: it works on values that were read already.
+The functions are pure: they work on values that were read before.
 
 Source: texts are compared by difflib (Ratcliff and Obershelp), whose time grows with the square of
-the lines; longer ones than TEXT_DIFF_LINES_MAX are only said to differ.
+the lines; texts of more than TEXT_DIFF_LINES_MAX lines are only reported as different.
 """
 
 import difflib
@@ -21,7 +21,7 @@ ADDED: Final = "added"
 CHANGED: Final = "changed"
 REMOVED: Final = "removed"
 _LONG_CHARACTERS: Final = 60
-"""A text of more than this, or of several lines, is compared line by line."""
+"""Characters above which a text is compared line by line, as is a text of several lines."""
 _SHOWN_CHARACTERS: Final = 60
 
 
@@ -53,7 +53,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """A key that two moments do not hold alike; None = absent there."""
+    """A key that differs between two moments; None = absent there."""
 
     key: Key
     before: Entry | None
@@ -99,7 +99,7 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What differs between revisions `a` and `b`, by key; `more` says that not all of it is here.
+    """The differences between revisions `a` and `b`, by key; `more` says that there are others.
 
     Iterate over it for the changes; `namespaces` has them by namespace.
     """

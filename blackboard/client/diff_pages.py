@@ -39,7 +39,7 @@ async def difference_pages(
         yield Diff(page.a, page.b, tuple(map(KeyChange.of, page.differences)), more)
         if not more:
             return
-        # The revisions of the first page: "now" moves on while we read.
+        # Use the revisions of the first page, because "now" advances while we read.
         request = DiffRequest(
             page.a, page.b, request.other, request.pattern, page.next_key, request.limit
         )

@@ -1,25 +1,25 @@
-"""A checkpoint as one file: every namespace, the sealed manifest, the counters of lists.
+"""A checkpoint as one file: every namespace, the signed manifest, the counters of lists.
 
 The file is a zip archive of
     export.json      what it is, and the SHA-256 of each other member
-    manifest         the manifest's exact bytes, as they were sealed
+    manifest         the manifest's exact bytes, as they were signed
     signature        their signature
     items.msgpack    [prefix, next index] of each list, one after the other
     entries.msgpack  [key, value, mod revision, create revision, author, time ms, expiry ms or null]
                      of each entry, in key order, one after the other
 
-Its comment, the last 64 bytes, is the SHA-256 of all before it in hexadecimal: a bit that flipped
-anywhere is noticed, also where no content is.
+Its comment, the last 64 bytes, is the SHA-256 of everything before it in hexadecimal, so that a
+flipped bit anywhere is detected.
 
-Both ways go page by page, so that a board may be larger than the memory.
+Export and import work page by page, so a board may be larger than the memory.
 
 Invariants
-- the file appears whole: it is written beside, and renamed once it is on the disk. Until then one
-  of that name stays as it was.
-- nothing but a regular file is ever replaced: no device, no pipe, no link.
-- only its owner may read the file, from its first byte on: it holds what is private, too.
-- reading returns what was written, or raises Corrupt: the file and each member have their SHA-256,
-  and the importing service recomputes the digests of the manifest. The exporter does so too before
+- The file appears complete: it is written under another name, and renamed once it is on the disk.
+  Until then an existing file of that name is not changed.
+- Only a regular file is ever replaced: no device, no pipe, no link.
+- Only its owner may read the file, from the first byte on, because it contains private values.
+- Reading returns what was written, or raises Corrupt: the file and each member have a SHA-256, and
+  the importing service recomputes the digests of the manifest. The exporter does so, too, before
   the file gets its name, so every export can be imported.
 """
 
@@ -70,7 +70,7 @@ _UNREADABLE: Final = (
     zipfile.BadZipFile,
     zlib.error,
     EOFError,
-    NotImplementedError,  # a version or a kind of compression of which it knows nothing
+    NotImplementedError,  # an unknown version or kind of compression
     RuntimeError,  # an encrypted member
     OverflowError,
     UnicodeDecodeError,
@@ -110,7 +110,7 @@ async def export_board(
     except OSError as error:
         raise InvalidRequest(field="file", reason=str(error)) from error
     finally:
-        with contextlib.suppress(OSError):  # why there is no file is more than what is left of it
+        with contextlib.suppress(OSError):  # the first error matters more than a leftover draft
             await asyncio.to_thread(draft.unlink, missing_ok=True)
     return Exported(path, board, name, page.revision, writing.entries, size)
 
@@ -134,7 +134,7 @@ def _check_name(path: Path, *, overwrite: bool) -> None:
 def _publish(draft: Path, path: Path, *, overwrite: bool) -> int:
     """Seal a finished file and give it its name; returns its size."""
     seal(draft)
-    _check_name(path, overwrite=overwrite)  # somebody may have been faster
+    _check_name(path, overwrite=overwrite)  # another process may have been faster
     draft.replace(path)
     sync_path(path.parent)
     return path.stat().st_size
@@ -277,7 +277,7 @@ class _Reading:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if _end_of(path) != _seal_of(path):  # before anything of it is read in earnest
+        if _end_of(path) != _seal_of(path):  # before its content is parsed
             raise self._corrupt("it is not what was exported")
         try:
             self._zip = zipfile.ZipFile(path)

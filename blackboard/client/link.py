@@ -1,4 +1,4 @@
-"""The port between a Board and whatever answers it: this process, or a service far away.
+"""The port between a Board and the service, which runs in this process or elsewhere.
 
 Two implementations: `server/requests.py` (the service itself) and `client/remote/link.py` (a
 WebSocket). The conformance suite runs the same tests over both.
@@ -101,7 +101,7 @@ class Pipe(Protocol):
 class Transport(Protocol):
     """A principal's way to the boards. Errors are those of blackboard/errors only.
 
-    Of what changes something they are also OutcomeUnknown: it may have been done, or not.
+    Methods that change something also raise OutcomeUnknown: it may have been done.
     """
 
     @property
@@ -114,23 +114,25 @@ class Transport(Protocol):
 
     @property
     def account(self) -> str | None:
-        """On whose account it acts: another one than `agent` if that name was narrowed from it.
+        """The account on which it acts; it differs from `agent` if that name was narrowed from it.
 
-        None when the service does not say: one of a version before holders told their account.
+        None when an older service does not report it.
         """
 
     @property
     def origin(self) -> object:
-        """The service that this leads to; equal for two links if they surely lead to the same."""
+        """Identifies the service; equal for two links if they certainly lead to the same
+        service."""
 
     def acting_as(self, agent: str) -> "Transport":
-        """The same way with the rights and name of `agent`; AccessDenied on use if not allowed."""
+        """The same link with the rights and the name of `agent`; AccessDenied on use if not
+        allowed."""
 
     async def head(self, board: str) -> Head:
         """The head of `board`, which is created by this if you may change anything there.
 
-        Whatever only reads begins no board, and finds nothing on one that there is not.
-        Errors: NoSuchBoard when there is none, and you may only read.
+        Reading creates no board, and a missing board reads as empty. Errors: NoSuchBoard when there
+        is none, and you may only read.
         """
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
@@ -177,8 +179,9 @@ class Transport(Protocol):
     ) -> LogPage:
         """A page of the log after revision `after`, with what may be read of each entry.
 
-        Of `limit` entries, those are shown that match the pattern and are by the author, if asked;
-        with `proofs`, which go with no pattern, what it takes to compute their digests.
+        Up to `limit` entries are read, and those returned that match `pattern` and `author`, if
+        given. With `proofs`, which exclude a pattern, it includes the data to compute their
+        digests.
         """
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
@@ -199,7 +202,7 @@ class Transport(Protocol):
         """A checkpoint with its manifest."""
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
-        """Keep a checkpoint from being pruned, or no longer."""
+        """Protect a checkpoint from pruning, or end that."""
 
     async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool) -> Pruned:
         """Remove what `policy` does not keep, or say what that would be."""
@@ -208,24 +211,25 @@ class Transport(Protocol):
         """Bring back the content of a moment; the same request again gets the same answer."""
 
     async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
-        """Let a board that its engine lost begin again as what the archive has; to be asked again
-        until it is done."""
+        """Recover a board that its engine lost from the archive; repeat the call until it is
+        done."""
 
     async def redact(self, board: str, spec: RedactRequest) -> Redaction:
-        """Take every value of a key out of a board, and out of all that shares its history; to be
-        asked again until it is done."""
+        """Remove every value of a key from a board, and from all boards that share its history;
+        repeat the call until it is done."""
 
     async def freeze(self, board: str, note: str) -> Freeze:
-        """Let the board refuse commits; if it does already, who did that, and why."""
+        """Freeze the board; if it is already frozen, returns the existing freeze."""
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
-        """Let the board take commits again; what this ended, None if it was not frozen."""
+        """Thaw the board; returns the freeze that this ended, None if it was not frozen."""
 
     async def remove(self, board: str) -> None:
         """Remove a board for good; see `Client.remove_board`."""
 
     async def branch(self, board: str, spec: BranchRequest) -> Head:
-        """Make a board that begins as this one was; the same request again changes nothing."""
+        """Make a board that begins with the content of this one; a repeated request changes
+        nothing."""
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
         """A page of what differs between two moments and may be read."""
@@ -236,7 +240,7 @@ class Transport(Protocol):
         """Versions of a key, the newest first."""
 
     async def verify(self, board: str, at: Moment) -> Verified:
-        """Check everything that is kept up to a moment."""
+        """Check everything that is stored up to a moment."""
 
     async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
         """A page of a checkpoint, every namespace of it."""
@@ -259,13 +263,13 @@ class Transport(Protocol):
         """Names of the boards that the principal may use."""
 
     async def lost_boards(self) -> Sequence[LostBoard]:
-        """Boards of which the archive has what their engine lost, by name.
+        """Boards whose engine lost revisions that the archive has, by name.
 
         Errors: AccessDenied unless the principal is an admin of everything.
         """
 
     async def whoami(self) -> Principal:
-        """Whom the service takes you for, and what that one may do."""
+        """The principal that the service authenticated, with its rights."""
 
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
         """Records of the audit after the one with key `after`, the oldest first, with their keys.
@@ -277,7 +281,7 @@ class Transport(Protocol):
         """Destroy the data keys of an agent's namespaces, on one board or on all, for good.
 
         Returns how many there were. Errors: AccessDenied unless the principal is an admin of
-        everything; InvalidRequest when the service seals nothing.
+        everything; InvalidRequest when the service does not encrypt.
         """
 
     async def rewrap(self) -> int:

@@ -1,4 +1,4 @@
-"""A moment of a board as people write it, and as the service knows it."""
+"""Moments of a board, in the form of the API and in that of the service."""
 
 from datetime import datetime
 
@@ -12,12 +12,12 @@ When = Moment | datetime
 
 
 def optional_moment(when: When | None) -> Moment | None:
-    """As the service knows it; None = the present. Errors: InvalidRequest."""
+    """As `moment_of`; None = the present. Errors: InvalidRequest."""
     return None if when is None else moment_of(when)
 
 
 def moment_of(when: When) -> Moment:
-    """As the service knows it. Errors: InvalidRequest."""
+    """Convert a moment to the service's form. Errors: InvalidRequest."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise InvalidRequest(field="at", reason=f"{when} has no time zone")

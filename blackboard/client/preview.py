@@ -1,8 +1,8 @@
 """What a restore would do, without doing it.
 
-The journal of an agent's step rewinds with everything else, so a call that was made after the
-moment is known to nobody afterwards: the agent may make it again, and pay again. `calls` lists
-those calls; a restore with `keep_calls` has them answered from the future that it abandons.
+The journal of an agent's step rewinds with everything else, so calls made after that moment are
+forgotten: the agent may make them again, and pay again. `calls` lists them; after a restore with
+`keep_calls`, they are answered from the abandoned revisions.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,10 @@ class MadeCall:
 
 @dataclass(frozen=True, slots=True)
 class RestorePreview:
-    """The changes of a restore, whom it would interrupt, and which calls may be made again.
+    """The changes of a restore, the agents it would interrupt, and the calls that may be made
+    again,
 
-    All of it as far as you may read it.
+    as far as you may read them.
     """
 
     diff: Diff
@@ -67,7 +68,7 @@ def was_kept(value: Any, step: int) -> bool:
 
 
 def kept_range(value: Any) -> tuple[Revision, Revision] | None:
-    """After which revision and up to which one the calls were made that a restore kept."""
+    """The revisions (after, through) between which the calls were made that a restore kept."""
     match value:
         case {"after": int(after), "through": int(through)}:
             return after, through

@@ -1,10 +1,11 @@
-"""A step: what an agent read, what it wants to change, and the one commit in which both meet.
+"""A step: an agent's tracked reads and gathered writes, and the one commit that combines them.
 
 Invariants
-- nothing is sent before the end of the block; a block that raises commits nothing.
-- what was read is what is conditioned on: a key by its mod_revision as it was read first, a listing
-  of a whole subtree by "nothing changed below it since"; books only if the pattern names them.
-- a step from before a restore is refused, even if its board was refreshed in between.
+- Nothing is sent before the end of the block; a block that raises commits nothing.
+- The commit is conditioned on what was read: a key on its mod_revision at the first read, a listing
+  of a whole subtree on "nothing changed below it since". The runtime's branches count only if the
+  pattern names them.
+- A step from before a restore is refused, even if its board was refreshed in between.
 - `get` and `merge` see the step's own writes (except appended items, whose keys are not known yet).
 """
 
@@ -42,7 +43,7 @@ class StepBoard(Protocol):
 
     @property
     def agent(self) -> str:
-        """Who takes the step."""
+        """The agent that takes the step."""
 
     async def entry(self, key: Key) -> Entry | None:
         """The entry at `key`."""
@@ -76,7 +77,7 @@ class Step:
         self.receipt: Receipt | None = None
         self.note = note
         self._board = board
-        self._check_standing = check  # raises if what was read counts no longer
+        self._check_standing = check  # raises if earlier reads are no longer valid
         self._validate = validate
         self._ops: list[Op] = []
         self._read: dict[Key, Revision] = {}
@@ -89,7 +90,7 @@ class Step:
 
     @property
     def agent(self) -> str:
-        """Who takes this step."""
+        """The agent that takes this step."""
         return self._board.agent
 
     @property
@@ -121,7 +122,7 @@ class Step:
         return found[0] if found else default
 
     def _own(self, key: Key) -> tuple[Put | Delete | DeletePrefix | None, list[int]]:
-        """The step's last absolute effect on `key`, and what it adds to that."""
+        """The step's last absolute effect on `key`, and the increments after it."""
         base: Put | Delete | DeletePrefix | None = None
         added: list[int] = []
         for op in self._ops:
@@ -144,16 +145,17 @@ class Step:
         return entry
 
     def saw(self, entry: Entry) -> None:
-        """Track a read that was made otherwise: the step is conditioned on `entry`, too."""
+        """Track a read that was made outside of the step: its commit is also conditioned on
+        `entry`."""
         self._check_open()
         self._read.setdefault(entry.key, entry.mod_revision)
 
     async def list(self, pattern: str) -> Listing:
         """The first LIST_ENTRIES_MAX entries that match, without own writes; tracked.
 
-        A pattern `<prefix>/**` within one namespace is tracked as a whole (new and removed keys are
-        noticed too), any other one by the entries found. Books (`public/~agents` and such) are in
-        the listing, but tracked only if the pattern names them.
+        A pattern `<prefix>/**` within one namespace is tracked as a whole (including new and
+        removed keys), any other one by the entries found. The runtime's branches (such as
+        `public/~agents`) are listed, but tracked only if the pattern names them.
         """
         self._check_open()
         listing = await self._board.list(pattern)
@@ -168,7 +170,7 @@ class Step:
         return listing
 
     def _agrees(self, entry: Entry) -> bool:
-        """Whether `entry` is what this step read before, if it did."""
+        """Whether `entry` agrees with an earlier read of this step, if there was one."""
         return self._read.get(entry.key, entry.mod_revision) == entry.mod_revision
 
     # --- writes -----------------------------------------------------------------------------------
@@ -214,7 +216,8 @@ class Step:
         self._conditions += conditions
 
     def rest_on(self, *grounds: Ground) -> None:
-        """Add to what `why` will show of this step, without a condition: it may have changed."""
+        """Add entries to the provenance of this step (`why`), without a condition: they may have
+        changed."""
         self._check_open()
         self._grounds |= dict(grounds)
 

@@ -1,4 +1,4 @@
-"""What people get to see: the nouns of `core/commit.py` with their values decoded."""
+"""The results of the API: the types of `core/commit.py` with decoded values."""
 
 from typing import Any
 
@@ -112,7 +112,7 @@ class RevisionEvent(Struct, frozen=True):
         found: list[RevisionEvent] = []
         for entry, proof in zip(page.entries, page.proofs, strict=True):
             if proof is not None and not is_proved(entry, proof):
-                reason = "its digest is not over what is shown of it"
+                reason = "its digest does not match its visible part"
                 raise Corrupt(what=f"revision {entry.revision}", reason=reason)
             found.append(replace(RevisionEvent.of(entry), verified=proof is not None))
         return found

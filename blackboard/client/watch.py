@@ -1,4 +1,4 @@
-"""A watch as people use it: an optional state, then every change after it, with a resume token.
+"""A watch: an optional state, then every change after it, with a resume token.
 
 The state at a revision is assembled without stopping writers: pages are read one after the other,
 each as of its own revision, and the changes since the first page's revision are applied on top. Log
@@ -63,7 +63,7 @@ class Watch:
         self._order: Resync | None = None
         """A restore changed too much to be delivered, and the state has not been read again yet."""
         self.on_progress: Callable[[], None] | None = None
-        """Called when `reached` moved without a revision to hand out."""
+        """Called when `reached` advanced without a revision to deliver."""
 
     @property
     def position(self) -> str:
@@ -74,7 +74,7 @@ class Watch:
 
     @property
     def reached(self) -> Revision:
-        """Everything up to this revision was handed out, or is not visible."""
+        """Everything up to this revision was delivered, or is not visible."""
         return 0 if self._position is None else self._position.revision
 
     async def __aenter__(self) -> "Watch":
@@ -104,7 +104,7 @@ class Watch:
         return self
 
     async def __anext__(self) -> RevisionEvent:
-        """The next revision with something to see. Cancellation loses nothing: ask again."""
+        """The next visible revision. Cancellation loses nothing: call it again."""
         while not self._pending:
             await self._receive()
         return self._advance()
@@ -119,9 +119,9 @@ class Watch:
         await self._opened().request_progress()
 
     async def wait_for(self, revision: Revision) -> list[RevisionEvent]:
-        """Everything up to `revision`, which must exist: for "has everybody seen it?".
+        """Wait for everything up to `revision`, which must exist.
 
-        Returns the visible revisions on the way, perhaps some more; they do not come through the
+        Returns the visible revisions on the way, and maybe more; they do not come through the
         iteration again. Cancellation loses nothing.
         """
         await self._receive_through(revision)
@@ -177,7 +177,7 @@ class Watch:
         self._pending.append(LogEntry(self.revision, 0, mark, (), b"", epoch=epoch))
 
     def _advance(self) -> RevisionEvent:
-        """Hand out one revision; after the last one the position is that of its delivery."""
+        """Deliver one revision; after the last one the position is that of its delivery."""
         assert self._position is not None
         entry = self._pending.popleft()
         epoch = entry.epoch.id if entry.epoch else self._position.epoch

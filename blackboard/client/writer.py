@@ -1,20 +1,17 @@
 """Exactly once, from the writer's side: identities, retries, and epochs.
 
 Invariants
-- a lane has one commit in flight; its step numbers only grow; a refused step's number is not used
-  again, which costs nothing.
+- A lane has one commit in flight, and its step numbers only grow. The number of a refused step is
+  not reused.
 - an unknown outcome is resolved by sending the same commit again; only when that fails for
   COMMIT_TIMEOUT_MS is OutcomeUnknown raised.
 - a refused retry is reported as refused only when no earlier attempt can be accepted any more;
   otherwise its outcome is unknown.
-- a commit is sent again under a new epoch only if nothing that this writer saw was lost.
-- a step that began before the writer adopted the present epoch (`take`) is not accepted because of
-  that.
-- a commit that meets the barrier of a checkpoint brings in, as one commit, what the agent knows
-  beside it. Once the agent has delivered, it is asked again only if that takes no waiting; else the
-  commit waits for the cut: nobody calls a model twice for one checkpoint.
-
-How long to wait before something is tried again.
+- A commit is sent again under a new epoch only if nothing that this writer saw was lost.
+- A step that began before the writer adopted the present epoch (`take`) is still refused.
+- A commit that meets the barrier of a checkpoint also delivers the agent's state, in the same
+  commit. After a delivery, `deliver` is called again only if it does not have to wait for anything;
+  otherwise the commit waits for the cut. So no model is called twice for one checkpoint.
 """
 
 import asyncio
@@ -76,7 +73,7 @@ def pause_s(failure: Exception, usual_ms: Milliseconds) -> float:
     """Seconds until the next attempt after `failure`.
 
     If the failure says when to retry, that long plus a random part of up to half of it; otherwise
-    `usual_ms`, shortened by up to half. So clients that failed together do not come back together.
+    `usual_ms`, shortened by up to half. So clients that failed together do not retry together.
     """
     usual = random.uniform(0.5, 1.0) * usual_ms
     if not isinstance(failure, Overloaded):
@@ -85,14 +82,14 @@ def pause_s(failure: Exception, usual_ms: Milliseconds) -> float:
 
 
 Deliver = Callable[[], Awaitable[Sequence[Op]]]
-"""Tells what an agent knows that is not on the board yet, as operations that put it there.
+"""Returns the operations that put the agent's state on the board.
 
-Until the cut it is called again with each further commit, provided that it did not have to wait for
-anything before: one that asks a model is asked once.
+Until the cut it is called again with each further commit, unless it had to wait for something
+before: a callback that calls a model is called once.
 """
 
 _FAILURES = (AttemptTooOld, OutcomeUnknown, StaleEpoch, Unavailable)
-"""After which the same commit is sent again."""
+"""Failures after which the same commit is sent again."""
 _Failure = AttemptTooOld | OutcomeUnknown | StaleEpoch | Unavailable
 
 
@@ -123,23 +120,23 @@ class Writer:
         self.seen: Revision = 0
         self._epoch: Epoch | None = None
         self._read_in = ""
-        """The epoch in which something was read first; what was read in it goes to `_read_to`."""
+        """The epoch of the first read; reads in it reach up to `_read_to`."""
         self._read_to: Revision = 0
         self._taken = 0
-        """How often an epoch was taken that was not the one known here."""
+        """How often an epoch was adopted that was not the known one."""
         self._incarnation = secrets.token_hex(8)
         first = secrets.randbelow(LANES_MAX)
-        # A stack: a writer that does one thing at a time stays on one lane, and two processes of
-        # the same agent rarely meet on it.
+        # A stack: a writer without concurrent commits stays on one lane, and two processes of the
+        # same agent rarely share it.
         self._lanes = [_Lane((first - i) % LANES_MAX) for i in range(LANES_MAX)]
         self._free = asyncio.Semaphore(LANES_MAX)
         self.deliver: Deliver | None = None
-        """Asked when a checkpoint waits for this agent; None: its commits are refused instead."""
+        """Called when a checkpoint waits for this agent; None: its commits are refused instead."""
         self.wait_frozen_ms: Milliseconds = 0
         """How long a commit waits for the thaw while the board is frozen."""
         self._brought: Revision = 0
         self._deliver_waits = False
-        """Whether `deliver` had to wait for something when it was asked last."""
+        """Whether the last call of `deliver` had to wait for something."""
         self._bringing = asyncio.Lock()
 
     async def epoch(self) -> str:
@@ -160,13 +157,13 @@ class Writer:
         if not is_gone and self._read_in not in ("", epoch.id):
             is_gone = not await self._is_kept(self._read_to, epoch)
         if is_gone:
-            told = (epoch.number, epoch.cause, epoch.from_revision, head.revision)
-            raise StaleEpoch("", epoch.id, *told)
+            details = (epoch.number, epoch.cause, epoch.from_revision, head.revision)
+            raise StaleEpoch("", epoch.id, *details)
         self._epoch = epoch
         self.saw(head.revision, epoch.id)
 
     async def _is_kept(self, seen: Revision, epoch: Epoch) -> bool:
-        """Whether `epoch` surely is the first one after `seen`, and has all that was there."""
+        """Whether `epoch` is certainly the first one after `seen`, and lost nothing up to it."""
         if seen > epoch.from_revision:
             return False
         try:
@@ -177,15 +174,16 @@ class Writer:
         return first == epoch and epoch.cause == ENGINE
 
     async def refresh(self) -> None:
-        """Take the board as it is now: its epoch becomes this writer's."""
+        """Adopt the present epoch of the board."""
         head = await self.link.head(self.board)
         self.take(head.epoch, head.revision)
 
     def take(self, epoch: Epoch, revision: Revision) -> None:
-        """Take the board as it is at `revision`, in `epoch`, whatever was seen here before."""
+        """Adopt `epoch` as of `revision`, whatever this writer saw before."""
         known = self._epoch.id if self._epoch else self._read_in
         if epoch.id != known:
-            self.seen = 0  # an engine that split in two may have been far ahead of this epoch
+            # After a split brain, the lost part may have been far ahead of this epoch.
+            self.seen = 0
             self._taken += bool(known)
         self._epoch = epoch
         self.saw(revision, epoch.id)
@@ -200,15 +198,15 @@ class Writer:
         def check() -> None:
             now = self._epoch
             if self._taken != taken and now is not None:
-                told = (now.number, now.cause, now.from_revision, self.seen)
-                raise StaleEpoch("", now.id, *told)
+                details = (now.number, now.cause, now.from_revision, self.seen)
+                raise StaleEpoch("", now.id, *details)
 
         return check
 
     def saw(self, revision: Revision, epoch: str = "") -> None:
-        """Note that this writer knows the board up to `revision`, which was read in `epoch`.
+        """Record that this writer knows the board up to `revision`, which was read in `epoch`.
 
-        Without an epoch, it is one that belongs to the past of the board as well.
+        Without an epoch, the revision belongs to the board's history in any case.
         """
         self.seen = max(self.seen, revision)
         self._read_in = self._read_in or epoch
@@ -262,11 +260,11 @@ class Writer:
         try:
             async with asyncio.timeout(left_s):
                 await self._until_gone(FROZEN_KEY)
-                await asyncio.sleep(pause_s)  # all who waited do not come back together
+                await asyncio.sleep(pause_s)  # so that waiting clients do not retry together
         except TimeoutError:
             raise frozen from None
         except (Compacted, Resync, RolledBack, Unavailable) as error:
-            log.info("board %s: the thaw is not seen: %s", self.board, error)
+            log.info("board %s: cannot watch for the thaw: %s", self.board, error)
             await asyncio.sleep(pause_s)
 
     async def _commit(
@@ -284,9 +282,9 @@ class Writer:
         return await self._carry_out(spec, with_held=with_held)
 
     async def bring(self, since: Revision, key: Key) -> None:
-        """Commit what this agent has to bring for the barrier `key`, asked for at `since`, once.
+        """Deliver this agent's state, once, for the barrier `key`, requested at `since`.
 
-        Errors: as of `commit`, and whatever `deliver` raises; nothing was brought then.
+        Errors: as of `commit`, and whatever `deliver` raises; then nothing was delivered.
         """
         assert self.deliver is not None
         async with self._bringing:
@@ -306,8 +304,8 @@ class Writer:
     async def _bring_with(
         self, spec: CommitRequest, asked: SnapshotFirst, *, with_held: bool
     ) -> Receipt | None:
-        """Carry out `spec` together with the operations of `deliver`; None when it has to be sent
-        again alone, after the cut."""
+        """Carry out `spec` together with the operations of `deliver`; None when it must be sent
+        again by itself, after the cut."""
         async with self._bringing:
             if self._brought < asked.since or not self._deliver_waits:
                 brought = (*await self._delivered(), Delete(asked.key))
@@ -321,7 +319,7 @@ class Writer:
         return None
 
     async def _cut(self, asked: SnapshotFirst) -> None:
-        """Return when the checkpoint that asked has been taken or given up.
+        """Return when the requesting checkpoint was taken or given up.
 
         Errors: `asked`, if that takes longer than any barrier stands.
         """
@@ -378,12 +376,12 @@ class Writer:
         return receipt
 
     async def _insist(self, lane: _Lane, commit: Commit, number: int, failure: _Failure) -> Receipt:
-        """Send `commit`, of epoch `number`, again until there is an answer, or nobody to ask for
-        too long.
+        """Send `commit`, of epoch `number`, again until there is an answer, or no service can be
+        reached for too long.
 
-        It is a retry (`retry_since`) only once an attempt may have got through: for a first attempt
-        no engine doubts whether its answer was pushed out. A refusal of a retry is believed once no
-        earlier attempt can get in any more.
+        It is marked as a retry (`retry_since`) only once an attempt may have been applied: for a
+        first attempt, an engine need not consider an overwritten answer. A refusal of a retry
+        counts once no earlier attempt can be applied any more.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_s
@@ -400,7 +398,7 @@ class Writer:
                     # From now on, a later "not done" does not undo it.
                     uncertain, commit = failure, replace(commit, retry_since=since)
                 elif isinstance(failure, AttemptTooOld):
-                    # Only a first attempt gets this error: no other one can have been applied.
+                    # Only a first attempt gets this error, so no earlier one can have been applied.
                     since = failure.head
                     self.saw(since)
                     commit = replace(commit, known=since)
@@ -417,7 +415,7 @@ class Writer:
             except BoardFrozen as frozen:
                 if uncertain is None or not self.wait_frozen_ms:
                     raise uncertain or frozen from frozen
-                # It is not applied, and an earlier attempt could still get in after the thaw.
+                # It was not applied, but an earlier attempt could still be applied after the thaw.
                 await self.thawed(frozen)
                 failure, deadline = uncertain, loop.time() + self._patience_s
             except Rejected:
@@ -446,7 +444,7 @@ class Writer:
                 self.saw((await self.link.commit(self.board, mark)).revision)
                 return
             except StaleEpoch:
-                return  # likewise: it names an epoch that is over
+                return  # likewise: the attempt belongs to an epoch that has ended
             except AttemptTooOld as error:
                 mark = replace(mark, known=error.head)
             except OutcomeUnknown as error:
@@ -454,7 +452,7 @@ class Writer:
                     raise uncertain from error
                 mark = replace(mark, retry_since=refused.known)
             except (SnapshotFirst, Unavailable) as error:
-                failure = error  # a barrier passes: what it waits for is brought elsewhere
+                failure = error  # the barrier ends by itself: the delivery is made elsewhere
             except Rejected as error:
                 raise uncertain from error
             rest_s = pause_s(failure, pause_ms)
@@ -463,10 +461,10 @@ class Writer:
             await asyncio.sleep(rest_s)
 
     def _adopt(self, error: StaleEpoch, number: int) -> str:
-        """The new epoch, if the engine merely came back and lost nothing that was seen here.
+        """The new epoch, if the engine merely restarted and lost nothing that this writer saw.
 
-        It must be the one right after `number`, that of the commit: it is not known what an epoch
-        between the two lost, or whether it was a restore.
+        It must directly follow `number`, that of the commit: an epoch in between may have lost
+        commits, or been a restore.
         """
         is_next = error.number == number + 1
         if error.cause != "engine" or not is_next or self.seen > error.from_revision:
@@ -484,7 +482,7 @@ class _Patience:
         self._pauses = pauses_ms
 
     def begin(self) -> tuple[float, float]:
-        """For how many seconds to wait yet; and how many to pause after that."""
+        """The seconds still to wait, and those to pause after that."""
         now_s = asyncio.get_running_loop().time()
         if self._until_s is None:
             self._until_s = now_s + self._wait_s
@@ -492,7 +490,7 @@ class _Patience:
 
 
 class _Noticing:
-    """Awaits something, and notices whether that had to wait."""
+    """Awaits something, and records whether it had to wait."""
 
     def __init__(self, work: Awaitable[Sequence[Op]]) -> None:
         self.waited = False

@@ -91,13 +91,13 @@ def visible(
     if patterns is _EVERYTHING:
         changes = tuple([c for c in entry.changes if readable(c.key)])
     else:
-        changes = tuple(c for c in entry.changes if _is_told(c.key, patterns, readable))
+        changes = tuple(c for c in entry.changes if _is_visible(c.key, patterns, readable))
     if not changes and entry.epoch is None:
         return None
     return shown(entry, changes, readable)
 
 
-def _is_told(key: Key, patterns: tuple[Pattern, ...], readable: Callable[[Key], bool]) -> bool:
+def _is_visible(key: Key, patterns: tuple[Pattern, ...], readable: Callable[[Key], bool]) -> bool:
     return any(pattern.matches(key) for pattern in patterns) and readable(key)
 
 

@@ -1,7 +1,7 @@
-"""An archive of encrypted values: it stores ciphertext, and returns plain values.
+"""An archive that stores ciphertext and returns plain values.
 
-A branch shares the past of the board that it came from, so its older values open with that board's
-data keys.
+A branch shares the history of its origin, so its older values are decrypted with the data keys of
+that board.
 """
 
 import dataclasses
@@ -31,10 +31,10 @@ from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 
 class SealedArchive:
-    """An `Archive` in front of one that keeps ciphertext; see there for each method.
+    """An `Archive` in front of one that stores ciphertext; see there for each method.
 
-    Errors of what reads: also Corrupt, when a value does not open, is in the clear where all are
-    sealed, or (in the log) does not stand where it was sealed for.
+    Methods that read also raise Corrupt: when a value cannot be decrypted, is not encrypted where
+    all are, or (in the log) is not in the place for which it was encrypted.
     """
 
     def __init__(self, raw: Archive, keys: DataKeys, places: Places) -> None:
@@ -92,7 +92,7 @@ class SealedArchive:
         items: Sequence[tuple[Prefix, int]] = (),
         apart: bool = False,
     ) -> Mark:
-        """As `Archive.join`; values that were opened go in as they were sealed."""
+        """As `Archive.join`; decrypted values are stored as their ciphertext."""
 
         async def sealed() -> AsyncIterator[Reading]:
             async for page in pages:
@@ -112,7 +112,7 @@ class SealedArchive:
         entries: Sequence[LogEntry],
         pause: Pause = let_others_run,
     ) -> Mark:
-        """As `Archive.append`; values that were opened go in as they were sealed."""
+        """As `Archive.append`; decrypted values are stored as their ciphertext."""
         sealed = [_sealed(entry) for entry in entries]
         return await self.raw.append(board, fence, after, sealed, pause)
 
@@ -123,7 +123,7 @@ class SealedArchive:
     # --- reading ----------------------------------------------------------------------------------
 
     async def read(self, at: Point, keys: Sequence[Key]) -> Reading:
-        """As `Archive.read`. Errors: also Corrupt, when a value does not open."""
+        """As `Archive.read`. Errors: also Corrupt, when a value cannot be decrypted."""
         return await self._opened(at.board, await self.raw.read(at, keys))
 
     async def items(
@@ -225,7 +225,7 @@ class SealedArchive:
         await self.raw.sweep()
 
     async def verify(self, at: Point) -> AsyncIterator[str]:
-        """As `Archive.verify`, without any key: what was erased is as it was written."""
+        """As `Archive.verify`. It needs no key, so it also covers erased values."""
         async for finding in self.raw.verify(at):
             yield finding
 
@@ -260,7 +260,7 @@ class SealedArchive:
         return await self._opener.entry(family, entry)
 
     async def _family(self, board: str) -> "Sequence[str]":
-        """A board, and those that it came from, whose keys its past may need."""
+        """A board and its origins, whose keys its history may need."""
         found = [board]
         while (mark := await self.raw.mark(found[-1])) is not None:
             found += [mark.called] if mark.called else []
@@ -271,7 +271,7 @@ class SealedArchive:
 
 
 def sealed_entry(entry: Entry) -> Entry:
-    """An entry as it is kept."""
+    """An entry in its stored form."""
     if not isinstance(entry.value, Opened):
         return entry
     return replace(entry, value=entry.value.sealed)

@@ -1,14 +1,14 @@
-"""Data keys: one for each namespace of each board, kept wrapped in a board of their own.
+"""Data keys: one for each namespace of each board, stored wrapped in a board of their own.
 
-A record is `system/keys/<board>/<namespace>/<key id>`. The newest one of a namespace that was not
-destroyed seals; all of them open. Destroying a key leaves its record, so that what it sealed is
+A record is `system/keys/<board>/<namespace>/<key id>`. The newest key of a namespace that was not
+destroyed encrypts; all of them decrypt. Destroying a key leaves its record, so that its values are
 known to be erased and not damaged. A branch gets the records of the keys that its values need.
 
-Keys that were made since a switch was recorded (encryption/switch.py) are wrapped in a form of
-their own: where there is one of those and no switch, somebody took the record of it away.
+Keys that were made after a switch was recorded (encryption/switch.py) are wrapped in a form of
+their own. If there is such a key and no record of a switch, the record was removed.
 
-Several processes share the records: each follows the log of that board, and reads again when it
-finds an unknown key.
+Several processes share the records: each follows the log of that board, and reads the records again
+when it meets an unknown key.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ _BELOW: Final = "system/keys"
 _FOLLOW_WAIT_MS: Final = 1_000
 _RETRY_S: Final = 0.5
 SWITCHES: Final = "~sealed"
-"""What stands for the board in the records of switches and of what was there before them."""
+"""In place of the board, in the records of switches and of the boards that existed before them."""
 SWITCH: Final = "~switch/"
-"""How what stands for the namespace in the record of a switch begins."""
-_FIRST, _SWITCHED = 1, 2  # forms in which keys are wrapped: before there was a switch, and since
-_KEY, _MARK = "wrapped", "mark"  # where it is: of a data key, and of what seals no value of a board
+"""What the segment in place of the namespace begins with, in the record of a switch."""
+_FIRST, _SWITCHED = 1, 2  # forms of wrapped keys: from before a switch, and since
+_KEY, _MARK = "wrapped", "mark"  # the field of a wrapped data key, and that of a switch's record
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class DataKey:
 
 
 class DataKeys:
-    """The data keys of all boards of a raw (not sealing) store."""
+    """The data keys of all boards of a raw (not encrypting) store."""
 
     def __init__(self, raw: Store, wrapper: Wrapper, *, limits: Limits = DEFAULT) -> None:
         self._raw = raw
@@ -73,12 +73,12 @@ class DataKeys:
         self.made: Callable[[str, str], None] = lambda board, namespace: None
         """Called with the board and the namespace for which a data key was made."""
         self.scrubbed: Callable[[str], None] = lambda left: None
-        """Called after keys were destroyed or wrapped anew, with what is left to do so that no live
-        file holds them as they were ("": nothing)."""
+        """Called after keys were destroyed or rewrapped, with what is left to do until no live file
+        holds their old form ("": nothing)."""
 
     @property
     def master(self) -> str:
-        """Which master key wraps now: a name that says nothing about it."""
+        """The id of the master key that wraps now; it reveals nothing about the key."""
         return self._wrapper.name
 
     # --- asking -----------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class DataKeys:
         return self._tables.get(board, {}).get(key_id)
 
     async def find(self, board: str, key_id: bytes) -> DataKey | None:
-        """A key of a board; the records are read again when it is not known here."""
+        """A key of a board; the records are read again when it is unknown."""
         found = self.known(board, key_id)
         if found is None:
             await self._load(board)
@@ -96,7 +96,7 @@ class DataKeys:
         return found
 
     async def current(self, board: str, namespace: str) -> DataKey:
-        """The key that seals in a namespace; it is made when there is none."""
+        """The key that encrypts in a namespace; it is made when there is none."""
         if board not in self._tables:
             await self._load(board)
         found = self._newest.get((board, namespace))
@@ -110,7 +110,7 @@ class DataKeys:
             return await self._make(board, namespace)
 
     async def table(self, board: str) -> Mapping[bytes, DataKey]:
-        """All keys of a board, by id: another object after something changed there."""
+        """All keys of a board, by id; a new object after a change."""
         if board not in self._tables:
             await self._load(board)
         return self._tables[board]
@@ -121,8 +121,8 @@ class DataKeys:
         return sorted({k.namespace for k in self._tables[board].values() if k.cipher is None})
 
     async def check(self) -> None:
-        """Errors: Corrupt when the master key does not unwrap the data keys that there are, or when
-        the record of the switch is gone that they were made after."""
+        """Errors: Corrupt when the master key does not unwrap the data keys, or when they were made
+        after a switch whose record is missing."""
         if KEYS_BOARD not in await self._raw.boards():
             return
         async for entry in self._records(f"{_BELOW}/{SWITCHES}/{SWITCH[:-1]}"):
@@ -132,7 +132,7 @@ class DataKeys:
         async for entry in self._records(_BELOW):
             is_one_open = is_one_open or await self._opens(entry)
             if _read(entry).get("form", _FIRST) != _FIRST:
-                raise Corrupt(what=f"{_BELOW}/{SWITCHES}", reason="a record is gone from there")
+                raise Corrupt(what=f"{_BELOW}/{SWITCHES}", reason="a record was removed from there")
 
     async def _opens(self, entry: Entry) -> bool:
         """Whether a record holds a key. Errors: Corrupt when the master key does not unwrap it."""
@@ -155,10 +155,11 @@ class DataKeys:
         return made
 
     async def switch(self, records: Sequence[tuple[str, bytes]]) -> None:
-        """Keep records of a switch, each a namespace and an id: a commit or more, in this order.
+        """Store the records of a switch, each a namespace and an id, in this order, in one or more
+        commits.
 
-        Nobody without the master key can make such a record, or another one of it. Errors:
-        Unavailable, also when the outcome is unknown: then some of them may be kept.
+        Without the master key, such a record can neither be forged nor altered. Errors:
+        Unavailable, also when the outcome is unknown: some of them may be stored.
         """
         ops: list[Op] = []
         for namespace, key_id in records:
@@ -169,8 +170,8 @@ class DataKeys:
         await self._load(SWITCHES)
 
     def switched(self) -> None:
-        """Seal no more with keys from before the switch: who puts the records back as they were
-        then is to lose what was sealed since."""
+        """Stop encrypting with keys from before the switch. So an attacker who puts the old records
+        back cannot have new values decrypted with old keys."""
         self._is_switched = True
         for board, table in self._tables.items():
             self._set(board, tuple(table.values()))
@@ -182,15 +183,15 @@ class DataKeys:
         return encode_value({where: wrapped} | ({} if form == _FIRST else {"form": form}))
 
     async def _unwrap(self, record: Mapping[str, Any], namespace: str, key_id: bytes) -> bytes:
-        """Errors: Corrupt when it is not what was wrapped for that place."""
+        """Unwrap a key. Errors: Corrupt when it was not wrapped for that place."""
         context = _context(namespace, key_id, record.get("form", _FIRST))
         wrapped = record[_MARK if _MARK in record else _KEY]
         return await self._wrapper.unwrap(wrapped, context)
 
     async def adopt(self, board: str, ids: Iterable[bytes]) -> None:
-        """Give a new board the keys `ids`, which another board has: its values came from there.
+        """Give a new board copies of the keys `ids` of another board, which its values need.
 
-        An id that no board here has is left out: its values stay closed.
+        An id that no board here has is left out: its values cannot be decrypted.
         """
         wanted = {key_id.hex() for key_id in ids}
         if not wanted:
@@ -208,8 +209,8 @@ class DataKeys:
     async def destroy(self, namespaces: Sequence[str], board: str | None = None) -> int:
         """Destroy every data key of namespaces, on one board or (None) on all, for good.
 
-        Returns how many. Nothing that they sealed can be opened again; branches that have copies of
-        them lose those too.
+        Returns how many. Values encrypted with them can never be decrypted again; branches with
+        copies lose those, too.
         """
         doomed: dict[bytes, None] = {}
         records = [entry async for entry in self._records(_BELOW)]
@@ -228,8 +229,8 @@ class DataKeys:
         return len(doomed)
 
     async def forget(self, board: str) -> int:
-        """Remove the data keys of a board that was removed; returns how many. Branches keep theirs:
-        they have copies of those that they need."""
+        """Remove the data keys of a board that was removed; returns how many. Branches keep their
+        own copies."""
         below = f"{_BELOW}/{board}"
         ops: list[Op] = [Delete(entry.key) async for entry in self._records(below)]
         for some in _pages(ops):
@@ -268,9 +269,9 @@ class DataKeys:
         return outcome.revision
 
     async def _forget_log(self) -> None:
-        """The log held the keys as they were, and so do the engine's files: drop it there, too.
+        """Remove the old form of the keys from the log and from the engine's files as well.
 
-        The keys are gone either way: what does not succeed is told, and no error.
+        The keys are destroyed either way, so a failure is reported and not raised.
         """
         head = await self._raw.open(KEYS_BOARD)
         await self._raw.compact(KEYS_BOARD, head.revision + 1)
@@ -279,7 +280,7 @@ class DataKeys:
             try:
                 left = await self._raw.scrub(KEYS_BOARD)
             except BlackboardError as error:
-                left = f"the engine's files may hold wrapped keys that are gone: {error}"
+                left = f"the engine's files may hold destroyed keys in wrapped form: {error}"
         if left:
             log.warning("data keys: %s", left)
         self.scrubbed(left)
@@ -299,7 +300,7 @@ class DataKeys:
 
     async def _load(self, board: str) -> None:
         if self._follower is None:
-            after = (await self._raw.open(KEYS_BOARD)).revision  # before anything is looked at
+            after = (await self._raw.open(KEYS_BOARD)).revision  # before any record is read
             if self._follower is None:
                 self._follower = asyncio.create_task(self._follow(after), name="data keys")
         before = self._tables.get(board, {})
@@ -307,7 +308,8 @@ class DataKeys:
         async for entry in self._records(f"{_BELOW}/{board}"):
             _, namespace, key_id = _place(entry.key)
             key = await self._key(entry, namespace, key_id, before.get(key_id))
-            if key_id not in found or key.cipher is not None:  # who makes records can hide none
+            # A forged record must not hide a genuine one.
+            if key_id not in found or key.cipher is not None:
                 found[key_id] = key
         self._set(board, tuple(found.values()))
 
@@ -340,7 +342,7 @@ class DataKeys:
             self._newest[board, key.namespace] = key
 
     async def _follow(self, after: Revision) -> None:
-        """Look anew at every board whose records another process changed after `after`."""
+        """Read the records of every board again that another process changed after `after`."""
         while self._follower is asyncio.current_task():  # some drivers swallow a cancellation
             try:
                 page = await self._raw.log(
@@ -349,7 +351,7 @@ class DataKeys:
                 changed = {_place(c.key)[0] for entry in page.entries for c in entry.changes}
                 after = page.entries[-1].revision if page.entries else after
             except BlackboardError as error:
-                log.info("data keys: %s; looking at all of them", error)
+                log.info("data keys: %s; reading all of them again", error)
                 changed = set(self._tables)
                 with contextlib.suppress(BlackboardError):
                     after = (await self._raw.open(KEYS_BOARD)).revision
@@ -387,7 +389,7 @@ def _read(entry: Entry) -> Any:
 
 
 def _is_open(record: Mapping[str, Any]) -> bool:
-    """Whether there is a key in a record: it was not destroyed."""
+    """Whether a record contains a key that was not destroyed."""
     return _KEY in record or _MARK in record
 
 

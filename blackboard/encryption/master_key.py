@@ -1,8 +1,8 @@
-"""Master keys: what wraps the data keys. From a file, the environment or a command, or a KMS.
+"""Master keys, which wrap the data keys: from a file, the environment, a command, or a KMS.
 
-`Wrapper` is all that a key management service has to offer; `LocalWrapper` does the same with keys
-that this process holds. A secret holds one key a line, 32 bytes in hexadecimal: the first wraps,
-all of them unwrap, so that a master key is changed without touching a value.
+`Wrapper` is the interface that a key management service has to implement; `LocalWrapper` implements
+it with keys in this process. A secret holds one key a line, 32 bytes in hexadecimal. The first
+wraps, all of them unwrap, so a master key can be rotated without touching a value.
 """
 
 import asyncio
@@ -24,17 +24,18 @@ _ID_BYTES: Final = 8
 
 
 class Wrapper(Protocol):
-    """Wraps data keys, bound to a context: where they belong."""
+    """Wraps data keys, bound to the context where they belong."""
 
     @property
     def name(self) -> str:
-        """Which master key wraps now: a name that says nothing about it."""
+        """The id of the master key that wraps now; it reveals nothing about the key."""
 
     async def wrap(self, key: bytes, context: bytes) -> bytes:
-        """`key`, so that only the master key gets it back."""
+        """Wrap `key`, so that only the master key can unwrap it."""
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        """The inverse. Errors: Corrupt when it is not what was wrapped, or by an unknown key."""
+        """The inverse of `wrap`. Errors: Corrupt when it was altered, or wrapped by an unknown
+        key."""
 
 
 class LocalWrapper:
@@ -48,7 +49,7 @@ class LocalWrapper:
 
     @staticmethod
     def of(secret: str) -> "LocalWrapper":
-        """From hexadecimal text. Errors: InvalidRequest, which does not show it."""
+        """From hexadecimal text. Errors: InvalidRequest, without the text."""
         try:
             keys = [bytes.fromhex(line) for line in secret.split()]
         except ValueError:
@@ -89,7 +90,7 @@ def new_master_key() -> str:
 async def from_command(
     command: str, timeout_ms: Milliseconds = DEFAULT.encryption.key_command_timeout_ms
 ) -> LocalWrapper:
-    """The keys that a command prints. Errors: InvalidRequest, which shows nothing that it printed.
+    """The keys that a command prints. Errors: InvalidRequest, without its output.
 
     The command is split as a shell would, and run without one. It may take `timeout_ms`.
     """

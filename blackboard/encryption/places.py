@@ -1,18 +1,19 @@
-"""Whether a value stands where it was sealed for. For who opens what an engine kept.
+"""Checks that an encrypted value is in the place for which it was encrypted.
 
-A sealed value names its board, its commit, the account behind it, and a revision shortly before.
-The log says which commit wrote it. So who can write to an engine, and has no master key, cannot put
-an old value back, let items change places, or put a plain value where all are sealed: that is
-Corrupt. What he can do is in docs/security.md.
+The header of a value names its board, its commit, the account behind it, and a revision shortly
+before. The log says which commit wrote it. So an attacker with write access to an engine, but
+without the master key, cannot put an old value back, swap items, or put a plain value where all are
+encrypted: that is Corrupt. docs/security.md says what such an attacker can do.
 
-What a restore puts back was sealed for other commits: its commit tells of it, sealed, in
-`RESTORED`. Values from before the switch (encryption/switch.py) are taken as they are.
+A restore puts values back that were encrypted for other commits: its own commit lists them,
+encrypted, in `RESTORED`. Values from before the switch (encryption/switch.py) are accepted
+unchecked.
 
 Invariants
-- of commits of one id the first behind `Place.after` counts, no copy of it.
-- a value of the state is compared with the log, and if that does not reach it any more, and the
-  value is not new there, with the archive. What neither reaches is taken as it is.
-- what was compared is remembered: the log is asked once for each value.
+- Of several commits with one id, the first after `Place.after` counts, and no copy of it.
+- A value of the state is compared with the log, or, if the log no longer reaches back to it and the
+  value is not new, with the archive. A value that neither reaches is accepted unchecked.
+- Results are cached, so the log is read once for each value.
 """
 
 import contextlib
@@ -55,20 +56,21 @@ from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
 RESTORED: Final = f"{RESTORES}/~sealed"
-"""Where the commit of a restore tells which sealed values it puts back."""
+"""The key at which the commit of a restore lists the encrypted values that it puts back."""
 _TAG_BYTES: Final = 16
 _HASH_BYTES: Final = 12
 _ALWAYS: Final = ("private", "inbox")
 _RECENT: Final = 1_024
-"""Ids of commits that are remembered of a board: what is in flight at once."""
+"""Cached commit ids per board: those that are in flight at once."""
 _NEAR: Final = 256
-"""Revisions between two that are read together: as cheap as to ask twice."""
+"""Largest gap between revisions that are read in one page: reading it costs as much as a second
+query."""
 _BOARDS: Final = 64
-"""Boards of which they are remembered."""
+"""Boards with cached ids."""
 
 Past = Callable[[str, Revision, Revision], Awaitable[tuple[Sequence[str], Sequence[LogEntry]]]]
-"""Log entries of a board behind a revision up to another, as an archive has them, and the names of
-the boards that they come from."""
+"""Archived log entries of a board after one revision up to another, and the names of the boards
+that they come from."""
 
 
 class Places:
@@ -89,25 +91,25 @@ class Places:
 
     @property
     def scopes(self) -> Sequence[str]:
-        """What is sealed: PRIVATE, and PUBLIC if that is."""
+        """What is encrypted: PRIVATE, and PUBLIC if configured."""
         return (PRIVATE, PUBLIC) if self._public else (PRIVATE,)
 
     def seals(self, path: str) -> bool:
-        """Whether what lies at a key, or below a prefix, is sealed."""
+        """Whether values at a key, or below a prefix, are encrypted."""
         first = path.partition("/")[0]
         return first in _ALWAYS or (self._public and first == "public")
 
     # --- values in the clear ----------------------------------------------------------------------
 
     async def check_plain(self, boards: Sequence[str], key: Key, revision: Revision) -> None:
-        """Errors: Corrupt when a value in the clear, written at `revision` of one of `boards`, lies
-        where all are sealed."""
+        """Errors: Corrupt when a plain value, written at `revision` of one of `boards`, is where
+        all are encrypted."""
         if self.seals(key) and not await self._is_old(boards, key, revision):
             reason = f"it is not sealed, at revision {revision}"
             raise Corrupt(what=f"value of {key}", reason=reason)
 
     async def _is_old(self, boards: Sequence[str], key: Key, revision: Revision) -> bool:
-        """Whether something was written before everything was sealed."""
+        """Whether a value was written before everything was encrypted."""
         scope = PRIVATE if key.startswith(_ALWAYS) else PUBLIC
         for board in boards:
             end = await self.switch.end(board, scope)
@@ -129,14 +131,14 @@ class Places:
                         self._note(board, change.key, entry.revision, change.value, entry.signed)
 
     async def check_archived(self, boards: Sequence[str], entries: Iterable[LogEntry]) -> None:
-        """As `check_log`, for entries that an archive has of `boards`."""
+        """As `check_log`, for archived entries of `boards`."""
         for entry in entries:
             await self._check(boards, entry, is_archived=True)
 
     async def _check(
         self, boards: Sequence[str], entry: LogEntry, *, is_archived: bool = False
     ) -> dict[Key, Header]:
-        """The headers of the values that were sealed for this commit. Errors: Corrupt."""
+        """The headers of the values that were encrypted for this commit. Errors: Corrupt."""
         headers: dict[Key, Header] = {}
         for change in entry.changes:
             if change.value is None:
@@ -156,9 +158,9 @@ class Places:
     async def _check_restored(
         self, board: str, entry: LogEntry, keys: Sequence[Key], *, is_archived: bool
     ) -> None:
-        """Errors: Corrupt unless `entry` is a restore that tells of the values at `keys`.
+        """Errors: Corrupt unless `entry` is a restore that lists the values at `keys`.
 
-        An archive that was pruned may not have what it told any more.
+        A pruned archive may no longer have that list.
         """
         is_restore = entry.epoch is not None and entry.epoch.cause == RESTORE
         if is_archived and is_restore:
@@ -183,7 +185,7 @@ class Places:
         return _split(open_sealed(key.cipher, header, RESTORED, sealed))
 
     async def _check_first(self, board: str, entry: LogEntry, headers: dict[Key, Header]) -> None:
-        """Errors: Corrupt when an earlier commit of the same id is the one that was meant."""
+        """Errors: Corrupt when the values were encrypted for an earlier commit with the same id."""
         found = {h.place.after: key for key, h in headers.items() if h.place}
         for after, key in found.items():
             if entry.id in await self._ids_between(board, after, entry.revision):
@@ -210,7 +212,7 @@ class Places:
         return ids
 
     async def _logged(self, board: str, after: Revision, upto: Revision) -> Sequence[LogEntry]:
-        """Some log entries behind `after`; none when neither log nor archive has them."""
+        """Some log entries after `after`; none when neither log nor archive has them."""
         try:
             limit = min(upto - after, LOG_ENTRIES_MAX)
             return (await self._raw.log(board, after, limit=limit)).entries
@@ -230,8 +232,8 @@ class Places:
             return (board,), ()
 
     async def check_past(self, boards: Sequence[str], entry: Entry) -> None:
-        """Errors: Corrupt when what an archive has of a moment is not what was written: by what is
-        sealed in it, and only where that tells of another time, by the archive's log."""
+        """Errors: Corrupt when an archived entry is not what was written. Its header is checked
+        first, and only if that names another time, the archive's log."""
         if entry.value == REDACTED:
             return
         if not is_sealed(entry.value):
@@ -244,15 +246,16 @@ class Places:
     # --- the state --------------------------------------------------------------------------------
 
     def saw_epoch(self, board: str, epoch: str) -> None:
-        """Note the epoch of a board: what was remembered of another one may be lost or undone."""
+        """Record the epoch of a board. A new one clears the cache, because commits may be lost or
+        undone."""
         if self._epochs.get(board) != epoch:
             self._epochs[board] = epoch
             for place in [place for place in self._known if place[0] == board]:
                 del self._known[place]
 
     async def check_entries(self, board: str, entries: Iterable[Entry]) -> None:
-        """Errors: Corrupt when a value is not what its commit wrote, or its author another one
-        (where the entry tells of one), or when a later one was seen there; Unavailable."""
+        """Errors: Corrupt when a value is not what its commit wrote, when its author differs (if
+        the entry names one), or when a later value was seen there; Unavailable."""
         entries = tuple(entries)
         logged: dict[Revision, LogEntry] = {}
         if await self.switch.end(board, PRIVATE) is not None:
@@ -270,8 +273,8 @@ class Places:
                     self._note(board, entry.key, entry.mod_revision, entry.value, entry.author)
 
     async def _fetch(self, board: str, entries: Sequence[Entry]) -> dict[Revision, LogEntry]:
-        """Log entries that many values are compared with: near ones in one page. Those that are
-        not in it are asked for one by one."""
+        """Log entries to compare many values with: neighbouring ones in one page. Others are read
+        one by one."""
         wanted = sorted(
             {e.mod_revision for e in entries if is_sealed(e.value) and not self._has(board, e)}
         )
@@ -315,7 +318,7 @@ class Places:
         await self._check_first(board, found, {k: h for k, h in own.items() if k == entry.key})
 
     async def _compare_archived(self, board: str, entry: Entry) -> None:
-        """As `_compare`, where only an archive may tell."""
+        """As `_compare`, with the archive."""
         at = entry.mod_revision
         boards, page = await self._archived(board, at - 1, at)
         found = page[0] if page and page[0].revision == at else None
@@ -328,10 +331,10 @@ class Places:
             raise _misplaced(entry.key, at)
 
     async def _needs_archive(self, board: str, entry: Entry) -> bool:
-        """Whether a value that the log does not reach can be another one than was put there then.
+        """Whether a value that the log no longer reaches may have been replaced by an older one.
 
-        One that was sealed right before its revision was not put back from long before; and what a
-        board began with that was in the clear was sealed as it began.
+        A value that was encrypted right before its revision was not. Plain values that a board
+        began with were encrypted when it began.
         """
         if await self._is_old([board], entry.key, entry.mod_revision):
             return False
@@ -341,13 +344,13 @@ class Places:
         return entry.mod_revision - header.place.after > SEALED_SEARCH_MAX
 
     async def _check_still(self, board: str, entry: Entry) -> None:
-        """Errors: Unavailable when the board is another one by now, as after an import."""
+        """Errors: Unavailable when the board was replaced in the meantime, as by an import."""
         now = (await self._raw.read(board, [entry.key])).entries
         if [(e.value, e.mod_revision) for e in now] != [(entry.value, entry.mod_revision)]:
             raise Unavailable(what=f"board {board}", reason="it changed while it was read")
 
     async def _check_late(self, board: str, entry: Entry) -> None:
-        """Errors: Corrupt when an entry that was already followed by another one is still there."""
+        """Errors: Corrupt when an entry is still there although a later one was already seen."""
         now = (await self._raw.read(board, [entry.key])).entries
         if any(each.mod_revision <= entry.mod_revision for each in now):
             reason = f"it is older than what was committed after revision {entry.mod_revision}"
@@ -361,7 +364,8 @@ class Places:
             self._known.popitem(last=False)
 
     def note_own(self, board: str, commit: Commit, done: Committed) -> None:
-        """What this process committed needs no look at the log: counters are read at once."""
+        """Record a commit of this process, so that its values need no check with the log: counters
+        are read right after they are written."""
         for op, result in zip(commit.ops, done.results, strict=False):
             if isinstance(op, Put | Append) and is_sealed(op.value):
                 key = op.key if isinstance(op, Put) else str(result)
@@ -382,8 +386,8 @@ class Places:
     async def telling(
         self, board: str, commit: Commit, revision: Revision, ops: Sequence[Op]
     ) -> tuple[PutBack, ...]:
-        """What a restore that becomes `revision` puts besides: which of the values that its `ops`
-        put back were sealed before."""
+        """The additional entry of a restore that becomes `revision`: which of the values that its
+        `ops` put back were encrypted before."""
         name, puts = commit.id, [op for op in ops if isinstance(op, PutBack)]
         held = [(op.key, op.value) for op in puts if op.value is not None]
         kept = [
@@ -402,7 +406,7 @@ class Places:
 
 
 def _is_own(boards: Sequence[str], entry: LogEntry, header: Header) -> bool:
-    """Whether a value was sealed for the commit that a log entry tells of."""
+    """Whether a value was encrypted for the commit of a log entry."""
     place = header.place
     if place is None or header.commit != entry.id:
         return False
@@ -410,7 +414,7 @@ def _is_own(boards: Sequence[str], entry: LogEntry, header: Header) -> bool:
 
 
 def _is_near(boards: Sequence[str], entry: Entry, header: Header) -> bool:
-    """Whether a value was sealed for about the revision that an entry names, for its author."""
+    """Whether a value was encrypted by the entry's author shortly before its revision."""
     place = header.place
     if place is None or place.board not in boards:
         return False
@@ -419,7 +423,7 @@ def _is_near(boards: Sequence[str], entry: Entry, header: Header) -> bool:
 
 
 def _check_order(entry: LogEntry, headers: dict[Key, Header]) -> None:
-    """Errors: Corrupt when items that one commit appended are in another order than it did."""
+    """Errors: Corrupt when items are in another order than their commit appended them."""
     last: dict[str, int] = {}
     for key in sorted(key for key, header in headers.items() if header.kind == APPEND):
         prefix, place = key.rpartition("/")[0], headers[key].place
@@ -430,7 +434,7 @@ def _check_order(entry: LogEntry, headers: dict[Key, Header]) -> None:
 
 
 def _wrote(logged: LogEntry, entry: Entry) -> bool:
-    """Whether a commit put what an entry holds, and is by whom the entry names, if it does."""
+    """Whether a commit put the value of an entry, and has the entry's author, if it names one."""
     if entry.author not in ("", logged.signed):
         return False
     return any(c.key == entry.key and c.value == entry.value for c in logged.changes)

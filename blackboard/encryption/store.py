@@ -1,22 +1,20 @@
-"""A store that seals what lies in private namespaces, in front of one that keeps it.
+"""A store that encrypts the values of private namespaces, in front of another store.
 
-Log, state, archive, exports and backups of the store behind hold ciphertext; whoever reads through
-this one gets plain values. It encrypts `private/**` and `inbox/**`, with `public` also that. Names
-of keys, authors, times, notes and sizes are not sealed.
+Log, state, archive, exports and backups of the store behind hold ciphertext; reads through this one
+return plain values. It encrypts `private/**` and `inbox/**`, and, with `public`, `public/**`. Keys,
+authors, times, notes and sizes are not encrypted.
 
-An engine cannot add to a sealed integer. Here such an `increment` becomes a conditional write,
-which is tried again when the key changed, at most MERGE_ATTEMPTS_MAX times, with the same contract:
-one commit, its first answer to every retry, and the same errors in the same order.
+An engine cannot increment an encrypted integer. Here such an `increment` becomes a conditional
+write, which is retried when the key changed, at most MERGE_ATTEMPTS_MAX times, with the same
+contract: one commit, its first answer to every retry, and the same errors in the same order.
 
 Invariants
-- no plain value of a sealed namespace goes to the store behind.
-- what a restore puts back, and what a branch begins with, is the very ciphertext that was kept.
-- a value whose data key was destroyed reads as `ERASED`; one that does not open is Corrupt, and so
-  is one that does not stand where it was sealed for (encryption/places.py).
-- the sums of a batch are computed from one look at the board: of two commits of a writer the later
-  one is not accepted because the earlier one was computed from something older.
-
-What goes to the engine in place of a commit to sealed integers, which it cannot add to.
+- No plain value of an encrypted namespace reaches the store behind.
+- A restore puts back, and a branch begins with, exactly the stored ciphertext.
+- A value whose data key was destroyed reads as `ERASED`. A value that cannot be decrypted, or is
+  not in the place for which it was encrypted (encryption/places.py), is Corrupt.
+- The sums of a batch are computed from one reading of the board, so that all commits of a writer in
+  it are based on the same values.
 """
 
 import asyncio
@@ -90,29 +88,29 @@ from blackboard.wire.codec import Prepared, encode_value, prepare
 
 @dataclass(slots=True)
 class Plan:
-    """A commit, and what goes to the store behind in its place."""
+    """A commit, and the one that is sent to the store behind in its place."""
 
     commit: Commit
     sent: Prepared
     totals: dict[int, int] = field(default_factory=dict)
-    """By the number of an increment that was computed here: the sum."""
+    """The sums computed here, by the number of the increment."""
     guards: set[tuple[Key, Revision]] = field(default_factory=set)
-    """Conditions that were added for those."""
+    """Conditions that were added for these sums."""
     failure: Rejected | None = None
-    """What the engine, which cannot look into the value, is to refuse the commit for."""
+    """Why the commit is to be refused; the engine cannot check the encrypted value."""
     place: Place | None = None
-    """Where its values are sealed for."""
+    """The place for which its values are encrypted."""
     _items: dict[Prefix, int] = field(default_factory=dict)
 
     def next_item(self, prefix: Prefix) -> Place | None:
-        """Where the next item is sealed for that is appended to `prefix`."""
+        """The place for which the next item appended to `prefix` is encrypted."""
         number = self._items.get(prefix, 0)
         self._items[prefix] = number + 1
         return None if self.place is None else dataclasses.replace(self.place, number=number)
 
 
 class Counters:
-    """The sealed integers that one commit adds to, as its operations see them one by one."""
+    """The encrypted integers that one commit increments, as its operations see them one by one."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -121,11 +119,11 @@ class Counters:
         self._written: dict[Key, bytes | None] = {}
 
     def write(self, key: Key, value: bytes | None) -> None:
-        """Note what an operation before leaves at `key`."""
+        """Record the value that an earlier operation leaves at `key`."""
         self._written[key] = value
 
     def remove_below(self, prefix: Prefix) -> None:
-        """Note that everything below `prefix` is gone."""
+        """Record that everything below `prefix` is removed."""
         first, last = range_below(prefix)
         for key in (*self.now, *self._written):
             if first <= key < last:
@@ -149,7 +147,7 @@ class Counters:
         return total
 
     def _before(self, key: Key) -> bytes | None:
-        """What is at `key` when the operation comes, on condition that it stays so."""
+        """The value at `key` before the operation, on the condition that it does not change."""
         if key in self._written:
             return self._written[key]
         entry = self.now.get(key)
@@ -163,20 +161,20 @@ ERASED: Final = encode_value({"$erased": True})
 """The value of an entry whose data key was destroyed."""
 _NOBODY: Final = CommitId("", 0, "", 0)
 _HEAD_FRESH_S: Final = 1.0
-"""For how long a revision of a board that was seen counts as one shortly before a commit."""
+"""How long a revision that was seen counts as shortly before a commit."""
 _Decision = Outcome | Behind
 _Counted = dict[Key, Entry] | BlackboardError
 _Send = Callable[[str, Sequence[Prepared]], Awaitable[Sequence[_Decision]]]
 
 
 class Opener:
-    """Opens the values of boards, with their data keys."""
+    """Decrypts the values of boards with their data keys."""
 
     def __init__(self, keys: DataKeys) -> None:
         self.keys = keys
 
     async def value(self, boards: Sequence[str], key: Key, value: bytes) -> bytes:
-        """The plain value at `key`, sealed on one of `boards`. Errors: Corrupt; Unavailable."""
+        """The plain value at `key`, encrypted on one of `boards`. Errors: Corrupt; Unavailable."""
         if not is_sealed(value):
             return value
         header = header_of(value, f"value of {key}")
@@ -220,7 +218,8 @@ class Opener:
 
 
 class SealedStore:
-    """A `Store` that seals; see the top of this file. Closing it closes the one behind."""
+    """A `Store` that encrypts; see the docstring of this module. Closing it closes the one
+    behind."""
 
     def __init__(
         self, raw: Store, keys: DataKeys, *, public: bool = False, limits: Limits = DEFAULT
@@ -231,12 +230,12 @@ class SealedStore:
         self.places = Places(raw, keys, public=public, limits=limits)
         self._merge_attempts_max = limits.client.merge_attempts_max
         self._heads: dict[str, tuple[str, Revision, float]] = {}
-        # Sums that came too late are computed one after the other, in the order in which they did:
-        # else one of them can be too late each time, for ever.
+        # Sums that were outdated are recomputed one by one, in their order. Otherwise one of them
+        # could be outdated each time, for ever.
         self._adding = asyncio.Lock()
 
     def seals(self, path: str) -> bool:
-        """Whether what lies at a key, or below a prefix, is sealed."""
+        """Whether values at a key, or below a prefix, are encrypted."""
         return self.places.seals(path)
 
     async def facts(self) -> EngineFacts:
@@ -253,13 +252,14 @@ class SealedStore:
         return head
 
     def _committed(self, board: str, commit: Commit, revision: Revision) -> None:
-        """Note a revision that a commit became: the next one is sealed behind it."""
+        """Record the revision of a commit, as the base for the next `Place`."""
         seen = self._heads.get(board)
         if seen is not None and seen[0] == commit.epoch and seen[1] < revision:
             self._heads[board] = seen[0], revision, time.monotonic()
 
     async def _place(self, board: str, commit: Commit) -> Place:
-        """Where the values of a commit are sealed for: behind what was seen of the board."""
+        """The place for which the values of a commit are encrypted: after the newest revision
+        seen."""
         seen = self._heads.get(board)
         if commit.begins is not None:
             return Place(board, commit.begins.revision - 1, commit.account)
@@ -340,7 +340,8 @@ class SealedStore:
     async def _planned(
         self, board: str, prepared: Prepared, reading: "_Counted"
     ) -> Plan | BlackboardError:
-        """As `_plan`; what is damaged or away refuses this commit only, and none was sent yet."""
+        """As `_plan`. Corrupt or Unavailable values refuse only this commit; nothing was sent
+        yet."""
         try:
             return await self._plan(board, prepared, reading)
         except NoSuchBoard:
@@ -349,7 +350,7 @@ class SealedStore:
             return error
 
     async def _counters(self, board: str, commits: Sequence[Commit]) -> "_Counted":
-        """What lies where commits add to what is sealed, as it is kept; or why nobody knows."""
+        """The stored entries that commits increment; or the error of reading them."""
         wanted = sorted({key for commit in commits for key in self._added_to(commit)})
         found: dict[Key, Entry] = {}
         try:
@@ -366,7 +367,7 @@ class SealedStore:
     async def _settled(
         self, board: str, prepared: Prepared, plan: Plan, outcome: _Decision, send: _Send
     ) -> _Decision:
-        """As `_settle`; when the store goes away in between, the outcome is unknown."""
+        """As `_settle`; when the store becomes unavailable in between, the outcome is unknown."""
         try:
             return await self._settle(board, prepared, plan, outcome, send)
         except BlackboardError as error:
@@ -378,7 +379,7 @@ class SealedStore:
     async def _settle(
         self, board: str, prepared: Prepared, plan: Plan, outcome: _Decision, send: _Send
     ) -> _Decision:
-        """The outcome for the sender; a sum that came too late is computed again."""
+        """The outcome for the sender; an outdated sum is computed again."""
         if self._is_late(plan, outcome):
             async with self._adding:
                 for _ in range(self._merge_attempts_max):
@@ -404,7 +405,7 @@ class SealedStore:
         return outcome
 
     async def _current(self, board: str, conflict: Conflict, value: bytes) -> bytes | None:
-        """The value in a conflict; None if it is not in its place."""
+        """The decrypted value in a conflict; None if it is not in its place."""
         entry = Entry(conflict.key, value, conflict.actual, 0, author="", time_ms=0)
         try:
             await self.places.check_entries(board, [entry])
@@ -417,7 +418,7 @@ class SealedStore:
         return isinstance(outcome, Conflict) and (outcome.key, outcome.expected) in plan.guards
 
     async def _with_totals(self, board: str, plan: Plan, outcome: Committed) -> Outcome:
-        """The results with the sums: of a retry, those of the first time."""
+        """The results with the sums; for a retry, those of the first attempt."""
         totals: dict[int, int | None] = dict(plan.totals)
         if outcome.duplicate:
             try:
@@ -452,7 +453,7 @@ class SealedStore:
     # --- plans ------------------------------------------------------------------------------------
 
     async def _plan(self, board: str, prepared: Prepared, reading: "_Counted") -> Plan | Rejected:
-        """What to send in place of a commit; a refusal if it would be too large."""
+        """What to send in place of a commit; a refusal if that would be too large."""
         commit = prepared.commit
         if not any(self._concerns(op) for op in commit.ops):
             return Plan(commit, prepared)
@@ -560,11 +561,11 @@ class SealedStore:
         await self.places.check_log(board, page.entries)
         return replace(page, entries=await self.opener.log([board], page.entries))
 
-    # --- whispering -------------------------------------------------------------------------------
+    # --- pub/sub ----------------------------------------------------------------------------------
 
     @property
     def pubsub(self) -> bool:
-        """Whether the store behind is one of several processes that can whisper."""
+        """Whether the store behind offers pub/sub."""
         return isinstance(self.raw, PubSub)
 
     async def publish(self, board: str, key: Key, data: bytes) -> None:
@@ -576,7 +577,8 @@ class SealedStore:
 
     @asynccontextmanager
     async def subscribe(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
-        """As `PubSub.subscribe`. What does not open was not whispered by one of us."""
+        """As `PubSub.subscribe`. A message that cannot be decrypted did not come from one of our
+        services."""
         assert isinstance(self.raw, PubSub)
         async with self.raw.subscribe(board) as heard:
             yield self._opened_messages(board, heard)
@@ -604,7 +606,7 @@ class SealedStore:
         *,
         replaces: Head | None = None,
     ) -> Head:
-        """As `Store.seed`. Sealed values stay as they are: the board gets the keys they need."""
+        """As `Store.seed`. Ciphertext stays as it is: the board gets the keys that it needs."""
         ids: set[bytes] = set()
 
         async def sealed() -> AsyncIterator[Sequence[Entry]]:

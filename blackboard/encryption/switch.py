@@ -1,16 +1,17 @@
-"""Since when everything is sealed: up to where a value in the clear, or in an old form, counts.
+"""The switch to encryption: up to which revision plain values, or values in an old form, are
+accepted.
 
 When encryption is switched on, the newest revision of each board that is there is recorded beside
-the data keys, wrapped by the master key. What was written before may be in the clear; later, and on
-boards that come later, nothing private may be. The public namespace has a switch of its own.
+the data keys, wrapped by the master key. Private values from before may be plain; later values, and
+those on later boards, must not be. The public namespace has a switch of its own.
 
-The records are data keys that seal no value of a board: of a switch
-`system/keys/~sealed/~switch/<scope>/<id>`, and for each board
-`system/keys/~sealed/~until/<id of the switch>/<board>/<revision>/<id>`.
+The records are data keys that encrypt no value: for a switch
+`system/keys/~sealed/~switch/<scope>/<id>`, and for each board `system/keys/~sealed/~until/<id of
+the switch>/<board>/<revision>/<id>`.
 
 Invariants
-- the record of a switch is kept after those of the boards: without it they say nothing.
-- of switches that two processes made at once, that one counts that lets less pass.
+- The record of a switch is written after those of its boards, which do not count without it.
+- Of two concurrent switches, the stricter one counts.
 """
 
 import secrets
@@ -29,7 +30,7 @@ PUBLIC: Final = "public"
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the records say."""
+    """The content of the records."""
 
     table: Mapping[bytes, DataKey]
     switches: Mapping[str, tuple[bytes, ...]]
@@ -48,8 +49,8 @@ class Switch:
         return scope in (await self._look()).switches
 
     async def turn_on(self, scope: str, ends: Mapping[str, Revision]) -> None:
-        """Record that nothing in a scope is in the clear behind the revisions `ends`, by board; of
-        other boards from their beginning. Errors: Unavailable: it is as it was."""
+        """Record that values in a scope are encrypted after the revisions `ends`, by board; on
+        other boards from their beginning. Errors: Unavailable, with nothing changed."""
         switch = secrets.token_bytes(KEY_ID_BYTES)
         records = [
             (f"{_UNTIL}{switch.hex()}/{board}/{end}", secrets.token_bytes(KEY_ID_BYTES))
@@ -68,8 +69,8 @@ class Switch:
         return min(found.ends.get((switch, board), 0) for switch in switches)
 
     async def key(self, key_id: bytes | None = None) -> DataKey | None:
-        """The key of a switch: what only a service with the master key says; by default the newest
-        one. None if there is none."""
+        """The key of a switch, which proves that a service with the master key made it; by default
+        the newest one. None if there is none."""
         found = await self._look()
         ids = found.switches.get(PRIVATE, ())
         wanted = key_id if key_id is not None else ids[-1] if ids else b""
@@ -86,7 +87,7 @@ def _read(table: Mapping[bytes, DataKey]) -> _Found:
     switches: dict[str, tuple[bytes, ...]] = {}
     ends: dict[tuple[bytes, str], Revision] = {}
     for key in sorted(table.values(), key=lambda key: key.order):
-        if key.cipher is None:  # nothing proves that we wrote it
+        if key.cipher is None:  # there is no proof that we wrote it
             continue
         if key.namespace.startswith(SWITCH):
             scope = key.namespace.removeprefix(SWITCH)

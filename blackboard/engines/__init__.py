@@ -1,1 +1,1 @@
-"""Where a board lives: the port and the two engines that fulfil it."""
+"""The storage engines: the port (`base.py`) and its two implementations."""

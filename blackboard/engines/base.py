@@ -1,12 +1,13 @@
-"""The port between what is offered and where it is kept.
+"""The port of a storage engine.
 
 The guarantees of every engine (`tests/conformance/` runs the same suite over all of them):
 - `commit` decides each commit of a batch on its own, in order, as `core/model.py` says. An outcome
   that is `Committed` has reached the engine's acknowledged level; one that is an error changed
   nothing; `OutcomeUnknown` is neither, and sending the same commit again resolves it.
 - `read`, `list` and `log` are linearizable: they show every commit that was answered before they
-  were called, and nothing that could still be lost by a fault that the level names.
-- `Unavailable` within ENGINE_RETRY_MS, never a hang; a driver's exception never comes through.
+  were called, and nothing that a fault named by the level could still lose.
+- A call raises `Unavailable` within ENGINE_RETRY_MS and never hangs; a driver's exception never
+  escapes.
 - Cancelling a call leaves the engine usable; a cancelled `commit` has an unknown outcome.
 """
 
@@ -36,28 +37,29 @@ LOCK_MASTERS: Final = "lock masters"
 
 @dataclass(slots=True)
 class VoteCounts:
-    """What lock masters said when they were asked for a vote, one answer of one master each."""
+    """Counts the answers of lock masters to requests for a vote, one per request and master."""
 
     granted: int = 0
-    """The vote was given, or prolonged."""
+    """The vote was granted or prolonged."""
     refused: int = 0
-    """Another owner had it."""
+    """Another owner had the vote."""
     unreachable: int = 0
-    """No answer came in time, or an error in its place."""
+    """No answer in time, or an error."""
 
 
 REPLICA: Final = "replica"
-"""The level of a commit that the requested number of replicas had before it was answered."""
+"""The level of a commit that reached the requested number of replicas before its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What people want to know of an engine: which, where the boards are, what an answer survives.
+    """Facts about an engine: its kind, the location of its boards, and what an acknowledged commit
+    survives.
 
     `level` is one of "disk" (power loss), "second" (a process crash; power loss costs a second),
     "memory" (a crash of the service, not of the machine). Single commits may have the level REPLICA
     instead: they survive the loss of the primary, if one of the replicas takes its place.
-    `warnings` are findings that do not keep it from serving.
+    `warnings` are problems that do not prevent it from serving.
     """
 
     name: str
@@ -71,38 +73,38 @@ class Store(Protocol):
     """An engine, opened. One object serves many boards and many tasks of one event loop."""
 
     async def facts(self) -> EngineFacts:
-        """Ask the engine what it is. Errors: EngineRefused if its settings would lose data."""
+        """Query the engine's facts. Errors: EngineRefused if its settings would lose data."""
 
     async def open(self, board: str, *, again: bool = False) -> Head:
         """Create `board` if necessary, and return its head.
 
-        The first contact with an engine run that may have lost revisions begins a new epoch.
-        One that was removed (`remove`) begins `again`, in a new epoch above all that it had.
-        Errors: NoSuchBoard for one that was removed, without `again`.
+        The first contact with an engine run that may have lost revisions begins a new epoch. With
+        `again`, a removed board (`remove`) begins again, in a new epoch above all its revisions.
+        Errors: NoSuchBoard for a removed board without `again`.
         """
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
-        """Begin an epoch above revision `above`, if the board still stands at `head`; returns where
-        it stands then.
+        """Begin an epoch above revision `above` if the board is still at `head`; returns its new
+        head.
 
         For a board that was found to hold less than was acknowledged. Errors: InvalidRequest when
         there is no such board; Unavailable, also for commits at the same time.
         """
 
     async def exists(self, board: str) -> bool:
-        """Whether there is such a board, completely made; this creates nothing."""
+        """Whether the board exists and is complete. Creates nothing."""
 
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """Decide 1..BATCH_COMMITS_MAX commits; one outcome each, in order.
 
-        While the board is held, it waits, except a restore, which is a batch of its own.
+        While the board is held, the call waits, except for a restore, which is a batch of its own.
         Errors: Unavailable when certainly none of them was applied.
         """
 
     async def hold(self, board: str, hold_ms: Milliseconds) -> None:
-        """Let commits wait for up to `hold_ms` (at most HOLD_MS_MAX) by the engine's clock; 0 lets
-        them go on, as a restore does. Two that hold a board at once disturb each other, no more.
-        Errors: LimitExceeded, Unavailable.
+        """Make commits wait for up to `hold_ms` (at most HOLD_MS_MAX) by the engine's clock; 0 ends
+        the wait, as does a restore. Two concurrent holds of a board may end early; nothing worse
+        happens. Errors: LimitExceeded, Unavailable.
         """
 
     async def seed(
@@ -113,7 +115,7 @@ class Store(Protocol):
         *,
         replaces: Head | None = None,
     ) -> Head:
-        """Make a board that begins with the entries of `pages`, sorted by key, as they are.
+        """Make a board that begins with the entries of `pages`, which are sorted by key.
 
         It exists completely or not at all: until then `open` raises Unavailable, and the remains of
         a crash are removed by the next `seed` of that name. With `replaces` an existing board is
@@ -122,14 +124,14 @@ class Store(Protocol):
         """
 
     async def drop(self, board: str) -> None:
-        """Remove a board and everything of it; no error if there is none."""
+        """Remove a board and all of its data; no error if there is none."""
 
     async def remove(self, board: str, *, above: Revision = 0) -> None:
-        """Remove a board and everything of it, for good, and keep in mind that it was there, up to
-        its last revision or `above`; no error if there is none. Atomic, also under a crash.
+        """Remove a board for good and record that it existed, up to its last revision or `above`;
+        no error if there is none. Atomic, also under a crash.
 
-        Whoever has it open, in whichever process, gets NoSuchBoard from then on. Errors:
-        Unavailable: perhaps removed.
+        From then on every process that has it open gets NoSuchBoard. Errors: Unavailable: perhaps
+        removed.
         """
 
     async def removed(self, board: str) -> Revision | None:
@@ -142,7 +144,7 @@ class Store(Protocol):
         self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
         """Entries below a prefix ("" = the whole board), or in ranges of keys, in key order, from
-        the first key > `after`. Nothing else is looked at: what lies elsewhere shows in no page.
+        the first key > `after`. Keys outside are not read, so they affect no page.
 
         A page ends after `limit` entries or PAGE_BYTES_MAX bytes; then `next_key` is its last key.
         Each page is as of one revision, two pages may differ in theirs.
@@ -158,10 +160,10 @@ class Store(Protocol):
         """
 
     async def due(self, board: str, *, limit: int) -> Reading:
-        """Entries whose `expires_at_ms` is past by the engine's clock, the longest past first."""
+        """Entries that have expired by the engine's clock, the earliest first."""
 
     async def leases(self, board: str, *, due: bool = False) -> Reading:
-        """All leases with their queues, sorted by key; with `due` those that have run out."""
+        """All leases with their queues, sorted by key; with `due` only the expired ones."""
 
     async def compact(self, board: str, oldest: Revision) -> Head:
         """Drop log entries (and tombstones) below `oldest`, which never decreases."""
@@ -170,15 +172,16 @@ class Store(Protocol):
         """Names of the boards that exist, sorted."""
 
     async def aclose(self) -> None:
-        """Let go of the engine. Commits in flight finish or have an unknown outcome."""
+        """Release the engine. Commits in flight finish or have an unknown outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A commit was not decided: tokens were revoked since its own was looked at.
+    """A commit was not decided, because tokens were revoked since its own was checked.
 
-    `access` is the revision of the record of revocations to know first; None: nobody told the board
-    yet, so the record has to be asked, and the board be told (`Shared.raise_access`).
+    `access` is the revision of the revocation record that the service must read first. None: the
+    board has no access number yet; the service has to read the record and call
+    `Shared.raise_access`.
     """
 
     access: Revision | None
@@ -194,12 +197,12 @@ class Shared(Protocol):
     ) -> "list[Outcome | Behind]":
         """As `Store.commit`, if the board's access number is not above `access`.
 
-        Otherwise, or if it has none, nothing is decided and each outcome is `Behind`;
-        `OutcomeUnknown` where an attempt before may have been carried out.
+        Otherwise, or if it has none, nothing is decided and each outcome is `Behind`, or
+        `OutcomeUnknown` where an earlier attempt may have been executed.
         """
 
     async def raise_access(self, board: str, access: Revision) -> None:
-        """Let `board` have this access number, or the higher one that it has. A board that is not
+        """Raise the access number of `board` to `access`; a higher one stays. A board that is not
         open on this run of the engine has none and gets none. Errors: Unavailable."""
 
 
@@ -208,11 +211,10 @@ class Scrubs(Protocol):
     """The additional port of an engine with files: removing traces of deleted data from them."""
 
     async def scrub(self, board: str) -> str:
-        """Overwrite what `board` held and holds no more, in every file that the engine has open.
+        """Overwrite deleted data of `board` in every file that the engine has open.
 
-        Returns "" when that is done, else what is left to do, and by whom. Copies, replicas and
-        what a file system or a disk keeps of freed blocks are out of its reach.
-        Errors: Unavailable.
+        Returns "" when that is done, else what is left to do by hand. Copies, replicas, and what a
+        file system or a disk keeps in freed blocks are out of its reach. Errors: Unavailable.
         """
 
 
@@ -226,12 +228,13 @@ class PubSub(Protocol):
     """
 
     async def publish(self, board: str, key: Key, data: bytes) -> None:
-        """Say something about what is at `key`. Errors: Unavailable: perhaps nobody heard it."""
+        """Publish a message about `key`. Errors: Unavailable; it may or may not have been
+        delivered."""
 
     def subscribe(
         self, board: str
     ) -> AbstractAsyncContextManager[AsyncIterator[tuple[Key, bytes]]]:
-        """Receive the messages about a board from now on, including one's own, without end.
+        """Receive all messages about a board from now on, including those of this process.
 
         Errors: Unavailable, also of the iteration: messages until the next call are lost.
         """

@@ -1,9 +1,9 @@
-"""Files on a disk that may fail: what is written here is on the disk, or the caller hears of it.
+"""Durable files on a disk that may fail: a write here reaches the disk, or raises.
 
-After a sync that failed, the kernel counts the pages as clean that it could not write, and drops
-them when it likes; a second sync says that all is well (Rebello and others, "Can Applications
-Recover from fsync Failures?", USENIX ATC 2020). So nothing is synced a second time as it is: it is
-written again first. All of it blocks.
+After a failed sync, the kernel marks the pages that it could not write as clean, and may drop them
+at any time; a second sync then succeeds (Rebello and others, "Can Applications Recover from fsync
+Failures?", USENIX ATC 2020). So nothing is synced twice: it is written again first. All functions
+block.
 """
 
 import contextlib
@@ -24,14 +24,16 @@ _FULL: Final = frozenset(getattr(errno, name) for name in _NAMES if hasattr(errn
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no room: on the disk, in a quota, for so large a file."""
+    """Whether an error means that there is no room: the disk is full, or a quota or file size limit
+    is reached."""
     return error.errno in _FULL
 
 
 def has_room(beside: Path, size: int) -> bool:
-    """Whether a file of `size` bytes can be made beside a file; it is made, and removed.
+    """Whether a file of `size` bytes can be made next to a file. It is made, and removed.
 
-    Statistics would not do: a quota, or a limit of this process, is not in them. Errors: none.
+    The file system's statistics would not do: they leave out quotas and limits of this process.
+    Errors: none.
     """
     probe = beside.with_name(f"{beside.name}.{secrets.token_hex(8)}.room")
     try:
@@ -46,7 +48,8 @@ def has_room(beside: Path, size: int) -> bool:
 
 
 class SyncError(OSError):
-    """A sync failed: nobody knows what of the file the disk holds, whatever a read returns."""
+    """A sync failed: it is unknown which part of the file the disk holds, whatever a read
+    returns."""
 
 
 def sync(file: int) -> None:
@@ -64,8 +67,8 @@ def sync(file: int) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Make a file, or a rename in a directory, durable. Not on Windows, which needs no such thing
-    for a rename and has no such thing for directories.
+    """Make a file, or a rename in a directory, durable. Does nothing on Windows, where a rename
+    needs no sync and directories cannot be synced.
 
     Errors: SyncError; OSError when it cannot be opened.
     """
@@ -81,7 +84,7 @@ def sync_path(path: Path) -> None:
 def write_draft(path: Path, data: bytes) -> Path:
     """A new file beside `path` that holds `data`, synced, readable by its owner only.
 
-    It has a name of its own. Errors: OSError; the file is removed then.
+    Its name is unique. Errors: OSError; the file is then removed.
     """
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
@@ -96,9 +99,9 @@ def write_draft(path: Path, data: bytes) -> Path:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Let `path` hold `data`, whole or not at all, readable by its owner only, and durable.
+    """Atomically and durably replace the content of `path` by `data`, readable by its owner only.
 
-    Errors: OSError. It may then hold either, and is to be written again.
+    Errors: OSError. The file may then have the old or the new content, and must be written again.
     """
     draft = write_draft(path, data)
     try:
@@ -119,7 +122,7 @@ def make_file(path: Path, data: bytes) -> None:
     draft = write_draft(path, data)
     try:
         path.hardlink_to(draft)
-    except FileExistsError:  # another process was faster: its file counts
+    except FileExistsError:  # another process was faster: its file stays
         return
     finally:
         draft.unlink(missing_ok=True)
@@ -131,11 +134,11 @@ def make_file(path: Path, data: bytes) -> None:
 
 
 def write_over(path: Path) -> None:
-    """Write what a file holds over itself, in its place, and sync it: what was read is then on the
-    disk. A file that is not there is none of its business.
+    """Write the content of a file over itself, in place, and sync it: afterwards the disk holds
+    what was read. Does nothing if there is no such file.
 
-    Where the power fails meanwhile, each sector is as it was on the disk or as it was read.
-    It takes no room. Errors: SyncError, OSError.
+    After a power loss in between, each sector is as it was on the disk, or as it was read. It takes
+    no room. Errors: SyncError, OSError.
     """
     try:
         file = path.open("r+b")

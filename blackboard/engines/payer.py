@@ -1,8 +1,8 @@
-"""For whom work is done: what a request has done in threads is charged to the account behind it.
+"""Charges processor time, also that of threads, to the account behind a request.
 
-A request names its payer while it is carried out (`paid_by`), and what works for it looks the payer
-up here: a thread tells how long it worked, and what takes many steps lets others have their turn in
-between. Without a payer (the service's own tasks, an embedded board) both do nothing.
+A request sets its payer while it runs (`paid_by`). Code that works for it looks the payer up here:
+threads report the time that they took, and long operations let other accounts run in between.
+Without a payer (the service's own tasks, an embedded board) both do nothing.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ class Payer(Protocol):
     """The account behind a request."""
 
     def charge(self, spent_ns: int) -> None:
-        """Note so much processor time. Only in the thread of the event loop."""
+        """Charge processor time. Must be called in the thread of the event loop."""
 
     async def turn(self) -> None:
-        """Wait, for a bounded time, if others are to have their turn first."""
+        """Wait, for a bounded time, if it is another account's turn."""
 
 
 _PAYER: Final[ContextVar[Payer | None]] = ContextVar("payer", default=None)
@@ -31,7 +31,7 @@ _PAYER: Final[ContextVar[Payer | None]] = ContextVar("payer", default=None)
 
 @contextlib.contextmanager
 def paid_by(payer: Payer) -> Iterator[None]:
-    """Let what this task does in the block be paid by `payer`."""
+    """Charge what this task does in the block to `payer`."""
     token = _PAYER.set(payer)
     try:
         yield
@@ -40,7 +40,7 @@ def paid_by(payer: Payer) -> Iterator[None]:
 
 
 def payer() -> Payer | None:
-    """Who pays for what this task does; None = nobody."""
+    """The payer of this task, if it has one."""
     return _PAYER.get()
 
 
@@ -62,15 +62,16 @@ def timed(work: Callable[[], T], charge: Callable[[int], None]) -> T:
 
 
 def charged(work: Callable[[], T]) -> T:
-    """Do `work` here and now; its payer is charged for the time of this thread."""
+    """Run `work` in this thread and charge the thread's time to the payer of this task."""
     found = _PAYER.get()
     return work() if found is None else timed(work, found.charge)
 
 
 def metered(work: Callable[[], T]) -> Callable[[], T]:
-    """`work` for another thread, at the cost of the payer of this task.
+    """Wrap `work` for another thread, charged to the payer of this task.
 
-    Cancellation: who no longer waits for a thread pays for it all the same, when it is done.
+    Cancellation: a payer that no longer waits for the thread is charged all the same, when it is
+    done.
     """
     found = _PAYER.get()
     if found is None:

@@ -1,1 +1,1 @@
-"""Signatures, tokens, envelopes and digests: proof that bytes are what was written."""
+"""Signatures, tokens, envelopes and digests: proof that data is what was written."""

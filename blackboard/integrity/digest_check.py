@@ -1,8 +1,8 @@
-"""Whether content is what was sealed: its sums, namespace by namespace, against their digests.
+"""Checks the content of a board against the digests of its namespaces in a manifest.
 
 For operations that read the whole content of a board (a branch, an export, an import), and for a
-restore, which starts with the sums of the present and adds its changes. A value counts in its
-stored form: a decrypted one counts as ciphertext. Records of the service (`system`) do not count.
+restore, which starts with the present sums and adds its changes. Values are hashed in their stored
+form, that is, encrypted ones as ciphertext. Records of the service (`system`) are left out.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ ENTRIES_AT_ONCE: Final = 64
 
 
 class Sums:
-    """The sum (core/digest.py) of each namespace, while entries come and go.
+    """The sum (core/digest.py) of each namespace, while entries are added and removed.
 
-    It begins with nothing, or with the sums `begin`, and with `others`, the digests of namespaces
-    of which no entry comes or goes.
+    It begins empty, or with the sums `begin`, and with `others`, the digests of namespaces in which
+    nothing changes.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class Sums:
         self._others = others or {}
 
     def add(self, key: Key, value: bytes, expires_at_ms: Milliseconds | None) -> None:
-        """Take in what `key` holds."""
+        """Add the entry of `key`."""
         self._change(key, digest.add, _element(key, value, expires_at_ms))
 
     def remove(self, key: Key, value: bytes, expires_at_ms: Milliseconds | None) -> None:
-        """Leave out what `key` held."""
+        """Remove the entry of `key`."""
         self._change(key, digest.remove, _element(key, value, expires_at_ms))
 
     def _change(self, key: Key, how: Callable[[int, bytes], int], element: bytes) -> None:
@@ -46,7 +46,7 @@ class Sums:
         self._sums[namespace] = how(self._sums.get(namespace, digest.EMPTY), element)
 
     async def add_all(self, entries: Sequence[Entry]) -> None:
-        """Add entries, giving way to other tasks."""
+        """Add entries, with pauses for other tasks."""
         for number, entry in enumerate(entries, 1):
             self.add(entry.key, entry.value, entry.expires_at_ms)
             if number % ENTRIES_AT_ONCE == 0:

@@ -1,18 +1,19 @@
-"""A value as ciphertext: AES-256-GCM, with everything that says where it belongs bound to it.
+"""The format of an encrypted value: AES-256-GCM, bound to the place where the value belongs.
 
     0xC1 0x02 | length of the header (2 bytes) | header | nonce (12) | ciphertext | tag (16)
 
 The header is msgpack: the id of the data key; how the value was written (`p` put, `a` appended);
 the id of the commit (agent, lane, incarnation, step) and the account behind it; the board; its
-revision before the commit, as far as the service knew; of an appended item its number among those
+revision before the commit, as far as the service knew; for an appended item its number among those
 that the commit appends to the same prefix. It is authenticated together with the namespace and the
-key that the value was written to (of an item its prefix, for the engine gives the index). A data
-key belongs to one namespace. So a value that is moved to another key or agent opens nowhere; that
-it stands in the commit that it was sealed for is for the log to say (encryption/places.py).
+key that the value was written to (for an item its prefix, because the engine assigns the index). A
+data key belongs to one namespace. So a value that is moved to another key or agent cannot be
+decrypted. Whether it is in the commit for which it was encrypted is checked with the log
+(encryption/places.py).
 
-0xC1 0x01 is what versions before wrote: without account, board, revision and number.
+Older versions wrote 0xC1 0x01: without account, board, revision and number.
 
-0xC1 is the one byte with which no msgpack value begins: a sealed value is never taken for another.
+No msgpack value begins with 0xC1, so an encrypted value cannot be mistaken for a plain one.
 """
 
 import secrets
@@ -40,17 +41,17 @@ APPEND: Final = "a"
 
 
 class Opened(bytes):
-    """The plain bytes of a value that remembers how it is sealed.
+    """The plain bytes of a value, together with its ciphertext.
 
-    Two are equal if they are sealed alike: what a restore puts back is the very same ciphertext, so
-    that digests stay what they were.
+    Two are equal if their ciphertext is equal. A restore puts the same ciphertext back, so that
+    digests do not change.
     """
 
     sealed: bytes
 
     @staticmethod
     def of(plain: bytes, sealed: bytes) -> "Opened":
-        """`plain`, which was opened from `sealed`."""
+        """`plain`, which was decrypted from `sealed`."""
         found = Opened(plain)
         found.sealed = sealed
         return found
@@ -68,20 +69,20 @@ class Opened(bytes):
 
 
 def sealed_form(value: bytes) -> bytes:
-    """How a value is kept: sealed, if it was opened from that."""
+    """The stored form of a value: its ciphertext, if it was decrypted."""
     return value.sealed if isinstance(value, Opened) else value
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value was sealed for."""
+    """The place for which a value was encrypted."""
 
     board: str
     after: Revision
-    """The commit has a later revision than this, and soon after."""
+    """The revision of the commit is above this one, by little."""
     account: str = ""
     number: int = 0
-    """Of an item, among those that the commit appends to its prefix; else 0."""
+    """For an item, its number among those that the commit appends to its prefix; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Header:
     kind: str
     commit: CommitId
     place: Place | None = None
-    """None in the form that versions before wrote."""
+    """None in the form of older versions."""
 
 
 def is_sealed(value: bytes) -> bool:
@@ -142,7 +143,7 @@ def _end_of_header(sealed: bytes) -> int:
 
 
 def open_sealed(cipher: AESGCM, header: Header, key: Key, sealed: bytes) -> bytes:
-    """The value at `key`. Errors: Corrupt when it is not what was sealed for that key."""
+    """Decrypt the value at `key`. Errors: Corrupt when it was not encrypted for that key."""
     path = key.rpartition("/")[0] if header.kind == APPEND else key
     end = _end_of_header(sealed)
     nonce, rest = sealed[end : end + NONCE_BYTES], sealed[end + NONCE_BYTES :]

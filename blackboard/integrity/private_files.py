@@ -1,13 +1,13 @@
 """Files and directories that only their owner may open, whatever the umask is.
 
-A data directory holds private values, tokens and keys. Its mode alone keeps other users out, but
-a backup, a bind mount or a later `chmod` can lay its content open; so each file is private by
-itself as well.
+A data directory holds private values, tokens and keys. The mode of the directory keeps other users
+out, but a backup, a bind mount or a later `chmod` can expose its content. So each file is private
+by itself as well.
 
 Invariants
-- what is made here has its mode from its first byte on.
-- rights are only ever taken away, and never from what belongs to somebody else or is reached
-  through a symbolic link.
+- What is made here has its mode from the first byte on.
+- Rights are only removed, never added, and never on a file of another user or through a symbolic
+  link.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ log = logging.getLogger(__name__)
 
 
 def make_directory(path: Path) -> None:
-    """Make `path`, and what is missing above it; one that is there is closed to other users.
+    """Make the directory `path` and its missing parents; an existing one is closed to other users.
 
-    Errors: OSError when it cannot be made. One of another user is left open, with a warning.
+    Errors: OSError when it cannot be made. A directory of another user stays open, with a warning.
     """
     path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     _close(path, path.stat())
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file at `path`; one that is there is closed to other users, and so are the
-    journals that SQLite keeps beside it. Errors: OSError."""
+    """Make an empty file at `path`. An existing file and its SQLite journals are closed to other
+    users. Errors: OSError."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
     except FileExistsError:
@@ -47,7 +47,7 @@ def make_file(path: Path) -> None:
 
 
 def open_new(path: Path) -> TextIO:
-    """Open a new file for writing text. Errors: OSError, also when there is one."""
+    """Open a new file for writing text. Errors: OSError, also when it exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     return os.fdopen(os.open(path, flags, FILE_MODE), "w", encoding="utf-8")
 
@@ -68,17 +68,17 @@ def open_anew(path: Path) -> TextIO:
 
 
 def close_tree(top: Path) -> None:
-    """Take all rights of other users from `top` and what lies in it.
+    """Remove all rights of other users on `top` and everything in it.
 
-    Cost: one look at each file, 2 us. Errors: OSError when `top` cannot be listed. What belongs to
-    another user, or is a directory that users share (/tmp), is left as it is, with a warning.
+    Cost: 2 us per file. Errors: OSError when `top` cannot be listed. A file of another user, or a
+    directory that users share (/tmp), is not changed, with a warning.
     """
     for path, status in _exposed(top):
         _close(path, status)
 
 
 def exposed(top: Path) -> list[Path]:
-    """What other users of this machine have any right to, in `top` or `top` itself.
+    """The paths in `top`, or `top` itself, on which other users of this machine have any right.
 
     Errors: OSError when `top` cannot be listed.
     """
@@ -100,7 +100,7 @@ def _exposed(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
         except OSError:
             if directory == top:
                 raise
-            continue  # somebody removed it, or keeps us out too
+            continue  # it was removed, or this process has no access either
         for entry in entries:
             try:
                 status = entry.stat(follow_symlinks=False)

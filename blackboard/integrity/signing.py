@@ -1,15 +1,13 @@
-"""Manifests: what a checkpoint is, in canonical JSON, signed with Ed25519 (RFC 8032).
+"""Manifests: the description of a checkpoint in canonical JSON, signed with Ed25519 (RFC 8032).
 
 Invariants
-- The same checkpoint has the same manifest, byte for byte, whoever makes it: keys are sorted, there
-  is no white space, hashes are in lower-case hexadecimal.
-- A manifest names the hash of the one before it on its board, so that none can be taken out, and
-  no older one put in its place, unnoticed.
+- The manifest of a checkpoint is deterministic, byte for byte: keys are sorted, there is no white
+  space, hashes are in lower-case hexadecimal.
+- A manifest contains the hash of the one before it on its board, so removing one, or replacing it
+  by an older one, is detected.
 
 The key is a file of 32 bytes in hexadecimal. It is needed to make manifests; checking them needs
-only the public key, which each manifest names.
-
-A sealed manifest (integrity/signing.py), read: what it says, as nouns.
+only the public key, which each manifest contains.
 """
 
 import base64
@@ -65,7 +63,7 @@ class Seal:
             return ["the manifest is damaged: it cannot be read"]
         found = []
         if signer not in self._trusted:
-            found.append(f"the manifest is signed by a stranger, {signer.hex()}")
+            found.append(f"the manifest is signed by an unknown key, {signer.hex()}")
         if not is_signed(stored.manifest, stored.signature, signer):
             found.append("the manifest's signature does not fit")
         if cut is None:
@@ -111,7 +109,7 @@ def _canonical(said: Mapping[str, Any]) -> bytes:
 
 
 def _memory(record: Any, steps: Mapping[str, Step]) -> dict[str, Revision] | None:
-    """Up to which revision the memory of each agent that delivered is in the cut: that of its last
+    """The revision of the memory in the cut, for each agent that delivered: that of its last
     commit. None for a checkpoint without a barrier, or whose barrier ended before the cut."""
     barrier = record.get("barrier") if isinstance(record, dict) else None
     if not isinstance(barrier, dict) or not barrier.get("until_cut"):
@@ -120,7 +118,7 @@ def _memory(record: Any, steps: Mapping[str, Step]) -> dict[str, Revision] | Non
 
 
 def _wrapped(value: bytes) -> dict[str, str]:
-    """Bytes as JSON has them everywhere here."""
+    """Bytes in the form that all JSON of the project uses."""
     return {BYTES_KEY: base64.b64encode(value).decode()}
 
 
@@ -136,7 +134,7 @@ def read_manifest(manifest: bytes) -> dict[str, Any]:
 
 
 def is_signed(manifest: bytes, signature: bytes, public: bytes) -> bool:
-    """Whether the owner of `public` signed these very bytes."""
+    """Whether the owner of `public` signed exactly these bytes."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, manifest)
     except (InvalidSignature, ValueError):
@@ -156,7 +154,7 @@ def read_key(path: Path) -> bytes:
 
 
 def make_key(path: Path) -> bytes:
-    """The signing key in a file, which is made, for its owner only, if it does not exist.
+    """The signing key in a file. If the file does not exist, it is made, for its owner only.
 
     Errors: InvalidRequest.
     """
@@ -192,7 +190,7 @@ class Manifest:
 
     @staticmethod
     def read(manifest: bytes) -> "Manifest":
-        """Errors: Corrupt when it is none."""
+        """Parse a manifest. Errors: Corrupt when it is not one."""
         said = read_manifest(manifest)
         try:
             number, name, cause, from_revision, revision = said["epoch"]

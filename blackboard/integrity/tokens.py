@@ -5,12 +5,12 @@ the principal until it expires or is revoked; tokens are therefore short-lived, 
 operator's own.
 
 A secret holds one key a line: the first signs, the others still verify. The token names its key
-(`kid`), so that keys are changed without a moment at which nobody gets in.
+(`kid`), so keys can be rotated without interrupting access.
 
-The holder of a token can narrow it for a sub-agent, without asking the service. Then its signature
-is not passed on: it becomes the key that signs what is left of the rights, and so on. That is the
-chain of a macaroon (Birgisson et al., NDSS 2014): taking a link off would need a signature that its
-holder never saw.
+The holder of a token can narrow it for a sub-agent without contacting the service. Its signature is
+not passed on: it becomes the key that signs the narrowing, and so on. This is the chain of a
+macaroon (Birgisson et al., NDSS 2014): to remove a link, the holder would need a signature that it
+never saw.
 
     header.claims.signature
     header.claims~narrowing~narrowing~signature
@@ -53,9 +53,9 @@ _REQUIRED: Final = ["sub", "aud", "exp", "iat", "jti"]
 _LINK: Final = "~"
 _ID_BYTES: Final = 12
 _LINK_ID_BYTES: Final = 6
-"""Of a narrowing, which is only looked for below its token."""
+"""Bytes of the id of a narrowing, which is looked up only below its token."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{16}|[A-Za-z0-9_-]{8}")
-"""Either, in base64url."""
+"""Either id, in base64url."""
 
 
 def new_secret() -> str:
@@ -72,7 +72,7 @@ def check_secret(secret: str) -> str:
 
 
 def key_id(key: str) -> str:
-    """The name of a key, which says nothing about it."""
+    """The id of a key, which reveals nothing about it."""
     return hashlib.sha256(b"blackboard key\0" + key.encode()).hexdigest()[:16]
 
 
@@ -81,7 +81,7 @@ def issue(
 ) -> str:
     """A token for `principal` that is valid for `ttl_ms` from now at services of `audience`.
 
-    Errors: InvalidRequest for a name or pattern that is none, or a secret that is too short;
+    Errors: InvalidRequest for an invalid name or pattern, or a secret that is too short;
     LimitExceeded when it would have more than TOKEN_BYTES_MAX bytes: use fewer grants.
     """
     now_s = int(time.time())
@@ -126,9 +126,10 @@ def attenuate(token: str, to: Narrowing) -> str:
 
 
 def verify(secret: str, token: str, *, audience: str = AUDIENCE) -> Principal:
-    """The principal that `token` names. Errors: Unauthenticated for anything else than our token.
+    """The principal that `token` names. Errors: Unauthenticated for anything but a valid token of
+    this service.
 
-    The reason never repeats the token, nor says more than its owner could know.
+    The reason never contains the token, nor anything that its owner could not know.
     """
     if len(token) > TOKEN_BYTES_MAX:
         raise Unauthenticated(reason=f"the token has more than {TOKEN_BYTES_MAX} bytes")
@@ -211,7 +212,7 @@ def _signed_by(key: bytes, text: str) -> bytes:
 
 
 def _narrowed_by(principal: Principal, links: list[str]) -> Principal:
-    """Errors: Unauthenticated when a link widens what is before it, or is none."""
+    """Errors: Unauthenticated when a link is malformed, or widens the rights before it."""
     for text in links:
         link = _unpacked(text)
         try:
@@ -243,7 +244,8 @@ _DAMAGE: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError
 
 
 def _principal(claims: Mapping[str, Any]) -> Principal:
-    """Signed by us, but perhaps by another version: what is not understood is refused."""
+    """The claims are signed by us, but maybe by another version: what is not understood is
+    refused."""
     try:
         subject = check_name(claims["sub"], "principal")
         return Principal(
@@ -275,7 +277,8 @@ def _packed(data: bytes) -> str:
 
 
 def _bytes_of(text: str) -> bytes:
-    """Errors: ValueError. One spelling only: a token has no second form."""
+    """Decode base64url. Errors: ValueError, also for another spelling: a token has only one
+    form."""
     try:
         found = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except binascii.Error as error:

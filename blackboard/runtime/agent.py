@@ -4,14 +4,16 @@
         round: int = 0
 
     class Researcher(Agent[Notes]):
-        async def step(self, ctx: Context[Notes]) -> None:
+        @abstractmethod
+    async def step(self, ctx: Context[Notes]) -> None:
             ctx.state.round += 1
             ctx.put("public/round", ctx.state.round)
 
-An object of the class holds nothing that is not on the board: any process that has the class and
-the name can continue where the last one stopped.
+All state is on the board: any process with the class and the name can continue where the last one
+stopped.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, get_args, get_origin
 
@@ -22,7 +24,7 @@ from blackboard.runtime.context import Context
 from blackboard.runtime.state import Migration, S, Schema
 
 
-class Agent(Generic[S]):
+class Agent(ABC, Generic[S]):
     """Subclass it as `Agent[YourState]`, a pydantic model, and write `step`.
 
     `kind` names what is stored (by default the class); keep it when the class is renamed. Raise
@@ -55,13 +57,13 @@ class Agent(Generic[S]):
         """Errors: InvalidRequest when `name` (by default the kind, in lower case) is not valid."""
         self.name = check_name(self.kind.lower() if name is None else name, "agent")
 
+    @abstractmethod
     async def step(self, ctx: Context[S]) -> None:
         """Read, call, change `ctx.state`, write; all of it is one commit after this returns.
 
-        It may run several times until it is committed: everything that touches the world outside
-        goes through `ctx`. An error that it lets through commits nothing.
+        It may run several times until it is committed, so every outside effect must go through
+        `ctx`. A step that raises commits nothing.
         """
-        raise NotImplementedError
 
     def first(self) -> S:
         """The state of a new agent."""
@@ -70,14 +72,14 @@ class Agent(Generic[S]):
         return state
 
     def check(self, state: S) -> None:
-        """Refuse a state that fits the model and makes no sense, by a ValueError.
+        """Raise a ValueError for a state that fits the model but is inconsistent.
 
-        It is asked before every write, and after every migration.
+        It is called before every write, and after every migration.
         """
 
     @property
     def schema(self) -> Schema[S]:
-        """What this code knows of the states of its kind."""
+        """The schema of this kind of agent's state."""
         model: Any = self.state_model
         return Schema(self.kind, self.schema_version, model, self.migrations, self.check)
 

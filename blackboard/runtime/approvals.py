@@ -1,4 +1,4 @@
-"""Approvals: an agent asks, its process may end, a person answers days later.
+"""Approvals: an agent makes a request, its process may end, a person answers days later.
 
     decision = await ctx.approve("buy", facts=["public/price"])
     if decision:
@@ -10,12 +10,13 @@ The request is the entry `public/~approvals/<agent>/<id>`, the answer
 Invariants
 - an answer refers to one request: it names the request's revision, and the board refuses it if the
   request was made again in between.
-- an answer counts only if every fact that the request was based on still has the value that was
-  shown, in the very commit that records the answer. A fact that changed asks again.
-- nobody answers what was asked on his own account: neither the agent itself nor a name narrowed
-  from its token, or that its token was narrowed from. Who asked and who answered are the accounts
-  that the board recorded, not what anybody says of himself.
-- the board takes answers only from those with the right to approve, which an agent does not have.
+- An answer counts only if every fact that the request was based on still has the value that the
+  person saw, in the same commit that records the answer. If a fact changed, the request is made
+  again.
+- No account can answer its own requests: neither the agent itself, nor a name narrowed from its
+  token, nor one that its token was narrowed from. The board records the accounts of requester and
+  approver; what they claim does not count.
+- The board accepts answers only with the approve right, which an agent does not have.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ from blackboard.wire.codec import encode_value
 
 REQUESTS = "public/~approvals"
 _SHOWN_BYTES_MAX = 4_096
-"""Of a fact's value in a request; a larger one is shown by its digest."""
+"""Bytes of a fact's value in a request; a larger one is replaced by its digest."""
 
 
 def requests_of(agent: str) -> Prefix:
@@ -63,7 +64,7 @@ class Fact(BaseModel):
 
 
 class ChangedFact(BaseModel):
-    """A fact that is not what it was when the agent asked before."""
+    """A fact that changed since the previous request."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -114,7 +115,7 @@ class Decision:
         return self.approved
 
     def plain(self) -> dict[str, Any]:
-        """As the journal keeps it."""
+        """The form in the journal."""
         return {
             "approved": self.approved,
             "by": self.by,
@@ -125,14 +126,15 @@ class Decision:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> "Decision":
-        """What `plain` made; a journal of before grounds were kept has none."""
+        """The inverse of `plain`; journals of older versions have no grounds."""
         grounds = tuple((key, revision) for key, revision in kept.get("grounds", ()))
         return cls(**{**kept, "grounds": grounds})
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request on a board, with the revision that an answer names. `answer` is there if one is."""
+    """A request on a board, with the revision that an answer names, and its `answer`, if there is
+    one."""
 
     agent: str
     id: str
@@ -162,9 +164,9 @@ async def pending(board: Board, agent: str = "*") -> tuple[Pending, ...]:
 
 
 async def answer(board: Board, asked: Pending, *, approved: bool, reason: str = "") -> Receipt:
-    """Approve or reject the request `asked`, as it stood when it was read.
+    """Approve or reject the request `asked`, as it was when it was read.
 
-    Errors: AccessDenied without the right to approve; Conflict when the agent has asked again or
+    Errors: AccessDenied without the approve right; Conflict when the agent has repeated or
     withdrawn the request: read it again.
     """
     value = Answer(approved=approved, request=asked.revision, reason=reason).model_dump()
@@ -185,7 +187,7 @@ def _name_of(entry: Entry) -> tuple[str, str]:
 
 
 def _parsed(model: type[Any], entry: Entry) -> Any:
-    """The entry as a `model`; None if it is none: anybody may write there."""
+    """The entry as a `model`; None if it is malformed, because others may write there, too."""
     try:
         return model.model_validate(entry.value)
     except ValidationError:
@@ -197,7 +199,7 @@ def _parsed(model: type[Any], entry: Entry) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request of an agent, and all that bears on it, as it stood at one revision."""
+    """One request of an agent, with its answer and facts, as of one revision."""
 
     agent: str
     id: str
@@ -232,9 +234,9 @@ class Case:
         return request
 
     def changed(self, asked: Request) -> tuple[ChangedFact, ...]:
-        """The facts that are not what they were when it was `asked`.
+        """The facts that changed since it was `asked`.
 
-        The value decides, not the revision: a price that was written again is the same price.
+        The value counts, not the revision: the same price written again is not a change.
         """
         was = {fact.key: fact for fact in asked.facts}
         now = {fact.key: fact for fact in self.shown()}
@@ -260,11 +262,11 @@ class Case:
         return tuple((key, entry.mod_revision) for key, entry in self.found.items())
 
     def shown(self) -> tuple[Fact, ...]:
-        """The facts as a request shows them."""
+        """The facts as listed in a request."""
         return tuple(_fact(key, self.found.get(key)) for key in self.facts)
 
     def as_found(self) -> list[Condition]:
-        """The conditions that nothing which bears on the case has changed."""
+        """The conditions that request, answer and facts have not changed."""
         keys = (self.request_key, self.decision_key, *self.facts)
         at = {key: entry.mod_revision for key, entry in self.found.items()}
         return [KeyAt(key, at.get(key, ABSENT)) for key in keys]
@@ -279,7 +281,8 @@ class Case:
 
 
 def _may_answer(approvers: Sequence[str], entry: Entry) -> bool:
-    """Whether the author of `entry` is one of them, or was narrowed from one; none = anybody."""
+    """Whether the author of `entry` is one of `approvers`, or was narrowed from one; empty =
+    any."""
     names = names_above(entry.author, entry.owner)
     return not approvers or not set(approvers).isdisjoint(names)
 

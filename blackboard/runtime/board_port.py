@@ -1,11 +1,10 @@
-"""Where an agent works: what the runtime needs of a board.
+"""The port of a board for the runtime.
 
-`LiveBoardPort` is over a real board. `trial.MemoryBoardPort` is made of given inputs, for tests and
-replays.
+`LiveBoardPort` uses a real board. `trial.MemoryBoardPort` has given inputs, for tests and replays.
 
 Invariants
-- a checkpoint that waits for the agent is answered here and nowhere else: between two commits the
-  runtime holds nothing that a board does not have, so there is never anything else to deliver.
+- Only this module answers a checkpoint that waits for the agent. Between two commits the runtime
+  holds nothing that is not on the board, so there is never anything else to deliver.
 """
 
 import logging
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class BoardPort(StepBoard, Protocol):
-    """A board as one agent has it: what a step needs of one, and a little more."""
+    """The board of one agent: what a step needs, and a little more."""
 
     @property
     def name(self) -> str:
@@ -58,22 +57,23 @@ class BoardPort(StepBoard, Protocol):
         """Carry out `ops` as one revision, or nothing. Errors: as of `Board.commit`."""
 
     async def renew(self, error: StaleEpoch) -> None:
-        """Accept the board as it is now, after `error`; or raise it, if that is not enough."""
+        """Adopt the present epoch after `error`; or raise it, if that is not enough."""
 
     async def kept_call(self, key: Key, step: int) -> Sequence[Entry]:
-        """The record at journal key `key` in the future that a restore abandoned, if that kept the
-        calls of `step`; then what stood below it. Nothing otherwise."""
+        """The record at journal key `key` in the revisions that a restore abandoned, followed by
+        the entries below it, if that restore kept the calls of `step`; else nothing."""
 
 
 class LiveBoardPort:
-    """A desk on a board. Commits are made as `board.agent`, and rely on what the task holds."""
+    """A port to a real board. Commits are made as `board.agent`, with the fences that the task
+    holds."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
 
     @property
     def agent(self) -> str:
-        """Who works here."""
+        """The agent of this port."""
         return self.board.agent
 
     @property
@@ -110,7 +110,7 @@ class LiveBoardPort:
         note: str = "",
     ) -> Receipt:
         """As `Board.commit`. A checkpoint that waits for this agent is answered by the same commit:
-        all that the agent knows is in what it commits."""
+        the agent has no state that is not in the commit."""
 
         async def commit(*more: Op) -> Receipt:
             together = [*ops, *more]
@@ -142,6 +142,6 @@ class LiveBoardPort:
         return ()
 
     async def renew(self, error: StaleEpoch) -> None:
-        """Accept the board as it is now."""
-        log.warning("%s goes on in epoch %d (%s)", self.agent, error.number, error.cause)
+        """Adopt the present epoch."""
+        log.warning("%s continues in epoch %d (%s)", self.agent, error.number, error.cause)
         await self.board.refresh()

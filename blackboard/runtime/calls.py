@@ -1,10 +1,9 @@
-"""Calls of an agent to the outside: how one is named, on which terms it is made, what is kept.
+"""External calls of an agent: their identity, their options, and their records.
 
 Invariants
-- two calls have the same digest if and only if name, arguments and version are the same; where they
-  come from in the code does not matter.
-- what a call returns is the same plain data the first time and every time it is answered from the
-  journal.
+- two calls have the same digest if and only if name, arguments and version are the same; their
+  place in the code does not matter.
+- A call returns the same plain data the first time and whenever it is answered from the journal.
 """
 
 import hashlib
@@ -60,13 +59,13 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """On which terms a call is made.
+    """The options of a call.
 
-    `name` and `version` stand for the code: a changed one makes it a different call. By default the
+    `name` and `version` identify the code: a changed one makes it a different call. By default the
     name is the function's, and the version is "". `at_most_once`: the start of the call is
     recorded; if the process dies during the call, the step gets CallInterrupted instead of a second
     call. `shared_ms`: the team shares the result for that long, and an agent that makes the same
-    call gets it without making the call. Anybody who may write below `public/~cache` can then
+    call gets it without making the call. Every agent that may write below `public/~cache` can then
     provide results.
     """
 
@@ -137,8 +136,8 @@ class CallRecord(BaseModel):
     that did not record it). `outcome` is "begun" between attempts (and, of a call that is made at
     most once, during the last one that is in `begun`). A large `result` is stored beside the
     record, in one entry or in parts: then `apart` is set. `shared`: another agent had made the
-    call, or this one in a future that was abandoned. A model's result is its Reply: model, version,
-    temperature, seed, usage.
+    call, or this one in revisions that a restore abandoned. A model's result is its Reply: model,
+    version, temperature, seed, usage.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -161,15 +160,15 @@ class CallRecord(BaseModel):
     step: int = 0
 
     def plain(self) -> dict[str, Any]:
-        """As it is kept."""
+        """The stored form."""
         failures = [failure.model_dump() for failure in self.failures]
         return self.model_dump(exclude={"failures"}) | {"failures": failures}
 
 
 def canonical(value: Any) -> str:
-    """One spelling for equal arguments: keys sorted, models and dataclasses as their fields.
+    """A canonical text of arguments: keys sorted, models and dataclasses as their fields.
 
-    Errors: InvalidRequest when `value` cannot be written down.
+    Errors: InvalidRequest when `value` cannot be serialized.
     """
     try:
         plain = to_jsonable_python(value, bytes_mode="base64")
@@ -179,7 +178,7 @@ def canonical(value: Any) -> str:
 
 
 def name_of(function: Callable[..., Any], terms: CallOptions) -> str:
-    """Under which name calls of `function` are recorded.
+    """The name under which calls of `function` are recorded.
 
     Errors: InvalidRequest for a function without a name, such as a lambda.
     """
@@ -208,7 +207,7 @@ def _adapter(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
 
 
 def adapter_of(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
-    """What turns results of `function` into plain data and back, by its annotation."""
+    """The adapter between results of `function` and plain data, by its annotation."""
     return _adapter(getattr(function, "__func__", function))
 
 
@@ -223,6 +222,6 @@ def plain_result(value: Any, adapter: "TypeAdapter[Any] | None") -> bytes:
 
 
 def reason_of(error: Exception) -> str:
-    """An error as text that can be kept."""
+    """An error as text for the record."""
     text = f"{type(error).__name__}: {error}".encode(errors="replace")
     return text[:CALL_REASON_BYTES_MAX].decode(errors="ignore")

@@ -6,10 +6,10 @@
 vLLM, Ollama, llama.cpp, LM Studio and LiteLLM speak them too.
 
 Invariants
-- an answer is read in full and checked before anybody sees it, and never read beyond
+- An answer is read completely and checked before it is returned, and never read beyond
   MODEL_ANSWER_BYTES_MAX.
 - attempts and pauses are bounded; no pause is longer than MODEL_PAUSE_MS_MAX.
-- the key is in the header of the request and nowhere else: in no error, no repr, no reply.
+- The API key is only in the header of the request: in no error, repr or reply.
 
 Source: the chat completions part of OpenAI's published API description.
 """
@@ -49,9 +49,9 @@ from blackboard.units import Milliseconds
 
 _FIRST_PAUSE_S = 0.5
 _TOLD_CHARACTERS_MAX = 500
-"""Of what a service said in refusing: enough to understand it, and no page of HTML."""
+"""Characters of a service's error message: enough to understand it, but not a page of HTML."""
 _PASSING = {408, 409, 425, 429}
-"""What may be gone at the next attempt, beside every 5xx."""
+"""Status codes to retry, in addition to every 5xx."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class ChatModel:
         raise AssertionError("a refusal raises")
 
     async def _read(self, response: httpx.Response) -> bytes:
-        """All of it, unless it is too long. Errors: ModelFailed."""
+        """The whole body. Errors: ModelFailed when it is too long."""
         content = bytearray()
         async for chunk in response.aiter_bytes():
             content += chunk
@@ -172,9 +172,9 @@ class ChatModel:
         return bytes(content)
 
     def _refuse(self, response: httpx.Response, content: bytes) -> None:
-        """Errors: _TryAgain if it may pass; ModelFailed if not, or only after too long."""
+        """Errors: _TryAgain if a retry may succeed; ModelFailed if not, or only after too long."""
         status = response.status_code
-        reason = _told(content) or response.reason_phrase
+        reason = _error_message(content) or response.reason_phrase
         pause_s = _asked_pause_s(response.headers.get("retry-after", ""))
         passing = status in _PASSING or status >= 500
         if not passing or pause_s * 1000 > self._limits.model_pause_ms_max:
@@ -209,7 +209,8 @@ class ChatModel:
 
 @dataclass(eq=False)
 class _TryAgain(Exception):
-    """An attempt failed in a way that may pass; `pause_s` is what the service asked for."""
+    """An attempt failed, and a retry may succeed; `pause_s` is the pause that the service
+    requested."""
 
     reason: str
     status: int | None = None
@@ -217,7 +218,7 @@ class _TryAgain(Exception):
 
 
 class _Pause(wait_random_exponential):
-    """Random and growing, so that agents that failed together do not come back together."""
+    """Random and growing, so that agents that failed together do not retry together."""
 
     def __init__(self, first_s: float, longest_ms: Milliseconds) -> None:
         super().__init__(multiplier=first_s, max=longest_ms / 1000)
@@ -230,7 +231,7 @@ class _Pause(wait_random_exponential):
 
 
 def _asked_pause_s(header: str) -> float:
-    """What `Retry-After` asks for, in either of its forms; 0 if it asks for nothing."""
+    """The seconds in `Retry-After`, in either of its forms; 0 without one."""
     try:
         return max(0.0, float(header))
     except ValueError:
@@ -243,7 +244,7 @@ def _asked_pause_s(header: str) -> float:
     return max(0.0, (at - datetime.now(UTC)).total_seconds())
 
 
-def _told(content: bytes) -> str:
+def _error_message(content: bytes) -> str:
     """The service's own error message."""
     try:
         found = json.loads(content)["error"]
@@ -256,9 +257,9 @@ def _told(content: bytes) -> str:
 def model_from_environment(environment: Mapping[str, str] | None = None) -> ChatModel | None:
     """The model that BB_MODEL names, at OPENAI_BASE_URL with OPENAI_API_KEY; None without BB_MODEL.
 
-    BB_MODEL_PRICES (`2.5,10`: USD per million tokens, prompt and completion) lets costs be told.
-    A service without a key (Ollama, llama.cpp) needs none.
-    Errors: InvalidRequest, naming the variable, when one of them cannot be meant.
+    BB_MODEL_PRICES (`2.5,10`: USD per million tokens, prompt and completion) lets costs be
+    computed. A service without a key (Ollama, llama.cpp) needs none. Errors: InvalidRequest, naming
+    the variable, when one of them is invalid.
     """
     found = os.environ if environment is None else environment
     model = found.get("BB_MODEL", "")

@@ -45,19 +45,19 @@ async def _live(order: Order) -> int:
 
 
 def _tell(pipe: int, life: Supervisor) -> None:
-    """Tell the starter what the agent waits for; one that is gone need not know."""
+    """Report to the parent process what the agent waits for; ignored if the parent is gone."""
     with suppress(OSError):
         os.write(pipe, rest_line(life.rest))
 
 
 class _Starter(asyncio.Protocol):
-    """The pipe that only the starter holds: nothing comes through it but its end."""
+    """The pipe that only the parent holds: the only event on it is its end."""
 
     def __init__(self, gone: Callable[[], None]) -> None:
         self._gone = gone
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The starter is gone."""
+        """The parent is gone."""
         self._gone()
 
 

@@ -6,7 +6,7 @@ restored, branched, archived and pruned as everything else, on every engine and 
 Invariants
 - equal values have equal parts, so the archive stores them once.
 - the last part is committed last: if it is there, all of them are.
-- what is joined is what was cut, to the bit; anything else is Corrupt.
+- A joined value is bit for bit the one that was cut; anything else is Corrupt.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ from blackboard.units import Key, Prefix
 from blackboard.wire.codec import decode_value, encode_value
 
 PARTS_PER_COMMIT = 4
-"""Half of COMMIT_BYTES_MAX: others wait while it is carried out."""
+"""Half of COMMIT_BYTES_MAX, because other commits wait meanwhile."""
 
 _PART_SEGMENTS = 5
-"""Of `private/<agent>/~kept/<digest>/<number>`."""
+"""Segments of `private/<agent>/~kept/<digest>/<number>`."""
 
 
 def digest_of(encoded: bytes) -> str:
@@ -99,7 +99,7 @@ def is_part(segments: Sequence[str]) -> bool:
 
 @dataclass(slots=True)
 class Keeping:
-    """What one run of a step keeps of large values, and what it drops: by digest."""
+    """The large values that one run of a step keeps and drops, by digest."""
 
     kept: dict[str, bytes] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
@@ -115,5 +115,6 @@ class Keeping:
         self.dropped.add(digest)
 
     def removed(self, ahead: Iterable[str]) -> list[str]:
-        """What goes when the step commits; runs that were not committed have put `ahead` there."""
+        """The digests to remove when the step commits, among them values that uncommitted runs put
+        `ahead`."""
         return sorted(self.dropped.union(ahead) - self.kept.keys())

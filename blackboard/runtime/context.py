@@ -9,7 +9,7 @@
 Invariants
 - what a step writes, sends and changes in `ctx.state` takes effect in one commit after it returned,
   or not at all.
-- a step that has to wait ends there, with a Suspended (a BaseException), and runs again from its
+- A step that has to wait ends with a Suspended (a BaseException), and runs again from its
   beginning; its earlier calls are answered from the journal.
 """
 
@@ -53,8 +53,9 @@ Arguments = TypeVarTuple("Arguments")
 
 @dataclass(frozen=True, slots=True)
 class InboxMessage:
-    """A message that was in the inbox; `sender` is who sent it, as the board saw it, and `account`
-    whose token that was: a name can be narrowed from any account, an account is given out."""
+    """A message from the inbox. The board recorded the name of its `sender` and the `account` of
+    the sender's token. Trust the account: names can be chosen when a token is narrowed, accounts
+    are assigned by the service."""
 
     key: Key
     sender: str
@@ -64,7 +65,8 @@ class InboxMessage:
 
 
 class Reference(BaseModel):
-    """Stands for a large value that is kept beside the state: its digest, size, and a summary."""
+    """Refers to a large value that is stored beside the state, by its digest, size, and a
+    summary."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,7 +76,8 @@ class Reference(BaseModel):
 
 
 class Suspended(BaseException):
-    """The step cannot go on now. Not an Exception: no `except Exception` of an agent stops it."""
+    """The step cannot continue now. It is not an Exception, so that no `except Exception` of an
+    agent catches it."""
 
     def __init__(
         self,
@@ -92,9 +95,9 @@ class Suspended(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """Which run of which step this is: `number` of the step from 1, `attempt` from 1.
+    """The present run of a step: `number` of the step from 1, `attempt` from 1.
 
-    `refused` is why the run before was not accepted: a Conflict says which key changed, and its
+    `refused` is why the previous run was not accepted: a Conflict says which key changed, and its
     value now.
     """
 
@@ -115,7 +118,7 @@ class Context(Generic[S]):
         self.outcome: str | None = None
         """The argument of `done`."""
         self.keeping = large.Keeping()
-        """The values that `keep` and `drop` were called for, in parts."""
+        """The large values of `keep` and `drop`, in parts."""
         self._step = step
         self._journal = journal
         self._port = port
@@ -123,7 +126,7 @@ class Context(Generic[S]):
 
     @property
     def agent(self) -> str:
-        """Who takes the step."""
+        """The agent that takes the step."""
         return self._port.agent
 
     @property
@@ -151,7 +154,7 @@ class Context(Generic[S]):
         return await self._step.list(pattern)
 
     async def peek(self, key: Key, default: Any = None) -> Any:
-        """The value at `key` as it is now, not tracked: whatever becomes of it, the step holds."""
+        """The value at `key` as it is now, not tracked: the step is valid even if it changes."""
         entry = await self._port.entry(key)
         return default if entry is None else entry.value
 
@@ -170,8 +173,8 @@ class Context(Generic[S]):
     async def inbox(self, limit: int = INBOX_TAKE_MAX) -> tuple[InboxMessage, ...]:
         """Take the oldest messages, at most `limit` (up to INBOX_TAKE_MAX), perhaps none.
 
-        They are removed when the step commits, so that each is worked on by one step. Called
-        again, it gives those that follow.
+        They are removed when the step commits, so that each is processed by one step. A further
+        call returns the next ones.
         """
         page = await self._port.list(
             f"inbox/{self.agent}/messages/*", after=self._taken, limit=min(limit, INBOX_TAKE_MAX)
@@ -223,7 +226,7 @@ class Context(Generic[S]):
         self._step.note = text
 
     def done(self, outcome: str = "done") -> None:
-        """This is the agent's last step; `outcome` is kept, and says how it went."""
+        """Make this the agent's last step; `outcome` is recorded."""
         self.outcome = outcome
 
     def keep(self, value: Any, summary: str = "") -> Reference:
@@ -307,10 +310,10 @@ class Context(Generic[S]):
         """Call `function`, once: its result is recorded before the step continues.
 
         Arguments are passed on by place and by name, so that a model's tool call is carried out by
-        `await ctx.tool(search, **call.parsed())`; only `terms` is kept back.
-        The function returns JSON types, bytes, or what its annotation describes to pydantic. One
-        that is not async runs in a thread. One with a keyword-only parameter `idempotency_key` gets
-        it: the same text for the same call after a crash, to be handed to the service that acts.
+        `await ctx.tool(search, **call.parsed())`; only `terms` is kept back. The function returns
+        JSON types, bytes, or what its annotation describes to pydantic. One that is not async runs
+        in a thread. One with a keyword-only parameter `idempotency_key` gets it: the same text for
+        the same call after a crash, to be passed to the called service.
 
         Errors: CallFailed when it raised (as often as `terms` let it), also when that is known from
         the journal. CallInterrupted, LimitExceeded: see Terms. Cancellation: as of `Journal.call`.
@@ -383,9 +386,9 @@ class Context(Generic[S]):
     async def _wait_on(
         self, call: Call, place: CallPlace, pattern: str, timeout_ms: Milliseconds | None
     ) -> None:
-        """Set the timer, or wait on while it runs; return when it is over.
+        """Set the timer, or continue to wait while it runs; return when it is over.
 
-        It is an entry with a time to live, so that no clock but the engine's is asked.
+        It is an entry with a time to live, so that only the engine's clock is used.
         """
         timer = self._journal.key_of(place.slot, TIMER)
         if place.record is None:
@@ -408,13 +411,13 @@ class Context(Generic[S]):
     ) -> Decision:
         """Ask people, and wait for as long as it takes: the decision, true if it was approved.
 
-        `facts` are keys whose values are shown, and kept: if one has another value when the answer
-        is accepted, the agent asks again. Act on `decision.facts`, which were approved, and do not
-        read them again. With `approvers`, only those count. An agent cannot answer itself.
+        `facts` are keys whose values are in the request: if one has another value when the answer
+        is accepted, the request is made again. Act on `decision.facts`, which were approved, and do
+        not read them again. With `approvers`, only their answers count. An agent cannot answer
+        itself.
 
-        An accepted decision is in the journal and holds for the rest of the step.
-        Errors: Conflict when a fact changes while the answer is accepted: the step runs again, and
-        asks again.
+        An accepted decision is in the journal and holds for the rest of the step. Errors: Conflict
+        when a fact changes while the answer is accepted: the step runs again, with a new request.
         """
         keys = tuple(dict.fromkeys(facts))
         plain = json.loads(canonical([question, details, list(keys), list(approvers)]))
@@ -449,7 +452,7 @@ class Context(Generic[S]):
     async def _take_in(
         self, call: Call, place: CallPlace, case: Case, decision: Decision
     ) -> Decision:
-        """Record the answer, if all that bears on it is as it was read."""
+        """Record the answer, if request, answer and facts have not changed."""
         update = {"outcome": "done", "result": decision.plain()}
         record = self._journal.begin(place, call).model_copy(update=update)
         await self._journal.write(place.slot, record, conditions=case.as_found())

@@ -4,21 +4,20 @@ The result of a call is recorded in a small commit, `private/<agent>/~journal/<s
 the step runs from its beginning, and its earlier calls are answered from the journal.
 
 Invariants
-- a call is answered with a result only if its name, arguments and version are those of the call
-  that gave it: a step that takes another way gets no wrong answer, whatever the order of its calls.
-- a record is written only while the agent's state is the one that the step began with: what a
-  process that was overtaken knows reaches nobody.
-- the commit of the step removes all of them: the journal of an agent is that of one step.
+- A call is answered with a recorded result only if name, arguments and version are the same. So a
+  step that takes another path gets no wrong answer, whatever the order of its calls.
+- A record is written only while the agent's state is the one that the step began with. So the
+  results of a process that was overtaken are never used.
+- The commit of the step removes all records: the journal belongs to one step.
 
 Sources: the step outputs of DBOS and Restate's journal; idempotency keys as in Stripe's interface.
 
-The points of a step that are reported to an observer: for telemetry, and for tests that kill there.
+`StepPoint`s are reported to an observer: for telemetry, and for tests that crash a process there.
 
-Results of calls that the whole team may have, instead of making the call itself.
-
-A shared result is stored at `public/~cache/<digest of the call>` until its time to live has passed;
-a large one in parts below that. Anybody who may write in public may write here, so sharing results
-means trusting the team. An invalid or incomplete result is ignored.
+A team can share the results of calls. A shared result is stored at `public/~cache/<digest of the
+call>` until its time to live has passed; a large one in parts below that. Every agent that may
+write in public may write here, so sharing results means trusting the team. An invalid or incomplete
+result is ignored.
 """
 
 import asyncio
@@ -63,40 +62,40 @@ from blackboard.runtime.calls import (
     canonical,
     reason_of,
 )
-from blackboard.runtime.state import journal_prefix, told
+from blackboard.runtime.state import error_line, journal_prefix
 from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import decode_value, encode_large, encode_value
 
 CACHE: Final = "public/~cache"
 _INLINE_BYTES_MAX: Final = VALUE_BYTES_MAX - 4_096
-"""For a result: the record around it must fit into the value as well."""
+"""Bytes of a result: the record around it must fit into the value as well."""
 
 
 def answer(digest: str, name: str, encoded: bytes, ttl_ms: Milliseconds) -> list[Put]:
-    """What shares the encoded result of the call `name` with that digest; the last one shows it.
+    """The operations that share the encoded result of the call `name` with that digest.
 
-    Nobody finds the parts before that, so it is to be committed last.
+    The last one makes it visible, so it must be committed last.
     """
     key = f"{CACHE}/{digest}"
     if len(encoded) <= _INLINE_BYTES_MAX:
-        told: dict[str, Any] = {"name": name, "result": decode_value(encoded)}
-        return [Put(key, encode_value(told), ttl_ms)]
+        shared: dict[str, Any] = {"name": name, "result": decode_value(encoded)}
+        return [Put(key, encode_value(shared), ttl_ms)]
     found = large.digest_of(encoded)
-    told = {"name": name, "result_digest": found, "result_bytes": len(encoded)}
+    shared = {"name": name, "result_digest": found, "result_bytes": len(encoded)}
     parts = [Put(part.key, part.value, ttl_ms) for part in large.cut(f"{key}/{found}", encoded)]
-    return [*parts, Put(key, encode_value(told), ttl_ms)]
+    return [*parts, Put(key, encode_value(shared), ttl_ms)]
 
 
 async def find(port: BoardPort, digest: str) -> bytes | None:
-    """The encoded result that somebody shared for the call with that digest, None if nobody did."""
+    """The shared encoded result for the call with that digest; None if there is none."""
     key = f"{CACHE}/{digest}"
     entry = await port.entry(key)
-    told = None if entry is None else entry.value
-    if not isinstance(told, dict):
+    shared = None if entry is None else entry.value
+    if not isinstance(shared, dict):
         return None
-    if "result" in told:
-        return encode_value(told["result"])
-    found, size = told.get("result_digest"), told.get("result_bytes")
+    if "result" in shared:
+        return encode_value(shared["result"])
+    found, size = shared.get("result_digest"), shared.get("result_bytes")
     if type(found) is not str or type(size) is not int or not 0 < size <= LARGE_BYTES_MAX:
         return None
     parts = []
@@ -112,7 +111,7 @@ async def find(port: BoardPort, digest: str) -> bytes | None:
 
 
 class StepPoint(StrEnum):
-    """Where a step is. Each of the ...ING points is followed by a commit, unless there is none."""
+    """Points in a step. Each ...ING point is followed by a commit, if there is one to make."""
 
     HYDRATED = "hydrated"
     STEP_BEGUN = "step begun"
@@ -129,7 +128,8 @@ class StepPoint(StrEnum):
 Observer = Callable[[StepPoint, str], None]
 """Called with a point and what it is about: the name of a call, the number of a step.
 
-It is called in the middle of things: it returns at once, and does not raise."""
+It is called in the middle of a step: it must return at once, and must not raise.
+"""
 
 
 def unobserved(point: StepPoint, about: str) -> None:
@@ -156,7 +156,7 @@ class StoredJournal:
     ahead: set[str] = field(default_factory=set)
 
     def add(self, entry: Entry | Change, prefix: str) -> None:
-        """Take in an entry below `prefix`. Errors: Corrupt."""
+        """Add an entry below `prefix`. Errors: Corrupt."""
         slot, _, part = entry.key[len(prefix) + 1 :].partition("/")
         if slot == AHEAD:
             self.ahead.add(part)
@@ -170,7 +170,7 @@ class StoredJournal:
             try:
                 self.records[slot] = CallRecord.model_validate(entry.value)
             except ValidationError as error:
-                raise Corrupt(what=entry.key, reason=told(error)) from error
+                raise Corrupt(what=entry.key, reason=error_line(error)) from error
 
     def result_of(self, slot: str) -> Any:
         """The result of the record in `slot`. Errors: Corrupt, if it is missing."""
@@ -199,7 +199,7 @@ async def load(port: BoardPort) -> StoredJournal:
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """The place of a call in its step, and what is recorded there."""
+    """The place of a call in its step, and the record there."""
 
     number: int
     slot: str
@@ -208,14 +208,14 @@ class CallPlace:
 
 @dataclass(frozen=True, slots=True)
 class JournalOrigin:
-    """Whose journal: the step about to be committed is number `step`, from `guard`'s revision."""
+    """The step that the journal belongs to: its number will be `step`, from `guard`'s revision."""
 
     step: int
     guard: KeyAt
     strict: bool = False
-    """Whether a call that is not recorded is an error: in a replay."""
+    """Whether a call without a record is an error, as in a replay."""
     refused: bool = False
-    """Whether the run before was refused: what it read has changed, another way is expected."""
+    """Whether the previous run was refused: its reads have changed, so another path is expected."""
 
 
 class Journal:
@@ -225,7 +225,7 @@ class Journal:
         self, port: BoardPort, origin: JournalOrigin, kept: StoredJournal, observe: Observer
     ) -> None:
         self.diverged: Diverged | None = None
-        """The first call that is another one than the one recorded in its place."""
+        """The first call that differs from the one recorded in its place."""
         self._port = port
         self._origin = origin
         self._kept = kept
@@ -245,7 +245,7 @@ class Journal:
 
     @property
     def ahead(self) -> Set[str]:
-        """Digests of large values that were put where they will be kept, also by earlier runs."""
+        """Digests of large values that were stored ahead of the commit, also by earlier runs."""
         return self._kept.ahead
 
     @property
@@ -255,7 +255,7 @@ class Journal:
         return tuple(sorted(found, key=lambda record: record.number))
 
     def key_of(self, slot: str, part: str = "") -> Key:
-        """Where the record of `slot` is kept, or a part of it."""
+        """The key of the record of `slot`, or of a part of it."""
         return "/".join(filter(None, (journal_prefix(self._port.agent), slot, part)))
 
     def timer_runs(self, slot: str) -> bool:
@@ -277,25 +277,25 @@ class Journal:
         return CallPlace(number, slot, record)
 
     def _compare(self, number: int, slot: str, call: Call) -> None:
-        """Notice that another call was made here before, as the `number`-th of the step."""
+        """Detect that another call was the `number`-th one of the step before."""
         was = self._slots.get(number)
         record = self._kept.records[was] if was else None
-        expected = _shown(record.name, record.arguments) if record else "no call"
+        expected = _described(record.name, record.arguments) if record else "no call"
         if was in (None, slot) and not self._origin.strict:
             return
-        found = _shown(call.name, call.arguments)
+        found = _described(call.name, call.arguments)
         diverged = Diverged(self._port.agent, number, expected, found)
         if self._origin.strict:
             raise diverged
         if self.diverged is None:
             self.diverged = diverged
             level = logging.INFO if self._origin.refused else logging.WARNING
-            log.log(level, "the step runs again and takes another way: %s", diverged)
+            log.log(level, "the step runs again and takes another path: %s", diverged)
 
     # --- calls ------------------------------------------------------------------------------------
 
     async def call(self, call: Call, work: Work, terms: CallOptions) -> Any:
-        """The result of `call`: from the journal, from the team, or by making it, and recorded.
+        """The result of `call`: from the journal, from the team, or by making and recording it.
 
         Errors: CallFailed, CallInterrupted, LimitExceeded. Conflict when another process took a
         step as this agent. Cancellation: nothing is recorded; the call may have been made.
@@ -334,8 +334,8 @@ class Journal:
         )
 
     async def _kept_by_restore(self, slot: str) -> bytes | None:
-        """The encoded result that this call had in a future that was abandoned, if that restore
-        kept calls: it was paid for once."""
+        """The encoded result of this call in the revisions that a restore abandoned, if it kept
+        calls."""
         found = await self._port.kept_call(self.key_of(slot), self._origin.step)
         if not found:
             return None
@@ -345,7 +345,7 @@ class Journal:
         return encode_large(kept.result_of(slot))
 
     async def _make(self, slot: str, record: CallRecord, work: Work, terms: CallOptions) -> Any:
-        """Attempts, until one succeeds or there are no more."""
+        """Make attempts until one succeeds or none are left."""
         key = self.idempotency_key(slot)
         if terms.at_most_once and record.begun > len(record.failures):
             raise CallInterrupted(record.name, key)
@@ -394,7 +394,8 @@ class Journal:
         share_ms: Milliseconds | None = None,
         is_shared: bool = False,
     ) -> Any:
-        """Record the result, and share it if that is wanted; returns it as it will be read."""
+        """Record the result, and share it if requested; returns it in the form in which it will be
+        read."""
         value = decode_value(encoded)
         apart = len(encoded) > CALL_INLINE_BYTES
         done = {
@@ -432,7 +433,7 @@ class Journal:
         return last
 
     async def _put_before(self, batches: Sequence[Sequence[Put]], name: str) -> None:
-        """Put the parts that are too much for one commit, ahead of the commit that refers to
+        """Put the parts that do not fit into one commit, ahead of the commit that refers to
         them."""
         for ops in batches:
             await self._port.commit(
@@ -442,9 +443,9 @@ class Journal:
             )
 
     async def put_ahead(self, kept: Mapping[str, bytes]) -> None:
-        """Put large values where they will be kept, ahead of the step's commit, by digest.
+        """Store large values, by digest, ahead of the step's commit.
 
-        That is noted in the journal first: should the step end otherwise, its commit removes them.
+        The journal lists them first: if the step no longer needs them, its commit removes them.
         """
         for digest, encoded in kept.items():
             prefix = f"{large.kept_prefix(self._port.agent)}/{digest}"
@@ -478,9 +479,10 @@ class Journal:
         return receipt
 
     def idempotency_key(self, slot: str) -> str:
-        """The same for every attempt at one call, in every process; another one for every other.
+        """The idempotency key of a call: the same for every attempt in every process, and different
+        for every other call.
 
-        It differs between boards, agents and steps: on a branch it is another one; after a restore,
+        It depends on the board, the agent and the step. So on a branch it differs; after a restore,
         the same call in the same step has the same key.
         """
         text = canonical([self._port.name, self._port.agent, self._origin.step, slot])
@@ -500,12 +502,13 @@ class Journal:
                 self._at_rest.set()
 
     async def settle(self) -> None:
-        """Wait until no call is under way: what was begun beside a failure is recorded, too."""
+        """Wait for all calls in flight, so that calls concurrent with a failed one are recorded,
+        too."""
         if self._under_way:
             await self._at_rest.wait()
 
     async def forget_failures(self) -> None:
-        """The step failed: what failed in it may be tried again. Results are kept."""
+        """The step failed: forget its failed calls, so that they can be retried. Results stay."""
         failed = [slot for slot, record in self.records.items() if record.outcome == "failed"]
         if failed:
             ops = [Delete(self.key_of(slot)) for slot in failed]
@@ -514,13 +517,13 @@ class Journal:
                 del self._kept.records[slot]
 
 
-def _shown(name: str, arguments: Any) -> str:
+def _described(name: str, arguments: Any) -> str:
     """A call as one short text."""
     return f"{name} {canonical(arguments)}"[:_NAME_CHARACTERS_MAX]
 
 
 def _may_pass(error: Exception, retry: Retry) -> bool:
-    """Whether another attempt can end otherwise: what cannot be kept, never can."""
+    """Whether a retry can succeed; it cannot if the result cannot be stored."""
     return isinstance(error, retry.on) and not isinstance(error, InvalidRequest | LimitExceeded)
 
 

@@ -7,14 +7,14 @@
     reply = await model.complete(Prompt(messages=window.messages))
 
 Below `private/<agent>/~transcript/<name>/`: `turns/<index>` are appended; a janitor moves the
-oldest into `pages/<first index>`, as they are, and writes what they say into `summary`; `count`,
-`tokens` and `bytes` keep account.
+oldest, unchanged, into `pages/<first index>`, and adds their content to `summary`; `count`,
+`tokens` and `bytes` are totals.
 
 Invariants
-- a turn is never changed. It stands below `turns` or in one page, and one commit moves it; so a
-  reader that looks at the turns first, and then at the pages (or the summary), misses none.
+- A turn is never changed. It is below `turns` or in one page, and one commit moves it. So a reader
+  that reads the turns first, and then the pages (or the summary), misses none.
 - an index never names two turns, not even after a restore.
-- what a process keeps to search in is made of the board alone, and notices a restore.
+- The search index of a process is built from the board alone, and is rebuilt after a restore.
 """
 
 import re
@@ -50,7 +50,7 @@ _BYTES_PER_TOKEN: Final = 4
 
 
 class StepWriter(Protocol):
-    """A step, or what a step is given: what is asked of it happens in its commit."""
+    """A step, or its context: the operations happen in its commit."""
 
     def append(self, prefix: Prefix, value: Any) -> None:
         """Add `value` as the next item below `prefix`."""
@@ -113,7 +113,7 @@ class Turn(_Kept):
 
 
 class Summary(_Kept):
-    """What all archived turns say, in short: `archived` of them, the last one with index `last`."""
+    """The summary of all archived turns: `archived` of them, the last one with index `last`."""
 
     text: str = ""
     last: int = -1
@@ -140,7 +140,7 @@ class _MovedTurns:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What goes into a prompt: the summary of what is archived, and the newest turns."""
+    """The content for a prompt: the summary of the archived turns, and the newest turns."""
 
     summary: str
     turns: tuple[Turn, ...]
@@ -154,13 +154,13 @@ class Window:
     def messages(self) -> tuple[ChatMessage, ...]:
         """As the beginning of a prompt."""
         said = [ChatMessage(role=turn.role, content=turn.text) for turn in self.turns]
-        told = f"What was said before, in short:\n{self.summary}"
-        return (*([ChatMessage(role="system", content=told)] if self.summary else []), *said)
+        summary = f"Summary of the earlier conversation:\n{self.summary}"
+        return (*([ChatMessage(role="system", content=summary)] if self.summary else []), *said)
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSize:
-    """How much there is: turns in all, those of them that are archived, tokens and bytes of all."""
+    """The size of a transcript: all turns, archived turns, tokens and bytes of all turns."""
 
     turns: int
     archived: int
@@ -178,10 +178,9 @@ def tokens_of(text: str) -> int:
 
 
 class Transcript:
-    """The conversation `name` of `agent`. It keeps nothing: everything is on the board.
+    """The conversation `name` of `agent`. The object has no state: everything is on the board.
 
-    `count_tokens` is how texts are measured; give the tokenizer of your model if windows must be
-    exact.
+    `count_tokens` measures texts; give the tokenizer of your model if windows must be exact.
     """
 
     def __init__(
@@ -208,11 +207,11 @@ class Transcript:
     async def archive(
         self, board: TranscriptBoard, summarise: Summarise, *, every: int = 64, keep: int = 64
     ) -> Summary | None:
-        """Move the oldest `every` turns into a page, once that leaves `keep` of them behind.
+        """Move the oldest `every` turns into a page, as soon as `keep` turns remain.
 
-        Returns the new summary; None when there is nothing to do yet, or another janitor was
-        faster. A page holds fewer turns when they are long (TRANSCRIPT_PAGE_BYTES_MAX).
-        Errors: whatever `summarise` raises, and nothing is moved.
+        Returns the new summary; None when there is nothing to do, or another janitor was faster. A
+        page holds fewer turns when they are long (TRANSCRIPT_PAGE_BYTES_MAX). Errors: whatever
+        `summarise` raises, and nothing is moved.
         """
         oldest = await _entries(board, f"{self.prefix}/turns/*", None, enough=every + keep)
         entry = await board.entry(self._key("summary"))
@@ -288,7 +287,7 @@ class Transcript:
     async def window(
         self, board: TranscriptBoard, *, turns_max: int = 64, tokens_max: int | None = None
     ) -> Window:
-        """The newest turns, and the summary of what is archived.
+        """The newest turns, and the summary of the archived ones.
 
         At most `turns_max` (1..WINDOW_TURNS_MAX), and as many of those as have `tokens_max` tokens
         with the summary; the newest turn is always there.
@@ -308,7 +307,7 @@ class Transcript:
         return Window(summary, tuple(turns))
 
     async def account(self, board: TranscriptBoard) -> TranscriptSize:
-        """How much there is."""
+        """The size of the transcript."""
         keys = [self._key(part) for part in ("count", "tokens", "bytes", "summary")]
         found = await board.entries(keys)
         count, tokens, size = (_count(found.get(key)) for key in keys[:3])
@@ -322,7 +321,7 @@ class Transcript:
         return [_turn(entry) for entry in await _entries(board, f"{prefix}/*", after)]
 
     async def pages(self, board: TranscriptBoard, after: Key | None = None) -> Sequence[Entry]:
-        """The pages of archived turns behind the one with key `after`."""
+        """The pages of archived turns after the one with key `after`."""
         return await _entries(board, f"{self.prefix}/pages/*", after)
 
     def _key(self, part: str) -> Key:
@@ -332,7 +331,7 @@ class Transcript:
 async def _entries(
     board: TranscriptBoard, pattern: str, after: Key | None, *, enough: int | None = None
 ) -> list[Entry]:
-    """All that match behind `after`; or the first ones, as soon as there are `enough`."""
+    """All that match after `after`; or the first ones, as soon as there are `enough`."""
     found: list[Entry] = []
     while True:
         limit = LIST_ENTRIES_MAX if enough is None else min(enough - len(found), LIST_ENTRIES_MAX)
@@ -366,7 +365,7 @@ def _count(entry: Entry | None) -> int:
 
 
 def _read(kind: type[K], entry: Entry) -> K:
-    """What an entry holds. Errors: Corrupt when it is no such thing."""
+    """Parse an entry. Errors: Corrupt when it is malformed."""
     try:
         return kind.model_validate(entry.value)
     except ValidationError as error:

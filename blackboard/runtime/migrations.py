@@ -1,10 +1,10 @@
-"""Before a deploy: can the new code take in every state that is stored on a board?
+"""Checks before a deployment that the new code can read every stored state of a board.
 
 `blackboard migrate MODULE --check` uses it; without `--check` it also rewrites the states.
 
 Invariants
-- a state that cannot be migrated, or fits no class of the module, is left as it is, and reported.
-- a state is written only if nobody took a step as its agent since it was read.
+- A state that cannot be migrated, or fits no class of the module, is not changed, and reported.
+- A state is written only if its agent took no step since it was read.
 """
 
 import inspect
@@ -28,7 +28,7 @@ a step at the same time; run it again."""
 
 @dataclass(frozen=True, slots=True)
 class MigrationFinding:
-    """What becomes of the state of one agent; `reason` says why it fails."""
+    """The result for the state of one agent; `reason` says why it fails."""
 
     agent: str
     kind: str
@@ -39,7 +39,7 @@ class MigrationFinding:
 
     @property
     def good(self) -> bool:
-        """Whether nothing speaks against the deploy."""
+        """Whether the finding permits the deployment."""
         return self.verdict in ("current", "migrates", "migrated", "unknown")
 
 
@@ -63,9 +63,9 @@ def kinds_in(module: ModuleType) -> Mapping[str, type[Agent[Any]]]:
 async def migrate(
     board: Board, kinds: Mapping[str, type[Agent[Any]]], *, write: bool
 ) -> Sequence[MigrationFinding]:
-    """Try every readable stored state on `kinds`, by agent; with `write`, rewrite it.
+    """Check every readable stored state against `kinds`, by agent; with `write`, rewrite it.
 
-    An operator sees all of them, an agent its own.
+    An operator can read all of them, an agent only its own.
     """
     return [
         await _migrate(board, entry, kinds, write=write)

@@ -1,4 +1,4 @@
-"""Models: what an agent asks, what it is answered, and a scripted one for tests.
+"""Models: prompts, replies, and a scripted model for tests.
 
     reply = await model.complete(Prompt.of("How much?", temperature=0.0, seed=7))
     print(reply.text, reply.version, reply.usage.tokens)
@@ -6,8 +6,8 @@
 `ChatModel` (runtime/chat.py) asks a service; `ScriptedModel` answers from a function, without a
 network and without a key.
 
-Invariant: a reply says which model, in which version, with which temperature and seed, at which
-cost: all that is needed to say later how it came about.
+Invariant: a reply records the model, its version, temperature and seed, and the cost, so that its
+origin can be traced later.
 """
 
 import json
@@ -24,12 +24,12 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class Plain(BaseModel):
-    """Plain data: frozen, and read leniently, for services add fields of their own."""
+    """Plain data: frozen, and read leniently, because services add fields of their own."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-# --- what is asked --------------------------------------------------------------------------------
+# --- prompts --------------------------------------------------------------------------------------
 
 
 class ToolCall(Plain):
@@ -93,7 +93,7 @@ class Prompt(Plain):
         )
 
 
-# --- what is answered -----------------------------------------------------------------------------
+# --- replies --------------------------------------------------------------------------------------
 
 
 class ModelUsage(Plain):
@@ -112,8 +112,8 @@ class ModelUsage(Plain):
 class Reply(Plain):
     """A model's answer and where it came from.
 
-    `model` is what was asked for; `version` what the service says answered; `finish` why it stopped
-    ("stop", "length", "tool_calls"); `attempts` how often it was asked.
+    `model` is the requested model, `version` the one that answered according to the service;
+    `finish` says why it stopped ("stop", "length", "tool_calls"); `attempts` counts the requests.
     `model_dump(mode="json")` is plain data, and `Reply.model_validate` reads it again.
     """
 
@@ -129,16 +129,16 @@ class Reply(Plain):
 
     @property
     def message(self) -> ChatMessage:
-        """The answer as a turn of the conversation that goes on."""
+        """The answer as a turn of the conversation."""
         return ChatMessage(role="assistant", content=self.text, tool_calls=self.tool_calls)
 
 
 class Model(Protocol):
-    """Whatever answers a prompt."""
+    """A model, which answers prompts."""
 
     @property
     def name(self) -> str:
-        """Under which name its calls are recorded."""
+        """The name under which its calls are recorded."""
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Answer `prompt`.
@@ -182,8 +182,8 @@ Said = str | ToolCall | Sequence[ToolCall]
 class ScriptedModel:
     """A model that answers from a function of the prompt, or from a list, in its order.
 
-    A function is the better choice for whatever is to survive a crash: it has no position to lose.
-    Tokens are counted as words, so that accounts and costs can be tested.
+    Prefer a function for tests with crashes: it has no position to lose. Tokens are counted as
+    words, so that accounts and costs can be tested.
     """
 
     def __init__(

@@ -1,17 +1,18 @@
-"""Lives in processes of their own: what one agent does to its process, no other one feels.
+"""Runs agents in separate processes, so that a crash of one does not affect the others.
 
     place = Place(url, token)
     await run_team(board, agents, make_life=in_processes(board, place))
 
-The process (`runtime/child.py`) looks after its agent as `Life` does: errors of a step do not end
-it. This end notices when the process itself dies, and starts it again.
+The process (`runtime/child.py`) supervises its agent with a `Supervisor`: errors of a step do not
+end it. This side detects the death of the process and restarts it.
 
 Invariants
 - a process that dies is restarted after a growing pause; AGENT_CRASHES_MAX deaths without a step in
   between are a crash loop, which is recorded on the board.
-- a process whose parent is gone ends on its own: it reads from a pipe that only the parent holds.
-- what an agent waits for while it rests comes through a pipe that only its process holds.
-- a token is in the environment of the process and never among its arguments, which all may see.
+- A process whose parent is gone ends by itself: it reads from a pipe that only the parent holds.
+- A process reports what its resting agent waits for through a pipe that only it holds.
+- A token is passed in the environment of the process, and never in its arguments, which all users
+  can see.
 """
 
 import asyncio
@@ -49,18 +50,18 @@ _PIPE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class BoardAddress:
-    """Where a process finds the board. `token`: an operator's, or a function of the agent."""
+    """The address of the board. `token`: an operator's, or a function of the agent."""
 
     url: str
     token: str | Callable[[str], str]
 
     def token_of(self, agent: str) -> str:
-        """With what `agent` connects."""
+        """The token of `agent`."""
         return self.token if isinstance(self.token, str) else self.token(agent)
 
 
 class Order(BaseModel):
-    """The only argument of a process: what to run."""
+    """The only argument of a process: the agent to run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -79,7 +80,7 @@ def rest_line(rest: Rest | None) -> bytes:
 
 
 class _Lines:
-    """Takes the lines of `rest_line` in, however they are cut."""
+    """Reassembles the lines of `rest_line` from chunks."""
 
     def __init__(self, agent: str, on_rest: Callable[[Rest | None], None]) -> None:
         self._agent = agent
@@ -121,7 +122,7 @@ def target_of(kind: type[Agent[Any]]) -> str:
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         module = spec.name if spec else ""
     if not module or "<" in kind.__qualname__:
-        reason = f"{kind.__qualname__} stands in no module that a process could import"
+        reason = f"{kind.__qualname__} is in no module that a process can import"
         raise InvalidRequest(field="agents", reason=reason)
     return f"{module}:{kind.__qualname__}"
 
@@ -131,7 +132,8 @@ def in_processes(
 ) -> MakeSupervisor:
     """For `run_team`: runs each agent in a separate process.
 
-    The process makes the agent by its class and its name: it gets nothing else that the object has.
+    The process makes the agent from its class and its name; other attributes of the object are not
+    passed on.
     """
     return lambda agent: ProcessSupervisor(agent, board, place, policy or RestartPolicy())
 
@@ -156,11 +158,11 @@ class ProcessSupervisor:
             policy=asdict(policy),
         )
         self.pid: int | None = None
-        """The process as it is now."""
+        """The running process."""
         self.rest: Rest | None = None
         """What the agent waits for, while it has nothing to do."""
         self.on_rest: Callable[[], None] = lambda: None
-        """Called when `rest` is another one."""
+        """Called when `rest` changes."""
 
     def stop(self) -> None:
         """Ask the process to stop; it is killed if it does not."""
@@ -182,13 +184,13 @@ class ProcessSupervisor:
             epoch = (await self._board.head()).epoch.number
             code, error = await self._process()
             if code == 0:
-                ended = await self._as_told()
+                ended = await self._recorded_exit()
                 if ended.how == "done" or (await self._board.head()).epoch.number == epoch:
                     return ended
-                continue  # it was done, and a restore took that back
+                continue  # it was done, and a restore undid that
             if code == CRASH_LOOP_CODE:
-                told = await self._board.get(supervision_key(self.agent.name), {})
-                return self._ended("crash_loop", error=str(told.get("error", error)))
+                record = await self._board.get(supervision_key(self.agent.name), {})
+                return self._ended("crash_loop", error=str(record.get("error", error)))
             if self._stop.is_set():
                 break
             now = await self._step()
@@ -202,7 +204,7 @@ class ProcessSupervisor:
         return self._ended("stopped")
 
     async def _process(self) -> tuple[int, str]:
-        """A process from its start to its end: its exit code, and what it said last."""
+        """Run one process to its end: its exit code, and the last line of its stderr."""
         with rests_of(self.agent.name, self._rests) as rests:
             order = self._order.model_copy(update={"rests": rests})
             process = await anyio.open_process(
@@ -214,7 +216,7 @@ class ProcessSupervisor:
             self.pid = process.pid
             try:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._end_when_told, process)
+                    tasks.start_soon(self._end_when_stopped, process)
                     assert process.stderr is not None
                     said = await _last_said(process.stderr)
                     code = await process.wait()
@@ -229,12 +231,12 @@ class ProcessSupervisor:
         self.rest = rest
         self.on_rest()
 
-    async def _end_when_told(self, process: Process) -> None:
+    async def _end_when_stopped(self, process: Process) -> None:
         await self._stop.wait()
         await self._end(process)
 
     async def _end(self, process: Process) -> None:
-        """Ask for an end, then make one."""
+        """Request termination, then kill."""
         if process.returncode is not None:
             return
         process.terminate()
@@ -252,8 +254,8 @@ class ProcessSupervisor:
             return None
         return value.get("step") if isinstance(value, dict) else None
 
-    async def _as_told(self) -> AgentExit:
-        """How it ended, by what the board has."""
+    async def _recorded_exit(self) -> AgentExit:
+        """How the agent ended, according to the board."""
         value = await self._board.get(state_key(self.agent.name))
         if isinstance(value, dict) and value.get("status") == Status.DONE:
             return self._ended("done", str(value.get("outcome", "")))
@@ -265,7 +267,7 @@ class ProcessSupervisor:
 
 
 async def _last_said(stream: ByteReceiveStream) -> str:
-    """Hand on what a process writes to stderr, and return the end of it."""
+    """Forward the stderr of a process, and return the end of it."""
     last = b""
     async for chunk in stream:
         sys.stderr.buffer.write(chunk)

@@ -7,13 +7,13 @@ Invariants
 - while it runs, this process alone is the agent; one that was taken over stops with LeaseLost or
   Fenced, and nothing it commits after that takes effect.
 - after a restore the agent continues in this process, from the restored state.
-- an agent at rest is woken by the log: nothing is polled.
+- The log wakes an agent at rest; there is no polling.
 - an unrequested cancellation is not a request to stop: it is a crash, after which the agent
   continues from its last commit.
 - while the board is frozen, a commit waits for the thaw, and the agent continues where it was: that
   is not a crash, and no call is made twice.
-- a checkpoint that waits for the agent is answered at once, also in the middle of a step: what a
-  step has not committed is nothing that anybody could miss.
+- A checkpoint that waits for the agent is answered at once, also in the middle of a step: an
+  uncommitted step is not part of the agent's state.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How an agent lives in a process.
+    """How an agent runs in a process.
 
     `if_taken`, `ttl_ms`: as of `Board.attach`. It stops after the step in which `stop` is set, and
     after `steps_max` steps; with `leaves` also when there is nothing to do until the board changes;
@@ -107,7 +107,8 @@ def pause_s(
     pause_ms: Milliseconds = AGENT_PAUSE_MS,
     pause_ms_max: Milliseconds = AGENT_PAUSE_MS_MAX,
 ) -> float:
-    """Seconds before the start after so many crashes in a row, from 1; shortened at random."""
+    """Seconds before the restart after this number of consecutive crashes, from 1; shortened at
+    random."""
     longest_ms = min(pause_ms_max, pause_ms * 2 ** (min(crashes, 30) - 1))
     return float(random.uniform(0.5, 1.0) * longest_ms / 1000)
 
@@ -115,13 +116,13 @@ def pause_s(
 async def run_agent(
     agent: Agent[S], board: Board, stay: RunOptions | None = None, *, observe: Observer = unobserved
 ) -> Stepped:
-    """Run `agent` on `board` until it is done, or as `stay` says; returns its last step.
+    """Run `agent` on `board` until it is done, or `stay` ends it; returns its last step.
 
     Errors: LeaseLost or Fenced when another process took it over; LeaseHeld when another one has it
-    and `if_taken` is "refuse", or after a restore; those of `Runner.step`. Commits stand, and the
-    next run begins there. AgentInterrupted after AGENT_CRASHES_MAX unrequested cancellations
-    without a commit in between; after each earlier one it continued, after a pause.
-    Cancellation: the step under way is abandoned; what it called is in the journal.
+    and `if_taken` is "refuse", or after a restore; those of `Runner.step`. Commits stay, and the
+    next run continues from them. AgentInterrupted after AGENT_CRASHES_MAX unrequested cancellations
+    without a commit in between; after each earlier one it continued, after a pause. Cancellation:
+    the current step is abandoned; its calls are in the journal.
     """
     in_a_row = 0
 
@@ -138,30 +139,30 @@ async def run_agent(
             in_a_row += 1
             if in_a_row >= AGENT_CRASHES_MAX:
                 raise
-            log.warning("%s goes on: %s", agent, error, exc_info=error)
+            log.warning("%s continues: %s", agent, error, exc_info=error)
         await asyncio.sleep(pause_s(in_a_row))
 
 
 async def run_until_crash(
     agent: Agent[S], board: Board, stay: RunOptions, *, observe: Observer = unobserved
 ) -> Stepped:
-    """As `run_agent`; a cancellation that nobody asked for is AgentInterrupted at once."""
+    """As `run_agent`; an unrequested cancellation is AgentInterrupted at once."""
     asked = cancellations()
     try:
         return await _run(agent, board, stay, observe)
     except asyncio.CancelledError as error:
         if cancellations() > asked:
             raise
-        raise AgentInterrupted(agent.name, "nobody asked for this cancellation") from error
+        raise AgentInterrupted(agent.name, "its task was cancelled without a request") from error
 
 
 async def _run(agent: Agent[S], board: Board, stay: RunOptions, observe: Observer) -> Stepped:
-    """Attach and live, and again in each epoch that a restore begins."""
+    """Attach and run, again in each epoch that a restore begins."""
     home = board.as_agent(agent.name).waiting_for_thaw(FROZEN_WAIT_MS_MAX)
     if_taken = stay.if_taken
     while True:
         epoch = (await home.head()).epoch.number
-        # An agent begins from the board as it is: what this process saw before does not bind it.
+        # An agent begins from the present board, whatever this process saw before.
         await home.refresh()
         attached = home.attach(if_taken=if_taken, ttl_ms=stay.ttl_ms, deliver=_nothing_held)
         try:
@@ -172,28 +173,28 @@ async def _run(agent: Agent[S], board: Board, stay: RunOptions, observe: Observe
             now = (await home.head()).epoch
             if now.number == epoch:
                 raise
-            log.warning("%s goes on in epoch %d (%s): %s", agent, now.number, now.cause, error)
+            log.warning("%s continues in epoch %d (%s): %s", agent, now.number, now.cause, error)
             if_taken = "refuse"
 
 
 class _EpochMoved(Exception):
-    """The board is in another epoch than the one in which the agent was attached."""
+    """The board has another epoch than when the agent attached."""
 
 
 class _AgentBoardPort(LiveBoardPort):
-    """The desk of an agent that is attached. After a restore it is attached no more."""
+    """The port of an attached agent. A restore ends the attachment."""
 
     def __init__(self, board: Board, epoch: int) -> None:
         super().__init__(board)
         self._epoch = epoch
 
     async def renew(self, error: StaleEpoch) -> None:
-        """To accept the board as it is now is not enough: the identity is gone."""
+        """Adopting the epoch is not enough, because the identity is gone."""
         raise error
 
     async def check(self) -> None:
-        """Errors: _Moved. Called before a step that follows a rest, so that no call is made in the
-        name of an agent that this process may no longer be."""
+        """Errors: _EpochMoved. Called before a step after a rest, so that this process makes no
+        call as an agent whose identity it may have lost."""
         if (await self.board.head()).epoch.number != self._epoch:
             raise _EpochMoved(f"attached in epoch {self._epoch}")
 
@@ -201,15 +202,15 @@ class _AgentBoardPort(LiveBoardPort):
 async def _live(
     runner: Runner[S], port: _AgentBoardPort, me: "Attachment[Board]", stay: RunOptions
 ) -> Stepped:
-    """Steps and rests, while attached."""
-    shown, taken = "", 0
+    """Take steps and rest, while attached."""
+    reported, taken = "", 0
     while True:
         stepped = await runner.step()
         taken += stepped.receipt is not None and not stepped.rests
-        told = "idle" if stepped.idle else stepped.status.value
-        if told != shown:
-            await me.report(told, ", ".join(stepped.patterns[:1]) if stepped.rests else "")
-            shown = told
+        activity = "idle" if stepped.idle else stepped.status.value
+        if activity != reported:
+            await me.report(activity, ", ".join(stepped.patterns[:1]) if stepped.rests else "")
+            reported = activity
         if _is_over(stepped, stay, taken):
             return stepped
         if stepped.rests:
@@ -263,7 +264,7 @@ async def _set(stop: asyncio.Event) -> None:
 
 
 async def over(rest: Rest, board: Board) -> None:
-    """Return when there may be something to do for the agent that rests.
+    """Return when there may be something to do for the resting agent.
 
     Errors: Unavailable and the like, from the watch.
     """
@@ -275,7 +276,7 @@ async def over(rest: Rest, board: Board) -> None:
                 if revised.epoch is not None or any(map(rest.is_ended_by, revised.changes)):
                     return
     except (Compacted, FutureRevision, Resync, RolledBack):
-        return  # missed changes show in the state, which is read again
+        return  # the state is read again, which includes missed changes
 
 
 def _wider(patterns: list[str]) -> list[str]:

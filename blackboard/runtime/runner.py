@@ -1,4 +1,5 @@
-"""Takes the steps of one agent: hydrates it, runs a step, commits it, or runs it again.
+"""Takes the steps of one agent: it hydrates the agent, runs a step, and commits it or runs it
+again.
 
 Invariants
 - a step is one commit: the private state, everything the step wrote and sent, the end of its
@@ -59,16 +60,16 @@ from blackboard.wire.codec import encode_value
 
 _FIRST_PAUSE_MS = 10
 _FINAL = (BoardFrozen, Fenced, StaleEpoch, Unauthenticated)
-"""What no other way through the step would change."""
+"""Errors that no other path through the step would avoid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What came of a step.
+    """The result of a step.
 
     `number` is that of the last step committed. `receipt` is None when nothing was committed.
-    `idle`: it changed nothing, and will not before something that it read changes. `patterns` is
-    what it read, or waits for; `since` a revision from before it read it.
+    `idle`: it changed nothing, and will not until one of its reads changes. `patterns` are its
+    reads, or what it waits for; `since` is a revision from before these reads.
     """
 
     agent: str
@@ -91,7 +92,7 @@ class Stepped:
 
 @dataclass(slots=True)
 class Hydrated:
-    """An agent as the board has it: `revision` is that of its state, 0 if it has none yet."""
+    """An agent's state on the board: `revision` is that of the state, 0 if it has none yet."""
 
     stored: StoredState
     revision: Revision
@@ -101,7 +102,7 @@ class Hydrated:
 
 
 class Runner(Generic[S]):
-    """Runs an agent at a desk, a step at a time."""
+    """Runs an agent on a port, one step at a time."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Runner(Generic[S]):
         observe: Observer = unobserved,
         strict: bool = False,
     ) -> None:
-        """With `strict`, a call that the journal does not have is an error: a replay."""
+        """With `strict`, a call that is not in the journal is an error, as in a replay."""
         assert agent.name == port.agent, (agent.name, port.agent)
         self.agent = agent
         self._port = port
@@ -125,7 +126,7 @@ class Runner(Generic[S]):
         self._hydrated = None
 
     async def hydrate(self) -> tuple[S, StoredState]:
-        """The state as the board has it, in the version of the code, and what is stored.
+        """The state in the schema version of the code, and the stored state.
 
         Errors: SchemaTooNew, MigrationFailed, InvalidState, Corrupt. Nothing is written.
         """
@@ -137,7 +138,8 @@ class Runner(Generic[S]):
             name = self.agent.name
             page = await self._port.list(state_key(name))
             entry = page.entries[0] if page.entries else None
-            # After the state: calls that an older state made must not answer those of this one.
+            # Read after the state: calls made from an older state must not answer those of this
+            # one.
             declared, kept = await asyncio.gather(
                 self._port.entry(declared_key(name)), load(self._port)
             )
@@ -167,9 +169,9 @@ class Runner(Generic[S]):
         the present epoch is adopted.
 
         Errors: the last Conflict, or the refusal; Fenced when another process is this agent;
-        SchemaTooNew, MigrationFailed, InvalidState; whatever the step itself raises. Nothing of
-        the step is committed then; results that are in the journal stay there.
-        Cancellation: likewise, or the step is committed already.
+        SchemaTooNew, MigrationFailed, InvalidState; whatever the step itself raises. Then nothing
+        of the step is committed; results in the journal stay. Cancellation: likewise, unless the
+        step was already committed.
         """
         try:
             return await self._until_accepted()
@@ -205,7 +207,7 @@ class Runner(Generic[S]):
         """One run of the step."""
         now = await self._read()
         if now.stored.status is Status.DONE:
-            return self._told(now, attempt)
+            return self._stepped(now, attempt)
         number = now.stored.step + 1
         condition = guard(self.agent.name, now.revision)
         origin = JournalOrigin(number, condition, self._strict, refused is not None)
@@ -225,8 +227,8 @@ class Runner(Generic[S]):
         if suspended is not None:
             return await self._suspend(now, suspended, journal, attempt)
         if not changed:
-            told = self._told(now, attempt)
-            return replace(told, idle=True, patterns=step.patterns, since=now.since)
+            stepped = self._stepped(now, attempt)
+            return replace(stepped, idle=True, patterns=step.patterns, since=now.since)
         assert step.receipt is not None
         return self._committed(now, ctx, step, journal)
 
@@ -246,7 +248,7 @@ class Runner(Generic[S]):
         return None
 
     async def _judge(self, error: BaseException, journal: Journal) -> Suspended | None:
-        """What an error that left the step means: it waits, it is stale, or it failed."""
+        """Classify an error that left the step: it waits, it is stale, or it failed."""
         leaves = list(_leaves(error))
         for kind in (StaleEpoch, Conflict):
             for leaf in leaves:
@@ -260,7 +262,8 @@ class Runner(Generic[S]):
         return None
 
     def _finish(self, now: Hydrated, ctx: Context[S], step: Step, journal: Journal) -> bool:
-        """Add to the step's commit what the runtime adds; False if there is nothing to commit."""
+        """Add the runtime's own operations to the step's commit; False if there is nothing to
+        commit."""
         agent, stored = self.agent, now.stored
         plain = self._schema.dump(agent.name, ctx.state)
         after = StoredState(
@@ -291,7 +294,7 @@ class Runner(Generic[S]):
         return True
 
     def _committed(self, now: Hydrated, ctx: Context[S], step: Step, journal: Journal) -> Stepped:
-        """The step is on the board; so is what is remembered of it."""
+        """Update the cached state after the step was committed."""
         receipt = step.receipt
         assert receipt is not None
         self._observe(StepPoint.COMMITTED, str(now.stored.step))
@@ -314,7 +317,7 @@ class Runner(Generic[S]):
     async def _suspend(
         self, now: Hydrated, suspended: Suspended, journal: Journal, attempt: int
     ) -> Stepped:
-        """Say on the board what is waited for, unless it says so already; nothing else changes."""
+        """Record on the board what the agent waits for, unless it is recorded already."""
         update = {"status": suspended.status, "waiting": suspended.patterns}
         after = now.stored.model_copy(update=update)
         receipt = None
@@ -329,12 +332,12 @@ class Runner(Generic[S]):
         since = now.since
         now.stored = after
         self.forget()
-        told = self._told(now, attempt)
+        stepped = self._stepped(now, attempt)
         return replace(
-            told, receipt=receipt, patterns=suspended.patterns, since=since, calls=journal.made
+            stepped, receipt=receipt, patterns=suspended.patterns, since=since, calls=journal.made
         )
 
-    def _told(self, now: Hydrated, attempt: int) -> Stepped:
+    def _stepped(self, now: Hydrated, attempt: int) -> Stepped:
         stored = now.stored
         return Stepped(
             self.agent.name,
@@ -400,7 +403,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _together(waits: list[Suspended]) -> Suspended:
-    """Several things that a step waits for at once, as one."""
+    """Combine several waits of a step into one."""
     approval = any(wait.status is Status.WAITING_FOR_APPROVAL for wait in waits)
     return Suspended(
         Status.WAITING_FOR_APPROVAL if approval else Status.WAITING,

@@ -1,13 +1,13 @@
-"""A team that cannot go on: somebody is gone, and all who are left wait.
+"""Detects a stalled team: an agent is gone, and all remaining ones wait.
 
-No agent is stopped for that unless requested (`run_team(on_dead="stop")`): the awaited entry may
-still come from a person, another team, or a repaired agent. It is reported in one line of the log
-and one entry, `public/~team/stalled`, until an agent continues.
+Agents are not stopped unless requested (`run_team(on_dead="stop")`): the awaited entry may still
+come from a person, another team, or a repaired agent. It is reported in one line of the log and one
+entry, `public/~team/stalled`, until an agent continues.
 
 Invariants
 - a team counts as stalled only if each remaining agent rests, has no timer that will wake it, and
   nothing that would wake it has happened since it began to rest.
-- while an approval is pending nobody is stopped: a person is still to be heard.
+- While an approval is pending, no agent is stopped, because a person may still answer.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from blackboard.units import Key, Revision
 
 OnDead = Literal["report", "stop"]
 STALLED: Key = "public/~team/stalled"
-"""The entry that says which agents are gone (`gone`) and who waits for what (`waits`)."""
+"""The entry with the agents that are gone (`gone`) and what the others wait for (`waits`)."""
 _AWAY_PAUSE_S = 1.0
 _SHOWN_PATTERNS_MAX = 8
-"""Patterns listed for one agent: the record is for people, who read the first few."""
+"""Patterns listed per agent: the record is for people, who read the first few."""
 _UNKNOWN = object()
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Stalled:
     waits: Mapping[str, Rest]
 
     def plain(self) -> dict[str, Any]:
-        """As the board has it."""
+        """The stored form."""
         gone = {name: {"how": one.how, "error": one.error} for name, one in self.gone.items()}
         waits = {name: list(one.patterns[:_SHOWN_PATTERNS_MAX]) for name, one in self.waits.items()}
         return {"gone": gone, "waits": waits}
@@ -58,7 +58,7 @@ class Stalled:
 
 
 class Lookout:
-    """Notices when the team on `board` is stalled, and reports it.
+    """Detects when the team on `board` is stalled, and reports it.
 
     Call `stir` when an agent has ended, begins to rest, or continues.
     """
@@ -66,26 +66,27 @@ class Lookout:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._stirred = asyncio.Event()
-        self._told: Any = _UNKNOWN
+        self._reported: Any = _UNKNOWN
         self._quiet: dict[str, tuple[Rest, Revision]] = {}
-        """Up to which revision it is known that nothing ends a rest."""
+        """The revision up to which no change ends a rest."""
 
     def stir(self) -> None:
-        """Look again."""
+        """Request another check."""
         self._stirred.set()
 
     async def wait(self) -> None:
-        """Return when there may be something to see."""
+        """Return when a check was requested."""
         await self._stirred.wait()
         self._stirred.clear()
 
     async def look(
         self, ended: Mapping[str, AgentExit], living: Mapping[str, Rest | None]
     ) -> Stalled | None:
-        """Whether the team is stalled; this is reported, and withdrawn when it is over.
+        """Whether the team is stalled. A stall is reported, and the report is withdrawn when it
+        ends.
 
         `living` has all agents that have not ended, each with its rest. While the board cannot be
-        read nothing is known, and the check is repeated after a while.
+        read, the answer is False, and the check is repeated later.
         """
         gone = {name: one for name, one in ended.items() if one.how in ("crash_loop", "refused")}
         waits = {name: rest for name, rest in living.items() if rest is not None}
@@ -95,7 +96,7 @@ class Lookout:
                 found = Stalled(gone, waits)
             await self._tell(found)
         except BlackboardError as error:
-            log.warning("whether the team can go on is not known: %s", error)
+            log.warning("cannot check whether the team is stalled: %s", error)
             await anyio.sleep(_AWAY_PAUSE_S)
             self.stir()
             return None
@@ -113,7 +114,7 @@ class Lookout:
         return all([await self._sleeps(rest) for rest in waits.values()])
 
     async def _sleeps(self, rest: Rest) -> bool:
-        """Whether nothing has happened that ends `rest`: what wakes it may be on its way."""
+        """Whether no change has ended `rest`; the agent may not have received one yet."""
         board = self._board.as_agent(rest.agent)
         known, after = self._quiet.get(rest.agent, (rest, rest.since))
         after = after if known is rest else rest.since
@@ -130,15 +131,15 @@ class Lookout:
         return True
 
     async def _tell(self, found: Stalled | None) -> None:
-        if self._told is _UNKNOWN:  # an earlier run of the team may have said so
-            self._told = await self._board.get(STALLED)
-        told = None if found is None else found.plain()
-        if told == self._told:
+        if self._reported is _UNKNOWN:  # an earlier run of the team may have reported it
+            self._reported = await self._board.get(STALLED)
+        report = None if found is None else found.plain()
+        if report == self._reported:
             return
         await self._board.refresh()
         if found is None:
             await self._board.delete(STALLED)
         else:
             log.warning("the team cannot go on by itself: %s", found)
-            await self._board.put(STALLED, told, note="the team cannot go on by itself")
-        self._told = told
+            await self._board.put(STALLED, report, note="the team cannot go on by itself")
+        self._reported = report

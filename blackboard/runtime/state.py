@@ -1,10 +1,10 @@
-"""The private state of an agent: where it is kept, in which version, and how it is taken in.
+"""The private state of an agent: its key, its schema version, and how it is read.
 
 Invariants
-- what is written was validated as what will be read: a state that its own model would refuse never
-  reaches the board.
-- a migration works on a copy: one that fails leaves what is stored as it is.
-- no name of a class or a module is ever used to load anything; `kind` is compared, nothing more.
+- A state is validated in the form in which it will be read: one that its model would refuse is
+  never written.
+- A migration works on a copy, so a failed one does not change the stored state.
+- No name of a class or a module is ever used to load code; `kind` is only compared.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def state_key(agent: str) -> Key:
-    """Where the private state of `agent` is kept."""
+    """The key of the private state of `agent`."""
     return f"private/{agent}/~state"
 
 
@@ -55,8 +55,8 @@ class Status(StrEnum):
 class StoredState(BaseModel):
     """The value at `state_key`.
 
-    `step` counts the steps that were committed. `waiting` has the patterns of what the agent waits
-    for, `outcome` what it said when it was done.
+    `step` counts the steps that were committed. `waiting` has the patterns that the agent waits
+    for, `outcome` its outcome when it was done.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -89,7 +89,7 @@ class Schema(Generic[S]):
     check: Callable[[S], None] = lambda _: None
 
     def revive(self, agent: str, stored: StoredState) -> S:
-        """The state that is stored, in the version of the code.
+        """The stored state, in the schema version of the code.
 
         Errors: SchemaTooNew, MigrationFailed, InvalidState. The stored state is not changed.
         """
@@ -111,7 +111,7 @@ class Schema(Generic[S]):
         try:
             migrated = migration(plain)
         except Exception as error:
-            raise MigrationFailed(agent, version, told(error)) from error
+            raise MigrationFailed(agent, version, error_line(error)) from error
         if not isinstance(migrated, dict):
             kind = type(migrated).__name__
             raise MigrationFailed(agent, version, f"it returned a {kind}, not a dict")
@@ -122,7 +122,7 @@ class Schema(Generic[S]):
             state = self.model.model_validate_json(text)
             self.check(state)
         except (ValueError, AssertionError) as error:
-            raise InvalidState(agent, told(error)) from error
+            raise InvalidState(agent, error_line(error)) from error
         return state
 
     def dump(self, agent: str, state: S) -> dict[str, Any]:
@@ -133,15 +133,15 @@ class Schema(Generic[S]):
         try:
             text = state.model_dump_json(warnings="error").encode()
         except PydanticSerializationError as error:
-            raise InvalidState(agent, told(error)) from error
+            raise InvalidState(agent, error_line(error)) from error
         self._load(agent, text)
         plain = from_json(text)
         assert isinstance(plain, dict)
         return plain
 
 
-def told(error: BaseException) -> str:
-    """An error as one line: a validation's by the place of its first fault."""
+def error_line(error: BaseException) -> str:
+    """An error as one line; for a validation error, with the location of the first problem."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "it"
@@ -150,13 +150,13 @@ def told(error: BaseException) -> str:
 
 
 def stored_in(entry: Entry) -> StoredState:
-    """What the entry at a `state_key` holds. Errors: Corrupt when it is no such thing."""
+    """Parse the entry at a `state_key`. Errors: Corrupt when it is malformed."""
     try:
         return StoredState.model_validate(entry.value)
     except ValidationError as error:
-        raise Corrupt(what=entry.key, reason=told(error)) from error
+        raise Corrupt(what=entry.key, reason=error_line(error)) from error
 
 
 def guard(agent: str, revision: Revision) -> KeyAt:
-    """The condition that nobody took a step as `agent` since its state was read at `revision`."""
+    """The condition that `agent` took no step since its state was read at `revision`."""
     return KeyAt(state_key(agent), revision or ABSENT)

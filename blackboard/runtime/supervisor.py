@@ -1,19 +1,19 @@
 """Supervises an agent in this process: restarts it after a crash, and stops it properly.
 
-    life = Life(Researcher("ada"), board)
-    ended = await life.run()                  # until it is done, told to stop, or crashes too often
+    supervisor = Supervisor(Researcher("ada"), board)
+    ended = await supervisor.run()          # until it is done, stopped, or crashes too often
 
-In `run` this process is the agent (`run_agent`): the lease is its heartbeat, and everybody sees it
-in `Board.agents`. Another process that runs the same agent waits, and continues from the last
-commit as soon as this process is gone.
+In `run` this process is the agent (`run_agent`): the lease is its heartbeat, visible in
+`Board.agents`. Another process that runs the same agent waits, and continues from the last commit
+as soon as this process is gone.
 
 Invariants
 - an agent that crashed continues from its last commit, after a pause that grows with each crash;
   AGENT_CRASHES_MAX crashes without a commit in between are a crash loop: it is recorded on the
   board (`public/~supervision/<agent>`), and the agent is not restarted.
-- a cancellation that nobody here asked for is a crash: only `stop` and the end of `run` end a life.
+- An unrequested cancellation is a crash: only `stop` and the end of `run` stop the agent.
 - losing the identity, or the board for a while, does not count as a crash: the agent attaches
-  again, in its turn.
+  again, in the queue.
 - an agent that is asked to stop finishes its current step, or abandons it after `grace_ms`; either
   way the identity is released, and uncommitted work has no effect.
 
@@ -67,11 +67,11 @@ from blackboard.units import Key, Milliseconds
 
 SUPERVISION = "public/~supervision"
 CRASH_LOOP_CODE = 70
-"""How a process ends whose agent is in a crash loop: EX_SOFTWARE of sysexits.h."""
+"""Exit code of a process whose agent is in a crash loop: EX_SOFTWARE of sysexits.h."""
 How = Literal["done", "stopped", "crash_loop", "refused"]
-"""`refused`: it never lived here, because the team has no room for it."""
+"""`refused`: it was never started, because the team is full."""
 _OVERTAKEN = (LeaseLost, LeaseHeld, Fenced, StaleEpoch)
-"""Somebody else is the agent now, or the board is another one: wait in turn, and look."""
+"""Another process is the agent now, or the board changed its epoch: attach again."""
 _AWAY = (BoardFrozen, Unavailable, OutcomeUnknown)
 _HOPELESS = (
     SchemaTooNew,
@@ -81,14 +81,14 @@ _HOPELESS = (
     AccessDenied,
     Unauthenticated,
 )
-"""What another attempt of the same code with the same rights would only repeat."""
+"""Errors that another attempt of the same code with the same rights would only repeat."""
 _OURS = Path(__file__).parents[1]
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How an agent is looked after: the limits of the same names in blackboard/limits.py."""
+    """How an agent is supervised; see the limits of the same names in blackboard/limits.py."""
 
     ttl_ms: Milliseconds = LEASE_TTL_MS
     grace_ms: Milliseconds = AGENT_GRACE_MS
@@ -97,13 +97,13 @@ class RestartPolicy:
     pause_ms_max: Milliseconds = AGENT_PAUSE_MS_MAX
 
     def pause_s(self, crashes: int) -> float:
-        """Before the start after that many crashes, shortened at random."""
+        """Seconds before the restart after that many crashes, shortened at random."""
         return pause_s(crashes, self.pause_ms, self.pause_ms_max)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentExit:
-    """How a life ended. `outcome` is what the agent said, `error` what it crashed with last."""
+    """How an agent ended. `outcome` is what it declared, `error` its last crash."""
 
     agent: str
     how: How
@@ -133,13 +133,13 @@ class Crashes:
         self._board = board
         self._policy = policy
         self._in_a_row = 0
-        self._told = False
+        self._recorded = False
         self._well = asyncio.Event()
 
     async def add(self, crash: Exception | str, *, hopeless: bool = False) -> bool:
         """Count a crash, and record it; returns whether it is a crash loop now.
 
-        Of an error the log gets the traceback, and the board the line that raised it.
+        The traceback of an error goes to the log, the line that raised it to the board.
         """
         self._in_a_row += 1
         self.total += 1
@@ -152,20 +152,20 @@ class Crashes:
         if loop:
             log.error("agent %s is given up after %d crashes in a row", self.agent, count)
         state = "crash_loop" if loop else "restarting"
-        told: dict[str, Any] = {"state": state, "crashes": count, "error": self.error}
+        record: dict[str, Any] = {"state": state, "crashes": count, "error": self.error}
         at = raised and last_frame(raised)
-        told |= {"at": at} if at else {}
+        record |= {"at": at} if at else {}
         self._well.clear()
         try:
-            await self._board.refresh()  # it may have been restored since
-            await self._board.put(supervision_key(self.agent), told, note=f"crashed: {state}")
-            self._told = True
+            await self._board.refresh()  # the board may have been restored since
+            await self._board.put(supervision_key(self.agent), record, note=f"crashed: {state}")
+            self._recorded = True
         except BlackboardError as failure:
-            log.warning("agent %s: its crash could not be told: %s", self.agent, failure)
+            log.warning("agent %s: its crash could not be recorded: %s", self.agent, failure)
         return loop
 
     def progress(self) -> None:
-        """The agent committed something: the next crash is the first again."""
+        """The agent committed something: reset the count of crashes."""
         self._in_a_row = 0
         self._well.set()
 
@@ -174,13 +174,15 @@ class Crashes:
         while True:
             await self._well.wait()
             self._well.clear()
-            if self._told:
-                self._told = False
+            if self._recorded:
+                self._recorded = False
                 try:
                     await self._board.refresh()
                     await self._board.delete(supervision_key(self.agent))
                 except BlackboardError as failure:
-                    log.warning("agent %s: it cannot be told well: %s", self.agent, failure)
+                    log.warning(
+                        "agent %s: its recovery could not be recorded: %s", self.agent, failure
+                    )
 
     def pause_s(self) -> float:
         """How long to wait before the next start."""
@@ -191,8 +193,8 @@ def last_frame(error: BaseException) -> dict[str, Any] | None:
     """The line where `error` was raised, as far as that is known: `file`, `line`, `function`.
 
     For an error raised in this package on behalf of a step, it is the step's last line. A file is
-    given by its name and its folder's, because everybody can read the board, and full paths would
-    describe the machine.
+    given by its name and its folder's, because the entry is public, and full paths would reveal
+    details of the machine.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -210,7 +212,7 @@ def last_frame(error: BaseException) -> dict[str, Any] | None:
 class Supervisor:
     """One agent, in this process. `run` once.
 
-    `board` must be one on which the agent may be acted as: its own, or an operator's.
+    `board` must permit acting as the agent: its own, or an operator's.
     """
 
     def __init__(
@@ -230,19 +232,19 @@ class Supervisor:
         self._scope = anyio.CancelScope()
         self._attached = False
         self.rest: Rest | None = None
-        """What it waits for, while it has nothing to do."""
+        """What the agent waits for while it rests; else None."""
         self.on_rest: Callable[[], None] = lambda: None
         """Called when `rest` is another one."""
 
     def stop(self) -> None:
-        """Ask it to end: after the step under way, at most `grace_ms` from now."""
+        """Request a stop: after the current step, at most `grace_ms` from now."""
         self._stop.set()
 
     async def run(self) -> AgentExit:
-        """Live: see above.
+        """Run and supervise the agent.
 
-        Errors: none of the agent's; those are counted. Cancellation: the step under way is
-        abandoned at once, and the identity given back.
+        Errors: none of the agent's; those are counted. Cancellation: the current step is abandoned
+        at once, and the identity released.
         """
         ended: AgentExit | None = None
         async with anyio.create_task_group() as tasks:
@@ -256,7 +258,7 @@ class Supervisor:
     async def _end_in_time(self) -> None:
         await self._stop.wait()
         await anyio.sleep(self._policy.grace_ms / 1000)
-        log.warning("agent %s: the step under way is abandoned", self.agent.name)
+        log.warning("agent %s: its current step is abandoned", self.agent.name)
         self._scope.cancel()
 
     async def _live(self) -> AgentExit:
@@ -267,7 +269,7 @@ class Supervisor:
                 log.info("agent %s waits for its identity: %s", self.agent.name, error)
             except _AWAY as error:
                 log.warning("agent %s cannot reach the board: %s", self.agent.name, error)
-            except Exception as error:  # noqa: BLE001 - whatever an agent dies of, it is told
+            except Exception as error:  # noqa: BLE001 - every crash of an agent is recorded
                 if await self._crashes.add(error, hopeless=isinstance(error, _HOPELESS)):
                     return self._ended("crash_loop")
             with anyio.move_on_after(self._crashes.pause_s()):
@@ -288,21 +290,21 @@ class Supervisor:
         running = asyncio.ensure_future(
             run_until_crash(self.agent, self._board, stay, observe=self._observed)
         )
-        told = asyncio.ensure_future(self._stop.wait())
+        stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not running.done() and not self._attached:
                 given_up = running.cancel()
             # Not `await running`: that would pass on each cancellation, also into the release.
             await asyncio.wait([running])
             if running.cancelled() and not given_up:
-                raise AgentInterrupted(self.agent.name, "somebody cancelled its task")
+                raise AgentInterrupted(self.agent.name, "its task was cancelled without a request")
             return None if running.cancelled() else running.result()
         finally:
-            for task in (running, told):
+            for task in (running, stopping):
                 task.cancel()
-            with anyio.CancelScope(shield=True):  # the identity is given back, in bounded time
-                await asyncio.gather(running, told, return_exceptions=True)
+            with anyio.CancelScope(shield=True):  # the identity is released, in bounded time
+                await asyncio.gather(running, stopping, return_exceptions=True)
 
     def _rests(self, rest: Rest | None) -> None:
         self.rest = rest
@@ -324,7 +326,7 @@ async def supervise(
 ) -> AgentExit:
     """Run `agent` as the purpose of this process; SIGTERM and SIGINT stop it properly.
 
-        sys.exit((await live(Researcher("researcher"), client.board())).exit_code)
+        sys.exit((await supervise(Researcher("researcher"), client.board())).exit_code)
 
     Only in the main thread, where Python delivers signals. Errors and cancellation: as for
     `Supervisor.run`.
@@ -336,7 +338,7 @@ async def supervise(
 
 @contextmanager
 def ended_by_signals(life: Supervisor) -> Iterator[None]:
-    """Within the block a signal asks the life to end, instead of ending the process."""
+    """Within the block a signal requests a stop, instead of ending the process."""
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:

@@ -1,4 +1,4 @@
-"""A team: several agents on one board, and those that they bring to life.
+"""A team: several agents on one board, and the sub-agents that they start.
 
     ended = await run_team(board, [Researcher("ada"), Architect("bob")], kinds=[Helper])
 
@@ -8,10 +8,9 @@ they ended, so a restore covers them: agents that were spawned after the cut are
 that ended since continue.
 
 Invariants
-- the roster decides: an agent that is in it and has a known kind runs, one that was removed does
-  not.
-- no name from the board is ever imported: `kind` picks one of the classes that were given.
-- what a sub-agent begins with is written with the first commit of its life, and only if it is new.
+- The roster decides which agents run: those that are in it and have a known kind.
+- No name from the board is ever imported: `kind` selects one of the given classes.
+- The initial state of a sub-agent is written with its first commit, and only if it is new.
 - no agent is lost: a task of the team that ends by an unrequested cancellation is started again.
 """
 
@@ -58,9 +57,10 @@ log = logging.getLogger(__name__)
 
 
 class TeamMember(BaseModel):
-    """A line of the roster. `state` is what a sub-agent begins with, None for that of its class.
+    """An entry of the roster. `state` is the initial state of a sub-agent, None for that of its
+    class.
 
-    `parent` is None for those that a person started; `outcome` is None while it lives.
+    `parent` is None for agents that were started directly; `outcome` is None while the agent runs.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -75,7 +75,7 @@ class TeamMember(BaseModel):
 class Lived(Protocol):
     """A supervised agent, in this process or in a separate one.
 
-    `rest` is what it waits for while it has nothing to do; `on_rest` is called when that changes.
+    `rest` is what it waits for while it rests; `on_rest` is called when that changes.
     """
 
     rest: Rest | None
@@ -85,23 +85,23 @@ class Lived(Protocol):
         """Ask it to stop."""
 
     async def run(self) -> AgentExit:
-        """Live until the end."""
+        """Run the agent to its end."""
 
 
 MakeSupervisor = Callable[[Agent[Any]], Lived]
 
 
 def roster_key(agent: str) -> Key:
-    """Where the roster has `agent`."""
+    """The key of `agent` in the roster."""
     return f"{ROSTER}/{agent}"
 
 
 async def spawn(ctx: Context[Any], agent: Agent[Any], state: BaseModel | None = None) -> Key:
-    """Bring `agent` to life, with `state`, when the step of `ctx` commits; returns its roster key.
+    """Start `agent`, with `state`, when the step of `ctx` commits; returns its roster key.
 
-    Its parent is the agent whose step it is. `await ctx.wait(...)` on its messages, or on what it
-    writes, to work together; `TeamMember` at the returned key says how it ended.
-    Errors: InvalidState when `state` does not suit it; LimitExceeded when the roster is full
+    Its parent is the agent that takes the step. `await ctx.wait(...)` on its messages, or on what
+    it writes, to work together; `TeamMember` at the returned key says how it ended. Errors:
+    InvalidState when `state` does not fit it; LimitExceeded when the roster is full
     (TEAM_AGENTS_MAX). The step is refused if the name is taken.
     """
     size = await ctx.count(f"{ROSTER}/*")
@@ -129,13 +129,11 @@ async def run_team(
     `board` must be an operator's, or one on which you may act as every agent of the team.
     `make_supervisor` decides where each agent runs: by default `Supervisor`, a task of this
     process; see `runtime/processes.py` for processes. Unfinished work of an earlier process
-    continues.
-    `on_dead`: when an agent was given up and all remaining ones wait, "report" says so, in the log
-    and at `public/~team/stalled`, and keeps waiting; "stop" also stops them, unless a request for
-    approval is open.
-    Returns how each ended. Errors: InvalidRequest for two agents with one name, or another
-    `on_dead`; LimitExceeded for more than TEAM_AGENTS_MAX.
-    Cancellation: every step under way is abandoned, every identity given back.
+    continues. `on_dead`: when an agent was given up and all remaining ones wait, "report" says so,
+    in the log and at `public/~team/stalled`, and keeps waiting; "stop" also stops them, unless a
+    request for approval is open. Returns how each ended. Errors: InvalidRequest for two agents with
+    one name, or another `on_dead`; LimitExceeded for more than TEAM_AGENTS_MAX. Cancellation: all
+    current steps are abandoned, and all identities released.
     """
     make = make_supervisor or (lambda agent: Supervisor(agent, board, RestartPolicy()))
     if on_dead not in ("report", "stop"):
@@ -174,18 +172,19 @@ class _Team:
             await self._enrol(agent)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_always, lambda: self._follow(tasks))
-            tasks.start_soon(_always, lambda: self._stop_when_told(stop))
+            tasks.start_soon(_always, lambda: self._stop_when_set(stop))
             tasks.start_soon(_always, lambda: self._look_out(on_dead))
             await self._all_ended()
             tasks.cancel_scope.cancel()
         return dict(self.ended)
 
     async def _enrol(self, agent: Agent[Any]) -> None:
-        """Write a root into the roster, unless it is there already: then it continues."""
-        told = TeamMember(kind=agent.kind).model_dump()
+        """Add a directly started agent to the roster, unless it is there already: then it
+        continues."""
+        member = TeamMember(kind=agent.kind).model_dump()
         board = self._board.waiting_for_thaw(FROZEN_WAIT_MS_MAX)
         with suppress(Conflict):
-            await board.put(roster_key(agent.name), told, expected=ABSENT)
+            await board.put(roster_key(agent.name), member, expected=ABSENT)
 
     # --- the roster -------------------------------------------------------------------------------
 
@@ -209,13 +208,14 @@ class _Team:
                 await anyio.sleep(_AWAY_PAUSE_S)
 
     async def _agree(self, found: Mapping[Key, Any], tasks: TaskGroup) -> None:
-        """Make the lives those of the roster. A root that is not in it (any more) lives too."""
+        """Start and stop agents according to the roster. Directly started agents run even if they
+        are not in it."""
         wanted = {name: TeamMember(kind=agent.kind) for name, agent in self._roots.items()}
         for key, value in found.items():
             with suppress(ValidationError):
                 wanted[key.rpartition("/")[2]] = TeamMember.model_validate(value)
         for name in self._living.keys() - wanted.keys():
-            log.info("agent %s is not in the roster any more", name)
+            log.info("agent %s is no longer in the roster", name)
             await self._living.pop(name).leave()
             self.ended.pop(name, None)
         for name, member in wanted.items():
@@ -231,13 +231,12 @@ class _Team:
         self._changed.set()
 
     async def _refuse(self, name: str, member: TeamMember) -> None:
-        """Several were spawned at once, and there is no room for all: say so, also in the
-        roster."""
+        """Several were spawned at once, and the team is full: record the refusal in the roster."""
         size = len(self._living) + 1
         refusal = LimitExceeded("TEAM_AGENTS_MAX", size, self._agents_max, name)
         self.ended[name] = AgentExit(name, "refused", str(refusal))
         if member.how is None:
-            log.warning("agent %s does not live: %s", name, refusal)
+            log.warning("agent %s is not started: %s", name, refusal)
             await self._tell(self.ended[name])
 
     def _agent(self, name: str, member: TeamMember) -> Agent[Any] | None:
@@ -245,13 +244,13 @@ class _Team:
             return self._roots[name]
         kind = self._kinds.get(member.kind)
         if kind is None:
-            log.debug("agent %s is a %s, which nobody here knows", name, member.kind)
+            log.debug("agent %s has kind %s, which is unknown here", name, member.kind)
             return None
         agent: Agent[Any] = kind(check_name(name, "agent"))
         return agent
 
     async def _all_ended(self) -> None:
-        """Return when everybody in the roster has ended, as the board has it now."""
+        """Return when all agents in the roster have ended, according to the present board."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -266,7 +265,7 @@ class _Team:
         value = entry.value
         return isinstance(value, dict) and value.get("kind") in self._kinds
 
-    async def _stop_when_told(self, stop: asyncio.Event) -> None:
+    async def _stop_when_set(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._stop_all()
 
@@ -287,7 +286,7 @@ class _Team:
                 not await self._lookout.asks_somebody(stalled.waits)
                 and self._rests() == stalled.waits
             ):
-                log.warning("the team is stopped: nobody who is left can go on")
+                log.warning("the team is stopped: none of the remaining agents can continue")
                 self._stop_all()
 
     def _rests(self) -> dict[str, Rest | None]:
@@ -295,10 +294,10 @@ class _Team:
         living = {name: seat for name, seat in self._living.items() if name not in self.ended}
         return {name: seat.life.rest if seat.life else None for name, seat in living.items()}
 
-    # --- one of them ------------------------------------------------------------------------------
+    # --- one agent --------------------------------------------------------------------------------
 
     async def _tend(self, seat: "_Seat") -> None:
-        """Let one live, and again whenever a restore (or somebody) gives it another state."""
+        """Run one agent, again whenever a restore (or a person) changes its state."""
         home = self._board.as_agent(seat.agent.name)
         for board in (self._board, home):
             await board.refresh()
@@ -325,7 +324,7 @@ class _Team:
             await home.commit([put], conditions=[KeyAt(key, ABSENT)], note="born")
 
     async def _note(self, ended: AgentExit) -> None:
-        """Remember how it ended; of one that did not merely stop, write it into the roster."""
+        """Record how it ended; in the roster, unless it was merely stopped."""
         if ended.how != "stopped":
             await self._board.refresh()
             await self._tell(ended)
@@ -339,8 +338,8 @@ class _Team:
         entry = await self._board.entry(key)
         if entry is not None and isinstance(entry.value, dict):
             with suppress(Conflict):
-                told = entry.value | update
-                await self._board.put(key, told, expected=entry.mod_revision)
+                updated = entry.value | update
+                await self._board.put(key, updated, expected=entry.mod_revision)
 
     async def _until_it_has_more_to_do(self, home: Board, ended: AgentExit) -> None:
         key = state_key(ended.agent)
@@ -360,7 +359,7 @@ class _Team:
 
 
 class _Seat:
-    """An agent's place in this process: its task, and its life as it is now."""
+    """An agent in this process: its task, and its present supervisor."""
 
     def __init__(self, agent: Agent[Any], member: TeamMember) -> None:
         self.agent = agent
@@ -377,7 +376,7 @@ class _Seat:
             self.life.stop()
 
     async def hold(self, tend: Callable[["_Seat"], Awaitable[None]]) -> None:
-        """Live here. While the board cannot be reached, try again: `tend` may be repeated."""
+        """Run `tend`, and again after the board could not be reached."""
         try:
             with self._scope:
                 while True:
@@ -387,23 +386,21 @@ class _Seat:
                     except asyncio.CancelledError:
                         if cancellations() > asked:
                             raise
-                        log.warning(
-                            "agent %s is looked after again", self.agent.name, exc_info=True
-                        )
+                        log.warning("agent %s is supervised again", self.agent.name, exc_info=True)
                     except (BoardFrozen, Unavailable, OutcomeUnknown, StaleEpoch) as error:
-                        log.warning("agent %s is not looked after: %s", self.agent.name, error)
+                        log.warning("agent %s is not supervised: %s", self.agent.name, error)
                     await anyio.sleep(_AWAY_PAUSE_S)
         finally:
             self._left.set()
 
     async def leave(self) -> None:
-        """End it at once: what it was doing did not happen."""
+        """Cancel it at once; its current step is abandoned."""
         self._scope.cancel()
         await self._left.wait()
 
 
 async def _always(work: Callable[[], Awaitable[None]]) -> None:
-    """Do `work`, and again if a cancellation that nobody asked for ends it."""
+    """Run `work`, and again if an unrequested cancellation ends it."""
     asked = cancellations()
     while True:
         try:
@@ -411,7 +408,7 @@ async def _always(work: Callable[[], Awaitable[None]]) -> None:
         except asyncio.CancelledError:
             if cancellations() > asked:
                 raise
-            log.warning("a task of the team begins again", exc_info=True)
+            log.warning("a task of the team is started again", exc_info=True)
         await anyio.sleep(_AWAY_PAUSE_S)
 
 

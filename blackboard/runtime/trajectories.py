@@ -1,4 +1,4 @@
-"""Trajectories: what agents did, step by step, read from the log; and the same steps taken again.
+"""Trajectories: the steps of agents, read from the log, and their replay.
 
     async for trajectory in trajectories(board):
         print(trajectory.model_dump_json())             # one line of JSON Lines
@@ -8,10 +8,10 @@ costs. With calls answered from it, the code of the agent repeats the steps (`re
 first one with a different result is reported.
 
 Invariants
-- a trajectory has the steps that led to the agent's state: steps that a restore took back are
-  counted, and left out.
+- A trajectory has the steps that led to the agent's state. Steps that a restore undid are only
+  counted.
 - nothing is invented: a value that the log does not have (any more) is listed in `unknown`.
-- of a board's state at most one copy is in memory, and of each agent the steps of its trajectory.
+- At most one copy of a board's state is in memory, and the steps of each agent's trajectory.
 
 Limits: what was read by `ctx.peek`, and which keys were found absent, is not in the log.
 """
@@ -44,7 +44,7 @@ class _Plain(BaseModel):
 
 
 class Input(_Plain):
-    """An entry that a step read. `sender` is who wrote it."""
+    """An entry that a step read. `sender` is its author."""
 
     key: Key
     revision: Revision
@@ -68,7 +68,7 @@ class Costs(_Plain):
 
 
 class StepTaken(_Plain):
-    """A committed step. `unknown`: keys that it read as the log does not have them."""
+    """A committed step. `unknown`: keys whose values, as the step read them, are not in the log."""
 
     step: int
     revision: Revision
@@ -86,7 +86,7 @@ class StepTaken(_Plain):
 
 
 class Trajectory(_Plain):
-    """What one agent did. `abandoned` steps were taken back by restores."""
+    """The steps of one agent. Restores undid `abandoned` further steps."""
 
     board: str
     agent: str
@@ -100,7 +100,7 @@ class Trajectory(_Plain):
 
 
 def costs_of(calls: Iterable[CallRecord]) -> Costs:
-    """What `calls` used. One that another agent had made already cost nothing."""
+    """The costs of `calls`. A shared call, which another agent had made, cost nothing."""
     total = Costs()
     for call in calls:
         total += Costs(failures=len(call.failures))
@@ -128,7 +128,7 @@ def costs_of(calls: Iterable[CallRecord]) -> Costs:
 async def trajectories(board: Board, *, agent: str | None = None) -> AsyncIterator[Trajectory]:
     """The trajectories of all agents (or of `agent`), by name, as far as log and archive reach.
 
-    You see those whose private namespaces you may read. Errors: Corrupt; AccessDenied.
+    Only agents whose private namespaces you may read are included. Errors: Corrupt; AccessDenied.
     """
     reader = _Reader(board.name)
     async for revised in _log(board):
@@ -157,7 +157,7 @@ async def _log(board: Board) -> AsyncIterator[RevisionEvent]:
 
 @dataclass(slots=True)
 class _Seen:
-    """The information about an agent so far."""
+    """What is known of an agent so far."""
 
     stored: StoredState | None = None
     journal: StoredJournal = field(default_factory=StoredJournal)
@@ -184,16 +184,16 @@ class _Seen:
         )
 
     def calls(self) -> tuple[CallRecord, ...]:
-        """The calls of the step, in their order, with results that stood beside them."""
+        """The calls of the step, in their order, with their separately stored results."""
         found = dict(self.journal.records)
         for slot, record in self.journal.records.items():
-            with suppress(Corrupt):  # what is not in the log stays apart
+            with suppress(Corrupt):  # the result is not in the log
                 result = self.journal.result_of(slot)
                 found[slot] = record.model_copy(update={"result": result, "apart": False})
         return tuple(sorted(found.values(), key=lambda record: record.number))
 
     def go_back_to(self, stored: StoredState | None) -> None:
-        """A restore, or a person, put the agent elsewhere."""
+        """A restore, or a person, changed the agent's state."""
         kept = stored.step if stored else 0
         later = [step for step in self.steps if step.step > kept]
         self.abandoned += len(later)
@@ -202,7 +202,7 @@ class _Seen:
 
 
 class _Reader:
-    """Goes through a log."""
+    """Reads a log."""
 
     def __init__(self, board: str) -> None:
         self.board = board
@@ -210,7 +210,7 @@ class _Reader:
         self._now: dict[Key, Input] = {}
 
     def take_in(self, revised: RevisionEvent) -> None:
-        """The next revision."""
+        """Process the next revision."""
         changes = [change for change in revised.changes if change.kind in ("put", "delete")]
         stepped = self._step_in(revised, changes)
         if stepped is not None:
@@ -269,7 +269,7 @@ class _Reader:
         )
 
     def _note(self, change: Change, revised: RevisionEvent, *, is_step: bool) -> None:
-        """Note what a change says of the agent in whose private namespace it is."""
+        """Process a change in an agent's private namespace."""
         space, _, rest = change.key.partition("/")
         name = rest.partition("/")[0]
         if space != "private" or (is_step and name == revised.author):
@@ -299,7 +299,7 @@ def _stored(change: Change) -> StoredState:
 
 
 def _is_own(key: Key) -> bool:
-    """Whether the runtime keeps it for itself."""
+    """Whether a key belongs to the runtime."""
     segments = key.split("/")
     return segments[1 if segments[0] == "public" else 2] in _OWN
 
@@ -316,11 +316,11 @@ def _is_letter(key: Key) -> bool:
     return key.startswith("inbox/")
 
 
-# --- again ----------------------------------------------------------------------------------------
+# --- replay ---------------------------------------------------------------------------------------
 
 
 class StepDifference(_Plain):
-    """The first step that comes out otherwise, `what` differs in it, and how."""
+    """The first step with a different result: `what` differs in it, and how."""
 
     step: int
     what: str
@@ -330,7 +330,7 @@ class StepDifference(_Plain):
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How far a replay came: `steps` were taken again with the same result."""
+    """The result of a replay: `steps` had the same result as recorded."""
 
     agent: str
     steps: int
@@ -340,7 +340,7 @@ class Replayed:
 async def replay(agent: Agent[S], trajectory: Trajectory) -> Replayed:
     """Take the steps of `trajectory` again, each from its recorded state, inputs and calls.
 
-    No tool is called, no model asked, no board touched. It ends at the first difference: in a call,
+    No tool or model is called, and no board is used. It ends at the first difference: in a call,
     the state, what was written, deleted or sent; or with the error that the code raises now.
     """
     for taken, count in zip(trajectory.steps, range(len(trajectory.steps)), strict=True):
@@ -353,7 +353,7 @@ async def replay(agent: Agent[S], trajectory: Trajectory) -> Replayed:
 async def _replayed(agent: Agent[S], taken: StepTaken) -> StepDifference | None:
     schema = agent.schema
     letters = [found for found in taken.inputs if _is_letter(found.key)]
-    entries = dict.fromkeys(taken.deleted)  # what is to be removed must be there
+    entries = dict.fromkeys(taken.deleted)  # keys to be removed must exist
     entries |= {found.key: found.value for found in taken.inputs if not _is_letter(found.key)}
     inputs = Inputs(
         entries=entries,

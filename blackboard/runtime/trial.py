@@ -4,8 +4,8 @@
     assert trial.state.round == 2
     assert trial.written == {"public/round": 2}
 
-The board is one in memory, decided by the very rules of core/model.py; there is no engine, no
-clock, and no service. Tools are called, unless `calls` answers them.
+The board is in memory and follows the rules of core/model.py; there is no engine, clock or service.
+Tools are called, unless `calls` answers them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ _PERSON = "person"
 
 
 class MemoryBoardPort:
-    """A board in memory as `agent` has it; `seed` writes to it as somebody else."""
+    """A board in memory for `agent`; `seed` writes to it as another author."""
 
     def __init__(self, agent: str, name: str = "trial") -> None:
         self.agent = agent
@@ -88,7 +88,7 @@ class MemoryBoardPort:
         based_on: Sequence[tuple[Key, Revision]] = (),
         note: str = "",
     ) -> Receipt:
-        """Carry out `ops`, or raise why not."""
+        """Carry out `ops`. Errors: the refusal."""
         commit = self._commit(self.agent, ops)
         parts = (tuple(conditions), tuple(fences), tuple(based_on), note)
         return self._send(Commit(commit.id, commit.epoch, commit.ops, *parts))
@@ -123,7 +123,7 @@ class MemoryBoardPort:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """All that a step depends on, beside its state.
+    """Everything that a step depends on, besides its state.
 
     `entries` are on the board; `inbox` has pairs of sender and message. `answers` says what people
     answer to a question of `ctx.approve`. With `calls` (recorded ones) every call is answered from

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from blackboard.client.cancellation import finish
+from blackboard.client.cancellation import SharedCalls, finish
 from blackboard.engines.base import VoteCounts
 from blackboard.errors import BlackboardError, LimitExceeded, NoSuchBoard, Unavailable
 from blackboard.limits import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
@@ -68,6 +68,8 @@ class Boards:
         self._open: dict[str, OpenBoard] = {}
         self._openers: dict[str, str | None] = {}
         """On whose account each board was opened, or is being opened; None = the service's own."""
+        self._opening = SharedCalls()
+        """So that the first hundred commits of a board open it once."""
         self.recoveries: Closing | None = None
         """Those that this process was asked for (`Recoveries.of`); None until it was."""
         self.redactions: Closing | None = None
@@ -107,6 +109,9 @@ class Boards:
         if name not in self._openers:
             self._check_room(opener)
             self._openers[name] = opener
+        return await self._opening.call((name, again), lambda: self._begin(name, again))
+
+    async def _begin(self, name: str, again: bool) -> OpenBoard:
         try:
             await self.check_new(name)
             if again:
@@ -118,7 +123,7 @@ class Boards:
             if name not in self._open:
                 self._openers.pop(name, None)
             raise
-        # Of several who opened it at once, the first one's is everybody's.
+        # One call began the board `again`, and another did not: the first one's is everybody's.
         opened = self._open.setdefault(name, OpenBoard(self.host, name))
         if self.host.archiver is not None and not self.host.draining:
             self.host.archiver.follow(name)
@@ -219,6 +224,7 @@ class Boards:
         """Carry out the commits that wait, end the feeds, close the engine."""
         self.host.draining = True
         try:
+            await self._opening.settled()
             await self._end()
         finally:
             await self.host.aclose()

@@ -5,12 +5,12 @@ Nothing here belongs to one board: that is `server/open_board.py`.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from dataclasses import replace as with_fields
+from dataclasses import dataclass, field, replace as with_fields
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from blackboard.archive.base import Archive
+from blackboard.client.cancellation import SharedCalls
 from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import Lost, LostBoard
 from blackboard.encryption.store import SealedStore
@@ -71,6 +71,9 @@ class Host:
         self.imports = Imports(self.store)
         self.watches = WatchShares()
         self.begun = BegunBoards(self.store)
+        self._looks = SharedCalls()
+        """Looks into the archive. What the engine says is asked for each call: an answer that is
+        shared may be older than the call, and nobody may miss a board that was just begun."""
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
         """What feeds the archive."""
         if self.archiver is not None:
@@ -174,7 +177,8 @@ class Host:
             return True
         if self.archive is None or await self.store.removed(name) is not None:
             return False
-        return await self.archive.holds(name)
+        holds = self.archive.holds
+        return await self._looks.call(name, lambda: holds(name))
 
     async def finish_removal(self, name: str) -> None:
         """Remove what is left outside the engine of a board that it removed, if it did."""
@@ -190,6 +194,7 @@ class Host:
     async def aclose(self) -> None:
         """Close what is left when the boards are closed, and the engine at last."""
         try:
+            await self._looks.settled()
             if self.lock_masters is not None:
                 await self.lock_masters.aclose()
             if self.archiver is not None:

@@ -48,8 +48,7 @@ from blackboard.core.fields import (
 from blackboard.core.freeze import Freeze
 from blackboard.core.watch import Position
 from blackboard.errors import InvalidRequest, LocalProtocolError
-from blackboard.wire import answers
-from blackboard.wire import history_messages as past
+from blackboard.wire import answers, history_messages as past
 from blackboard.wire.frames import Encoding, exported_in, exported_out
 
 TOKEN_BYTES_MAX: Final = 8192

@@ -139,7 +139,7 @@ def test_a_token_holds_on_its_boards_with_its_rights_only(shell: Shell) -> None:
         (["get", "public/none", "-b", "mian"], 3, "board mian has no commits yet"),
         (["get", "nonsense"], 2, "key: 'nonsense' is not a key"),
         (["why", "public/none"], 3, "public/none is absent"),
-        (["delete", "public/none"], 3, "absent already"),
+        (["delete", "public/none"], 3, "already absent"),
         (["set", "public/a", "1", "--expect", "7"], 4, "public/a is absent, not at revision 7"),
         (["get", "public/a", "--token", "x"], 5, "not let in"),
         (["get", "public/a", "--url", "ws://127.0.0.1:1"], 6, "blackboard serve"),
@@ -244,7 +244,7 @@ def test_the_banner_tells_what_matters(shell: Shell, service: Running) -> None:
     banner = "".join(service.lines)
     assert str(shell.home / "data") in banner
     assert re.search(r"engine +sqlite 3\.", banner)
-    assert "a commit that was answered is on disk" in banner
+    assert "an acknowledged commit is on disk" in banner
     for line in banner.splitlines():
         if line.startswith("   blackboard ") and "watch" not in line:
             shell.run(*line.partition("#")[0].split()[1:])

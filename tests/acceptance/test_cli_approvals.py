@@ -69,7 +69,7 @@ def told(shell: Shell) -> Any:
 
 async def test_a_person_approves_by_the_command_line(shell: Shell, buyer: Board) -> None:
     """The process of the agent is gone meanwhile; a price that changed is asked about again."""
-    assert shell.run("approvals").stderr == "nobody waits for an approval\n"
+    assert shell.run("approvals").stderr == "no agent waits for an approval\n"
     shell.out("set", PRICE, "1200")
     assert (await run(buyer)).status is Status.WAITING_FOR_APPROVAL
     [line] = shell.out("approvals").splitlines()
@@ -161,7 +161,7 @@ async def test_states_are_checked_before_a_deploy(shell: Shell, buyer: Board) ->
 
 async def test_who_is_there_and_who_crashed_is_listed(shell: Shell, buyer: Board) -> None:
     """Names, what each is at, and the error; as a table and as JSON."""
-    assert shell.run("agents").stderr == "no agent is there\n"
+    assert shell.run("agents").stderr == "no agent is attached\n"
     # A command holds up the event loop of this process, which could not renew a short lease.
     async with buyer.attach(ttl_ms=3_600_000) as me:
         await me.report("waiting", "for a price")

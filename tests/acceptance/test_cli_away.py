@@ -94,5 +94,5 @@ async def test_a_command_says_that_perhaps_the_engine_is_away(tmp_path: Path) ->
             shell.run("set", "public/a", "1")
             await redis.kill()
             for told in await each_told(shell, *COMMANDS):
-                assert "perhaps its engine is away" in told
+                assert "its engine may be down" in told
                 assert "blackboard doctor" in told

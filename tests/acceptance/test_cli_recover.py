@@ -28,7 +28,7 @@ def test_the_examples_in_the_help_work(shell: Shell, number: int) -> None:
         with shell.script(line) as script:
             code, _, said = script.end()
         assert code == 0, said
-        assert "board main is again as it was at revision" in said
+        assert "board main has the content of revision" in said
         assert shell.json("get", "public/plan") == "good"
         assert shell.json("get", "private/ada/draft") == "page 1"
         again = shell.json("recover", "main")

@@ -58,7 +58,7 @@ def test_an_old_name_gives_the_new_one(old: str, new: str) -> None:
 
 def test_every_old_name_leads_to_a_name() -> None:
     """Nobody is sent to where nothing is."""
-    for new in blackboard._NEW_NAMES.values():
+    for new in blackboard._RENAMED.values():
         home, _, name = new.rpartition(".")
         assert hasattr(importlib.import_module(home), name), new
 

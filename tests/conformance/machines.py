@@ -21,8 +21,7 @@ from typing import cast
 import hypothesis
 import pytest
 from anyio.from_thread import BlockingPortal
-from hypothesis import HealthCheck, Phase
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 import hypothesis
 from anyio.from_thread import BlockingPortal
-from hypothesis import HealthCheck, Phase
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,

@@ -227,7 +227,7 @@ class VerifyRules:
         other = await place.open(bytes(32))
         found = await self.found(other)
         assert len(found) == 2
-        assert all("is signed by a stranger" in finding for finding in found)
+        assert all("is signed by an unknown key" in finding for finding in found)
 
     async def test_damage_before_what_is_asked_for(
         self, archive: Archive, place: Any, told: Story

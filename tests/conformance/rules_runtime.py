@@ -17,8 +17,7 @@ from blackboard.errors import (
     LeaseLost,
 )
 from blackboard.limits import STEP_ATTEMPTS_MAX
-from blackboard.runtime.context import Context as Ctx
-from blackboard.runtime.context import Reference
+from blackboard.runtime.context import Context as Ctx, Reference
 from blackboard.runtime.run import RunOptions, run_agent
 from blackboard.runtime.state import Status, declared_key, state_key
 from tests.conformance.acting import Actor, Notes, keys_below, notes_of, runner

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from blackboard.client.board import Board
-from blackboard.core.access import AccessGrant as Allowed
-from blackboard.core.access import Principal, Right
+from blackboard.core.access import AccessGrant as Allowed, Principal, Right
 from blackboard.core.commit import Grant, Put
 from blackboard.errors import BlackboardError
 from blackboard.runtime.context import Context

@@ -183,10 +183,10 @@ async def test_no_token_counts_before_the_archive_was_asked(
         await first.stop()
         lose_all(first)
     async with Site(tmp_path / "site", archive=Away) as site:
-        assert any("no token counts" in record.message for record in caplog.records)
+        assert any("no token is accepted" in record.message for record in caplog.records)
         await site.service.host.revocations.ready()
         for who in (token_of("ada"), token_of("bob", "t2")):
-            with pytest.raises(Unavailable, match="no token counts"):
+            with pytest.raises(Unavailable, match="no token is accepted"):
                 await site.service.link(who).boards()
         await site.board().put("public/x", 1)  # whoever runs the service needs no token
         Away.is_away = False

@@ -57,7 +57,7 @@ MUTANTS = (
     Mutant(
         "a crash after a restore is not told",
         "blackboard/runtime/supervisor.py",
-        "            await self._board.refresh()  # it may have been restored since\n",
+        "            await self._board.refresh()  # the board may have been restored since\n",
         "",
         f"{UNIT}/runtime/test_supervisor.py -k after_a_restore",
     ),

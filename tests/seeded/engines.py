@@ -26,11 +26,11 @@ MUTANTS = (
         f"{UNIT}/engines/sqlite/test_new.py",
     ),
     Mutant(
-        "what is owed comes back over later writes",
-        "blackboard/engines/sqlite/owed.py",
-        "            self.drop(connection, rows)\n            if self._resting:",
-        "            if self._resting:",
-        f"{UNIT}/engines/sqlite/test_owed.py",
+        "deferred rows overwrite later writes",
+        "blackboard/engines/sqlite/deferred_rows.py",
+        "            self.drop(connection, rows)\n            if self._quiet:",
+        "            if self._quiet:",
+        f"{UNIT}/engines/sqlite/test_deferred_rows.py",
     ),
     # --- Redis ------------------------------------------------------------------------------------
     Mutant(

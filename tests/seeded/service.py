@@ -197,9 +197,9 @@ MUTANTS = (
     Mutant(
         "an edit is told twice",
         "blackboard/server/documents/room.py",
-        "            flight.is_told = True\n",
+        "            edit.is_forwarded = True\n",
         "",
-        f"{UNIT}/server/documents/test_documents_flights.py",
+        f"{UNIT}/server/documents/test_edits_in_flight.py",
     ),
     Mutant(
         "who left comes back with old news",

@@ -37,8 +37,7 @@ from blackboard.runtime.memory import Recall, Transcript
 from blackboard.runtime.supervisor import Crashes, RestartPolicy
 from blackboard.server import feed
 from blackboard.server.assembly import archive_beside
-from blackboard.server.checkpoints import imports as importing
-from blackboard.server.checkpoints import take as checkpoints
+from blackboard.server.checkpoints import imports as importing, take as checkpoints
 from blackboard.server.checkpoints.imports import Imports
 from blackboard.server.feed import Feed, View
 from blackboard.server.http import handshake as gate

@@ -1,1 +1,1 @@
-"""Documents that several people and agents edit at once."""
+"""Documents that several people and agents edit concurrently."""

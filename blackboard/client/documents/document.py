@@ -1,4 +1,4 @@
-"""A document as people and agents use it: local first, the same copy for everybody in the end.
+"""A collaborative document: edits are local first, and all replicas converge.
 
     doc = await board.document("public/memo")
     memo = doc.text()
@@ -44,7 +44,7 @@ from blackboard.wire.ysync import Awareness, AwarenessState, Edit, QueryAwarenes
 
 log = logging.getLogger(__name__)
 _PASSING = frozenset({"closed", "gap", "too_slow"})
-"""Causes after which the document is simply opened again, with everything that was made here."""
+"""Causes after which the document is opened again, with all local edits."""
 Waiting = list[asyncio.Future[None]]
 _TEXT = "text"
 _OWN = "own"
@@ -55,8 +55,8 @@ _MEETINGS_MAX = 64
 class Document:
     """One replica of the document at `key`. Made by `Board.document`; `await` or `async with` it.
 
-    Errors of every edit: DocumentRefused once the service took no more of this replica (see its
-    `cause`); what was not sent is lost then, and `Board.document` gives a fresh one.
+    Errors of every edit: DocumentRefused once the service has refused this replica (see its
+    `cause`); edits that were not sent are lost, and `Board.document` opens a new replica.
     """
 
     def __init__(self, link: Transport, board: str, key: Key) -> None:
@@ -90,7 +90,7 @@ class Document:
         self._meetings: deque[ysync.Met] = deque(maxlen=_MEETINGS_MAX)
         self._subscription: Subscription | None = self._doc.observe(self._note)
 
-    # --- its life ---------------------------------------------------------------------------------
+    # --- life cycle -------------------------------------------------------------------------------
 
     def __await__(self) -> Generator[Any, None, "Document"]:
         return self._open().__await__()
@@ -122,7 +122,7 @@ class Document:
         return self
 
     async def aclose(self) -> None:
-        """Let go of the document. What `synced` did not wait for may not have been sent."""
+        """Close the document. Edits for which no `synced` waited may not have been sent."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -197,7 +197,7 @@ class Document:
         self._held.append(shared)
 
     def value(self) -> dict[str, Any]:
-        """Everything at the top that was asked for by name here, as plain values."""
+        """All top-level types that were requested by name, as plain values."""
         return {n: plain(v) for n, v in sorted(self._doc.items()) if n in self._scopes}
 
     def digest(self) -> str:
@@ -210,7 +210,7 @@ class Document:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Edits of the block are one update and one step of undo; they are all made or, if the
-        process dies before, none. An exception does not take back what was edited before it.
+        process dies before, none. An exception does not undo the edits before it.
 
         Request the top-level types that you edit before it begins."""
         self._check()
@@ -239,17 +239,17 @@ class Document:
             observer(Overlap(path, *region, tuple(sorted(names))))
 
     def undo(self) -> bool:
-        """Take back the last edit of this replica; others' stay. False when there is none."""
+        """Undo the last edit of this replica; those of others stay. False when there is none."""
         self._check()
         return self._undo.undo()
 
     def redo(self) -> bool:
-        """Make the edit again that was taken back last."""
+        """Redo the edit that was undone last."""
         self._check()
         return self._undo.redo()
 
     def merge(self, other: "Document") -> None:
-        """Take in what `other` has and this one lacks: a branch's edits come back.
+        """Merge the edits of `other` that this one lacks, for instance those of a branch.
 
         Both must descend from one document (`Board.branch`); then merging again changes nothing.
         """
@@ -257,11 +257,11 @@ class Document:
         lacking = other._doc.get_update(self._doc.get_state())
         self._doc.apply_update(lacking)
 
-    # --- who is there -----------------------------------------------------------------------------
+    # --- awareness --------------------------------------------------------------------------------
 
     def tell(self, state: dict[str, Any] | None) -> None:
-        """Tell the others of this replica (a colour, a cursor), until it is closed, beside its
-        agent's name; None: no more than that."""
+        """Publish the awareness state of this replica (a colour, a cursor), in addition to its
+        agent's name, until it is closed; None: only the name."""
         self._check()
         self._presence_clock += 1
         self._presence = ysync.write_json({**(state or {}), "agent": self._link.agent})
@@ -307,8 +307,8 @@ class Document:
         return None
 
     async def _note_frozen(self, refused: DocumentRefused) -> None:
-        """Tell those who wait that their edits are not in; they are kept, and sent again. Unless
-        it is thawed by now: then they are in soon."""
+        """Fail the waiting calls, unless the board was thawed in the meantime. The edits are kept
+        and sent again."""
         try:
             reading = await self._link.read(self._board, [freeze.FROZEN_KEY])
         except AccessDenied:  # a token of narrow grants
@@ -320,7 +320,7 @@ class Document:
                 self._fail(freeze.refusal(entry.value, entry.time_ms, entry.mod_revision))
 
     def _give_up(self, failure: BlackboardError) -> None:
-        """End it: raise the reason in all waiting calls, and at every later use."""
+        """End this replica: all waiting and later calls raise `failure`."""
         log.info("document %s: %s", self.key, failure)
         self._failure = failure
         self._fail(failure)
@@ -333,13 +333,13 @@ class Document:
         self._asked.clear()
 
     async def _talk(self, pipe: Pipe) -> None:
-        """Errors: whatever ends the connection."""
+        """Exchange messages. Errors: whatever ends the connection."""
         self._is_answered = False
         self._waiting += [w for _, asked in self._asked for w in asked if not w.done()]
         self._asked.clear()
         self._others.clear()
-        # First of all the service must know what this replica has seen. Nobody is told that his
-        # edits are safe by the answer to that: they follow.
+        # The service must first know what this replica has seen. The answer confirms no edits:
+        # these follow.
         await self._ask(pipe, [])
         self._came.set()
         writer = asyncio.create_task(self._write(pipe))
@@ -390,9 +390,10 @@ class Document:
 
     def _names_of(self, clients: tuple[int, ...]) -> set[str]:
         """The agents of these clients, as far as known."""
-        told = [ysync.read_json(p.state) for c in clients if (p := self._others.get(c)) and p.state]
+        peers = [p for c in clients if (p := self._others.get(c))]
+        states = [ysync.read_json(p.state) for p in peers if p.state]
         return {
-            str(state["agent"]) for state in told if isinstance(state, dict) and "agent" in state
+            str(state["agent"]) for state in states if isinstance(state, dict) and "agent" in state
         }
 
     def _answered(self) -> None:
@@ -406,14 +407,14 @@ class Document:
         self._came.set()
 
     async def _write(self, pipe: Pipe) -> None:
-        """Send what was edited, then ask for an answer if somebody waits for it."""
+        """Send the edits, then request an answer if a `synced` waits for it."""
         loop = asyncio.get_running_loop()
-        # Repeated for each connection: the other peers saw it leave with the last one.
-        told, renewal = self._presence_clock, loop.time()
+        # Published for each connection, because the other peers removed it with the last one.
+        sent, renewal = self._presence_clock, loop.time()
         while True:
-            if self._presence_clock != told or loop.time() >= renewal:
+            if self._presence_clock != sent or loop.time() >= renewal:
                 self._presence_clock += 1
-                told, renewal = (
+                sent, renewal = (
                     self._presence_clock,
                     loop.time() + self._limits.client.awareness_renew_ms / 1000,
                 )
@@ -434,7 +435,7 @@ class Document:
                 await self._ask(pipe, waiting)
 
     async def _ask(self, pipe: Pipe, waiting: "Waiting") -> None:
-        """Ask for what is lacking here; those who wait are in sync when the answer comes."""
+        """Request what this replica lacks; the answer completes the calls in `waiting`."""
         self._overlaps.batch += 1
         self._asked.append((self._overlaps.batch, waiting))
         await pipe.send(ysync.write_step1(self._doc.get_state()))

@@ -1,9 +1,9 @@
-"""Taking a document back: its content goes back, its history goes forward.
+"""Restores a document: its content goes back, its history goes forward.
 
-To put a CRDT's earlier bytes back would be a lie: whoever is connected still has the later ones,
-and merges them in again. So a restore adds an *inverse update*, which undoes what came after:
-computed on a copy at the earlier state, which catches up while an undo manager listens, and then
-undoes all of it. Peers take it like any other edit.
+Putting a CRDT's earlier bytes back would not work: connected peers still have the later edits, and
+would merge them in again. So a restore adds an *inverse update*, which undoes the later edits. It
+is computed on a copy at the earlier state, which catches up while an undo manager listens, and then
+undoes everything. Peers apply it like any other edit.
 
 Every inverse update leaves a mark, a client of its own that wrote something and removed it: a peer
 whose state has the mark has seen the restore. Deletions alone would not show in a peer's state.
@@ -11,7 +11,7 @@ whose state has the mark has seen the restore. Deletions alone would not show in
 Source: y-partyserver's `unstable_replaceDocument`, over all roots; exact in 7,500 random histories,
 and converging on Yjs (tests/unit/client/documents/test_inverse.py repeats it).
 
-A document as it was, for whoever compares two moments: what it says, and who wrote last.
+The content of a document at a moment, and its last author, are read here as well, for comparisons.
 """
 
 import hashlib
@@ -27,8 +27,7 @@ from blackboard.client.documents.shared_types import plain
 from blackboard.client.link import Transport
 from blackboard.client.views import Entry
 from blackboard.core.checkpoints import Moment
-from blackboard.core.commit import Delete, Op, PutBack
-from blackboard.core.commit import Entry as Kept
+from blackboard.core.commit import Delete, Entry as Kept, Op, PutBack
 from blackboard.core.documents.keys import document_of, document_prefix
 from blackboard.core.path import range_below
 from blackboard.errors import Corrupt, Unavailable
@@ -46,11 +45,11 @@ def documents_in(keys: Iterable[Key]) -> tuple[Key, ...]:
 
 
 def restored(key: Key, then: Mapping[Key, bytes], now: Mapping[Key, bytes]) -> tuple[Op, ...]:
-    """The operations that take the document at `key` back from `now` to `then`.
+    """The operations that restore the document at `key` from `now` to `then`.
 
-    Both hold every entry below the document's prefix with its encoded value: at the moment that
-    comes back, and at the revision that the restore follows. Blocks while it computes: 20 ms for
-    10,000 edits, 0.2 s for 50,000.
+    Both have every entry below the document's prefix with its encoded value: at the restored
+    moment, and at the revision that the restore follows. Blocks while it computes: 20 ms for 10,000
+    edits, 0.2 s for 50,000.
 
     Errors: Corrupt when an entry is not what was written.
     """
@@ -66,9 +65,9 @@ def restored(key: Key, then: Mapping[Key, bytes], now: Mapping[Key, bytes]) -> t
 
 
 def inverse(then: Iterable[bytes], now: Iterable[bytes]) -> tuple[bytes, int | None]:
-    """The update that takes a document of the updates `now` back to `then`, and its mark.
+    """The update that restores a document of the updates `now` to `then`, and its mark.
 
-    The mark is None when there is nothing to take back. Errors: DamagedError.
+    The mark is None when there is nothing to undo. Errors: DamagedError.
     """
     return guarded(lambda: _inverse(_loaded(then), _loaded(now)))
 
@@ -92,18 +91,18 @@ def _inverse(copy: "Doc[Any]", live: "Doc[Any]") -> tuple[bytes, int | None]:
 
 
 def content(key: Key, entries: Mapping[Key, bytes]) -> dict[str, Any]:
-    """What the document at `key` says, by root: of a text its string, of others plain values.
+    """The content of the document at `key` by root: the string of a text, plain values of others.
 
-    `entries` as for `restored`. What a root is shows in what lies in it; an empty one is left out.
-    Errors: Corrupt, DamagedError.
+    `entries` as for `restored`. The type of a root follows from its content; an empty one is left
+    out. Errors: Corrupt, DamagedError.
     """
     return guarded(lambda: _content(_loaded(_state_of(key, entries))))
 
 
 def digest_of(state: bytes) -> str:
-    """SHA-256, in hexadecimal, of what a document of that state says: of `content` as JSON in UTF-8
-    with sorted keys and no spaces, bytes as {"$bytes": hexadecimal}. Update bytes would not do:
-    they differ with the history. Errors: DamagedError.
+    """SHA-256, in hexadecimal, of the content of a document with that state: of `content` as JSON
+    in UTF-8 with sorted keys and no spaces, bytes as {"$bytes": hexadecimal}. The bytes of the
+    update cannot be used: they depend on the history. Errors: DamagedError.
     """
     found = guarded(lambda: _content(_loaded([state])))
     text = json.dumps(
@@ -149,8 +148,8 @@ def _state_of(key: Key, entries: Mapping[Key, bytes]) -> list[bytes]:
 
 
 _READS_MAX = 8
-"""Tries to read a document of several pages in one piece. An edit falls between two pages about as
-often as an edit comes within one reading: eight in a row mean that it never stops."""
+"""Attempts to read a document of several pages consistently. Eight failures in a row mean that the
+edits never pause."""
 
 
 async def document_at(link: Transport, board: str, key: Key, at: Moment | None) -> Entry | None:
@@ -172,7 +171,7 @@ async def document_at(link: Transport, board: str, key: Key, at: Moment | None) 
 async def _parts_of(
     link: Transport, board: str, key: Key, at: Moment | None
 ) -> tuple[dict[Key, Kept], set[Revision]]:
-    """What a document consists of, and as of which revisions the pages are."""
+    """The entries of a document, and the revisions of the pages."""
     found: dict[Key, Kept] = {}
     revisions: set[Revision] = set()
     after: Key | None = None

@@ -1,12 +1,11 @@
-"""A document as entries: reading it from them, and the operations that change it there.
+"""Reads a document from its entries, and makes the operations that change it there.
 
 The layout is that of core/documents/keys.py.
 
-The updates of a document since its base, and when it is time to compact them into it.
-
-Loading a document is applying its base, which the library does at once, and then each update, which
-is read first: byte for byte that takes nine times as long. So the tail is kept short in number and
-in bytes. Beside a large base it may be longer: a compaction writes all of the base anew.
+`UpdateTail` decides when to compact. To load a document is to apply its base, which is one call of
+the library, and then each update, which is parsed first: byte for byte that takes nine times as
+long. So the tail is kept short in number and in bytes. With a large base it may be longer, because
+a compaction writes the whole base again.
 """
 
 import secrets
@@ -41,16 +40,16 @@ from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 
 PIECE_BYTES = VALUE_BYTES_MAX - 4096
-"""What one value holds of an update or of a state, with room for what stands around it."""
+"""Bytes of an update or of a state in one value, with room for the fields around it."""
 _LAST_COMMIT_PIECES = 3
 TAIL_DELETED_MAX = 960
-"""Updates that one compaction takes away: a commit has room for the pieces besides."""
+"""Updates that one compaction removes: a commit has room for the pieces as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One update as it lies in the log: the keys of its pieces, who made it, and, if it is that of
-    a restore, its `mark` (the client by which those who have seen it are known)."""
+    """One update in the log: the keys of its pieces, its author, and, for that of a restore, its
+    `mark` (the client that shows whether a peer has seen it)."""
 
     keys: tuple[Key, ...]
     update: bytes
@@ -60,7 +59,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The compacted state: who owns which client in it, and the mark of the last restore."""
+    """The compacted state: the owners of its clients, and the mark of the last restore."""
 
     state: bytes = crdt.EMPTY_UPDATE
     owners: Mapping[int, str] = field(default_factory=dict)
@@ -71,7 +70,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """A document as it is kept: a base, and updates to be applied to it."""
+    """A stored document: a base, and updates to be applied to it."""
 
     base: Base
     items: tuple[Item, ...]
@@ -82,8 +81,8 @@ def read_document(key: Key, entries: Mapping[Key, Entry]) -> StoredDocument:
     prefix = updates_prefix(key) + "/"
     updates = [entry for found, entry in entries.items() if found.startswith(prefix)]
     updates.sort(key=lambda entry: (entry.mod_revision, entry.key))
-    told = [(e.key, e.value, signature(e.author, e.account)) for e in updates]
-    return StoredDocument(_read_base(key, entries), tuple(read_items(told)))
+    pieces = [(e.key, e.value, signature(e.author, e.account)) for e in updates]
+    return StoredDocument(_read_base(key, entries), tuple(read_items(pieces)))
 
 
 def _read_base(key: Key, entries: Mapping[Key, Entry]) -> Base:
@@ -102,7 +101,7 @@ def _read_base(key: Key, entries: Mapping[Key, Entry]) -> Base:
 
 
 def base_of(key: Key, generation: str, count: int, revision: Revision) -> Base:
-    """A base that somebody else wrote, as far as the next compaction needs to know it."""
+    """A base that another process wrote, as far as the next compaction needs it."""
     return Base(keys=_part_keys(key, generation, count), revision=revision)
 
 
@@ -110,7 +109,7 @@ def _part_keys(key: Key, generation: str, count: int) -> tuple[Key, ...]:
     return tuple(f"{parts_prefix(key, generation)}/{i:04}" for i in range(count))
 
 
-def read_items(told: Iterable[tuple[Key, Any, str]]) -> Sequence[Item]:
+def read_items(updates: Iterable[tuple[Key, Any, str]]) -> Sequence[Item]:
     """The updates in (key, value, author) of consecutive entries, their pieces put together.
 
     Errors: Corrupt.
@@ -118,7 +117,7 @@ def read_items(told: Iterable[tuple[Key, Any, str]]) -> Sequence[Item]:
     found: list[Item] = []
     keys: list[Key] = []
     pieces: list[bytes] = []
-    for key, value, author in told:
+    for key, value, author in updates:
         try:
             keys.append(key)
             pieces.append(value["update"])
@@ -139,8 +138,8 @@ def append_update(key: Key, update: bytes) -> tuple[Append, ...]:
 
 
 def put_back_update(key: Key, update: bytes, mark: int) -> tuple[PutBack, ...]:
-    """The same for the inverse update of a restore, which appends nothing: its key is its mark's,
-    among those of the other updates."""
+    """The same for the inverse update of a restore. It is not appended: its key is derived from its
+    mark, among those of the other updates."""
     values = _values(update)
     values[-1]["mark"] = mark
     prefix = f"{updates_prefix(key)}/restore-{mark:014x}"
@@ -161,7 +160,7 @@ def _cut(data: bytes) -> list[bytes]:
 class Compaction:
     """The commits that replace a base and the updates after it: `pieces` first, `ops` at the end.
 
-    `ops` take effect only if nobody compacted, or removed the document, meanwhile.
+    `ops` take effect only if the document was neither compacted nor removed in the meantime.
     """
 
     pieces: tuple[tuple[Op, ...], ...]
@@ -194,7 +193,7 @@ def is_update(key: Key, path: Key) -> bool:
 
 
 def is_report(key: Key, path: Key) -> bool:
-    """Whether `path` is a report of an overlap, which is told for a while, and no content."""
+    """Whether `path` is a report of an overlap, which is temporary and not content."""
     return path.startswith(overlaps_prefix(key) + "/")
 
 
@@ -205,7 +204,8 @@ def pattern(key: Key) -> str:
 
 _NOTE = "compacted"
 _BASE_SHARE = 8
-"""A tail of this part of the base at least: what is written for it is as many times as much."""
+"""The tail must reach this fraction of the base before a compaction, which bounds its write
+amplification."""
 
 
 class UpdateTail:
@@ -213,18 +213,18 @@ class UpdateTail:
 
     def __init__(self, key: Key, base_bytes: int = 0) -> None:
         self.base_bytes = base_bytes
-        """Size of the base, as far as it was seen here."""
+        """Size of the base, as far as it is known here."""
         self._key = key
         self._found: dict[Key, tuple[Revision, int]] = {}
         self._bytes = 0
 
     def add(self, path: Key, revision: Revision, size: int) -> None:
-        """Note one piece of an update: `size` bytes, committed at `revision`."""
+        """Add one piece of an update: `size` bytes, committed at `revision`."""
         self._found[path] = revision, size
         self._bytes += size
 
     def drop(self, path: Key) -> None:
-        """It is gone."""
+        """Remove the piece at `path`."""
         _, size = self._found.pop(path, (0, 0))
         self._bytes -= size
 
@@ -235,7 +235,7 @@ class UpdateTail:
         return len(self._found) >= DOCUMENT_TAIL_UPDATES or self._bytes >= bytes_max
 
     def is_lost(self, revised: RevisionEvent) -> bool:
-        """Whether something of the document went without a new base that has it."""
+        """Whether a revision removed a part of the document without a new base that contains it."""
         base = base_key(self._key)
         gone = any(c.kind == "delete" and c.key in self._found for c in revised.changes)
         kept = any(c.kind == "put" and c.key == base for c in revised.changes)
@@ -243,10 +243,10 @@ class UpdateTail:
         return lost or (gone and not kept)
 
     async def compact(self, writer: Writer, new: Base, *, old: Base, revision: Revision) -> None:
-        """Commit `new`, the document as of `revision`, in place of `old` and what is noted now.
+        """Commit `new`, the document as of `revision`, in place of `old` and the present tail.
 
-        Errors: those of `Board.commit`, a Conflict when somebody else was first; the document is
-        what it was.
+        Errors: those of `Board.commit`, a Conflict when another process was first; the document is
+        unchanged.
         """
         keys = [(path, at) for path, (at, _) in self._found.items()][:TAIL_DELETED_MAX]
         generation = f"{revision:016}-{secrets.token_hex(4)}"

@@ -1,11 +1,11 @@
-"""Which edits of others meet edits of one's own that they had not seen.
+"""Finds concurrent edits of one region of a text.
 
-A replica that is told of somebody's edit while an edit of its own is still on its way to the log
-made that one without knowing the other; and the other, which is earlier in the log, was made
-without knowing this one. The replica whose edit is later in the log finds out; the other one may,
-too, for it learns a little late that its own is there. An edit that builds on one's own was made
-knowing it. Where both touch one region of a text, that is an *overlap*: it is merged like
-everything else, and told, because two agents who write into one sentence should know.
+A replica receives an edit of another replica while an edit of its own is still on its way to the
+log. Then neither edit was made with knowledge of the other, unless the received edit builds on the
+own one. If both touch one region of a text, that is an *overlap*. It is merged like everything
+else, and reported, because two agents that write into one sentence should know. The replica whose
+edit is later in the log finds the overlap; the other one may find it, too, because it learns a
+little late that its own edit is in the log.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,9 +17,9 @@ from pycrdt import Text
 from blackboard.client.documents.shared_types import Delta, text_deltas
 
 RANGES_MAX = 64
-"""Own edits on their way that are kept in mind, per text; of more, the oldest are forgotten."""
+"""Own uncommitted edits that are tracked per text; beyond the limit, the oldest are dropped."""
 TEXTS_MAX = 1_024
-"""Texts in lists and maps that are kept in mind; of more, the oldest are forgotten."""
+"""Texts in lists and maps that are tracked; beyond the limit, the oldest are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +37,29 @@ class Overlap:
 
 
 Met = Callable[[str, tuple[int, int]], None]
-"""Is told of an overlap: the path of the text, and where in it."""
+"""Called with an overlap: the path of the text, and the region."""
 
 
 class Overlaps:
-    """The edits of one replica that are on their way, in each of its texts, and what they meet."""
+    """The uncommitted edits of one replica in each of its texts, and their overlaps."""
 
     def __init__(self, met: Met) -> None:
         self._met = met
         self._own: dict[str, OwnEdits] = {}
         self._before: dict[str, str] = {}
         self.batch = 0
-        """The number of the question last asked: its answer tells what is committed."""
+        """The number of the last request: its answer confirms the edits up to it."""
         self.applying = False
-        """Whether what changes now is somebody else's edit."""
+        """Whether the present change is another replica's edit."""
         self.known = 0
-        """Units of this replica that the author of what is applied knew, at least."""
+        """Units of this replica that the author of the applied edit knew, at least."""
 
     def __bool__(self) -> bool:
-        """Whether anything is on its way."""
+        """Whether any edit is uncommitted."""
         return any(self._own.values())
 
     def changed(self, path: str, deltas: Sequence[Delta]) -> None:
-        """Take in a change of a text."""
+        """Record a change of a text."""
         own = self._own.setdefault(path, OwnEdits())
         if not self.applying:
             own.made(deltas, self.batch + 1)
@@ -67,12 +67,12 @@ class Overlaps:
             self._met(path, region)
 
     def changed_below(self, root: str, events: Sequence[Any]) -> None:
-        """Take in what changed in a list or map: events of the library."""
+        """Record changes in a list or map, given as events of the library."""
         for event in events:
             if isinstance(event.target, Text):
                 path = "/".join((root, *map(str, event.path)))
                 after = str(event.target)
-                # Of a text that was not looked at before, only what is deleted is not known.
+                # For a text that was not read before, only the deleted characters are unknown.
                 deltas, _ = text_deltas(event.delta, self._before.pop(path, after))
                 self._before[path] = after
                 if len(self._before) > TEXTS_MAX:
@@ -80,12 +80,12 @@ class Overlaps:
                 self.changed(path, deltas)
 
     def reached(self, clock: int) -> None:
-        """What was made until now are the first `clock` units of this replica."""
+        """All edits until now are within the first `clock` units of this replica."""
         for own in self._own.values():
             own.reached(clock)
 
     def committed(self, batch: int) -> None:
-        """Everything up to `batch` is in the log, and what came before it was told."""
+        """Everything up to `batch` is in the log, and earlier edits of others were received."""
         for own in self._own.values():
             own.committed(batch)
         self._own = {path: own for path, own in self._own.items() if own}
@@ -97,7 +97,7 @@ class _Range:
     end: int
     batch: int
     clock: int | None = None
-    """Units of this replica once it was made; an author who knows as many knows it."""
+    """Units of this replica after the edit; an author that knew as many knew it."""
 
 
 class OwnEdits:
@@ -110,7 +110,7 @@ class OwnEdits:
         return bool(self._ranges)
 
     def made(self, deltas: Sequence[Delta], batch: int) -> None:
-        """Take in an edit of one's own, which is sent with `batch`."""
+        """Record an own edit, which is sent with `batch`."""
         self._move(deltas)
         for start, end in _regions(deltas):
             last = self._ranges[-1] if self._ranges else None
@@ -128,8 +128,8 @@ class OwnEdits:
             own.clock = clock
 
     def met(self, deltas: Sequence[Delta], known: int = 0) -> tuple[int, int] | None:
-        """Take in an edit of somebody who knew `known` units of this replica; the region in which
-        it meets one's own, if any."""
+        """Record an edit of another replica that knew `known` units of this one; returns the region
+        where it overlaps an own edit, if any."""
         self._move(deltas)
         found = [
             (min(start, own.start), max(end, own.end))
@@ -142,7 +142,7 @@ class OwnEdits:
         return min(start for start, _ in found), max(end for _, end in found)
 
     def committed(self, batch: int) -> None:
-        """Everything up to `batch` is in the log, and what came before it was told."""
+        """Everything up to `batch` is in the log, and earlier edits of others were received."""
         self._ranges = [own for own in self._ranges if own.batch > batch]
 
     def _move(self, deltas: Sequence[Delta]) -> None:

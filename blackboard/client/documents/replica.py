@@ -20,7 +20,7 @@ _PANIC = "PanicException"
 
 
 class DamagedError(Exception):
-    """The library failed in the middle: the copy it worked on is not to be trusted any more."""
+    """The library failed in the middle of a call: its copy can no longer be trusted."""
 
 
 class Replica:
@@ -55,23 +55,23 @@ class Replica:
         return merged(self._news) if self._news else crdt.EMPTY_UPDATE
 
     def update_since(self, state: bytes = crdt.EMPTY_STATE) -> bytes:
-        """What somebody with `state` lacks. Errors: DamagedError."""
+        """The update that a peer with `state` lacks. Errors: DamagedError."""
         return guarded(lambda: self.doc.get_update(state))
 
     @property
     def state(self) -> bytes:
-        """What is known, as peers are told."""
+        """The state vector of this copy."""
         return crdt.write_state(self.clocks)
 
     def close(self) -> None:
-        """Let go of it: a copy that somebody listens to is never freed."""
+        """Release it: a copy with observers is never freed."""
         if self._subscription is not None:
             self.doc.unobserve(self._subscription)
             self._subscription = None
 
 
 def guarded(work: Callable[[], T]) -> T:
-    """Do `work` of the library. Errors: DamagedError for whatever it raises."""
+    """Run a call of the library. Errors: DamagedError for whatever it raises."""
     try:
         return work()
     except Exception as error:
@@ -90,7 +90,7 @@ def merged(updates: list[bytes]) -> bytes:
 
 
 def check_harmless(data: bytes) -> None:
-    """Some updates are accepted and make every later encoding fail: see first, on an empty copy.
+    """Check an update on an empty copy: some are accepted and make every later encoding fail.
 
     Errors: DamagedError.
     """

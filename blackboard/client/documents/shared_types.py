@@ -109,9 +109,9 @@ class _Shared:
         kind = _WRAPPERS.get(type(value))
         return plain(value) if kind is None else kind(self._document, value)
 
-    def _observe(self, told: Callable[[Any], None]) -> Callable[[], None]:
+    def _observe(self, notify: Callable[[Any], None]) -> Callable[[], None]:
         self._document.hold(self._shared)
-        subscription = self._shared.observe(told)
+        subscription = self._shared.observe(notify)
         return lambda: self._shared.unobserve(subscription)
 
     def __eq__(self, other: object) -> bool:
@@ -142,7 +142,7 @@ class SharedText(_Shared):
         return self._known
 
     def _read(self) -> None:
-        """To ask the library takes a millisecond where a text was edited ten thousand times."""
+        """Reading from the library takes a millisecond for a text with ten thousand edits."""
         found, self._embedded = str(self._shared), []
         if len(self._shared) != len(found.encode()):
             found = ""
@@ -194,7 +194,7 @@ class SharedText(_Shared):
                 self._remember(now[:position] + text + now[position + length :])
 
     def _offset(self, position: int) -> int:
-        """Where the library has what is at `position`. Errors: InvalidRequest beyond the end."""
+        """The library's offset of `position`. Errors: InvalidRequest beyond the end."""
         offset = _bytes_before(self._known, position)
         wide = len(EMBEDDED.encode()) - 1
         return offset - wide * bisect_left(self._embedded, position)
@@ -206,12 +206,12 @@ class SharedText(_Shared):
         """
         before = str(self)
 
-        def told(event: Any) -> None:
+        def notify(event: Any) -> None:
             nonlocal before
             deltas, before = text_deltas(event.delta, before)
             observer(deltas)
 
-        return self._observe(told)
+        return self._observe(notify)
 
 
 class SharedList(_Shared):
@@ -266,10 +266,10 @@ class SharedList(_Shared):
     def observe(self, observer: Callable[[Sequence[Delta]], None]) -> Callable[[], None]:
         """As `SharedText.observe`; what is inserted is a list of plain values."""
 
-        def told(event: Any) -> None:
+        def notify(event: Any) -> None:
             observer([_list_delta(part) for part in event.delta])
 
-        return self._observe(told)
+        return self._observe(notify)
 
 
 class SharedMap(_Shared):
@@ -320,10 +320,10 @@ class SharedMap(_Shared):
     def observe(self, observer: Callable[[Sequence[MapDelta]], None]) -> Callable[[], None]:
         """Call `observer` with each change, also those made here; returns what ends that."""
 
-        def told(event: Any) -> None:
+        def notify(event: Any) -> None:
             observer([_key_change(key, change) for key, change in sorted(event.keys.items())])
 
-        return self._observe(told)
+        return self._observe(notify)
 
 
 _WRAPPERS: dict[type, type[_Shared]] = {Text: SharedText, Array: SharedList, Map: SharedMap}

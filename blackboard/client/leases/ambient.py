@@ -4,17 +4,17 @@ Inside `async with board.lock(...)` no fence has to be named: every commit on th
 Board object of the task and of tasks started inside the block, carries the fences.
 
 Invariants
-- a task that was started inside a block keeps relying on its leases, even when it outlives the
-  block: such a commit is Fenced, never carried out unprotected. (To start one that shall not,
-  give it an empty context: `asyncio.create_task(work, context=contextvars.Context())`.)
+- A task that was started inside a block keeps relying on its leases, even when it outlives the
+  block: such a commit is Fenced, and never applied unprotected. (To start one that does not, give
+  it an empty context: `asyncio.create_task(work, context=contextvars.Context())`.)
 - a fence of a lease outside `public` goes with commits of its own agent only: no other may read it.
-- a board is known by its name and by the service that has it: two services may have a `main` each.
+- A board is identified by its name and its service: two services may each have a `main`.
 
-Keeps leases alive while a block runs, and ends the block at once when they are lost.
+`Keeper` renews leases while a block runs, and ends the block at once when they are lost.
 
-Invariants
+Invariants of `Keeper`
 - `deadline_s` is on a monotonic clock that was read before the grant, or the last answered renewal,
-  was sent: whatever the engine's clock does, the lease had not run out there before.
+  was sent: whatever the engine's clock does, the lease cannot have expired there before.
 - the block is cancelled at most once, and only while it runs.
 - the block's own error goes first: a loss is then a note on it.
 
@@ -67,7 +67,8 @@ def new_holder(agent: str, account: str | None = "") -> str:
 
     In a name with dots an `@` stands where its account ends ("" = it is its own; None = unknown).
 
-    It belongs to no process: a process that comes back after a pause is not taken for a later one.
+    It is new for each acquisition, so a process that resumes after a pause is not mistaken for a
+    later holder.
     """
     prefix = holder_prefix(agent) if account is None else owner_prefix(agent, account)
     return f"{prefix}~{secrets.token_hex(_UNIQUE_BYTES)}"
@@ -99,7 +100,7 @@ def fences_of(
 
 
 def note_commit(link: Transport, board: str, revision: Revision) -> None:
-    """Note that a commit with the fences of the running task took effect as `revision`."""
+    """Record that a commit with the fences of the running task took effect as `revision`."""
     for hold in _held_on(link, board):
         if hold.agent == link.agent:
             hold.committed = max(hold.committed, revision)
@@ -151,9 +152,10 @@ class Keeper:
         self._watchdog: asyncio.Task[None] | None = None
 
     def start(self, sent_s: float) -> None:
-        """The running task begins its block; the leases were last asked for at `sent_s`.
+        """The running task begins its block; the leases were last requested at `sent_s`, by the
+        event loop's clock.
 
-        That is a time of the event loop's clock. From here on its commits carry the fences.
+        From here on its commits carry the fences.
         """
         self._deadline_s = sent_s + self._ttl_s
         self._block = asyncio.current_task()
@@ -173,7 +175,7 @@ class Keeper:
             self._interrupted = block.uncancel() <= self._cancelling
 
     def lose(self, reason: str, fenced: Fenced | None = None) -> None:
-        """Note the loss; if the block is running, cancel it. The first loss counts."""
+        """Record the loss; if the block is running, cancel it. Only the first loss counts."""
         if self.lost is not None:
             return
         first = self._hold.fences[0]
@@ -187,8 +189,8 @@ class Keeper:
     def judge(self, error: BaseException | None) -> None:
         """How the block ended, after `stop`, when `error` (None = nothing) left it.
 
-        Errors: LeaseLost after a loss, unless the block has an error of its own, or was cancelled
-        by somebody else too.
+        Errors: LeaseLost after a loss, unless the block has an error of its own, or was also
+        cancelled from outside.
         """
         if self.lost is None:
             return
@@ -215,7 +217,7 @@ class Keeper:
         if isinstance(error, TimeoutError):
             self.lose("no renewal was answered within its time to live")
         elif isinstance(error, Fenced):
-            self.lose("somebody else has it, or nobody", error)
+            self.lose("another holder has it, or it is free", error)
         elif isinstance(error, BlackboardError):
             self.lose(f"it could not be renewed: {error}")
         elif error is not None:

@@ -1,23 +1,21 @@
-"""Claims: an entry that matches a pattern is taken, worked on and done by exactly one.
+"""Claims: exactly one agent takes, works on and finishes an entry that matches a pattern.
 
 Invariants
-- to claim an entry is to be granted the lease of its key while the entry is as it was seen: of any
-  number of claimers one wins, the others go on to the next entry.
-- an attempt is counted by the commit that begins it, so that no way of dying forgets it.
+- To claim an entry is to be granted the lease of its key while the entry is unchanged. Of any
+  number of claimers one wins; the others continue with the next entry.
+- An attempt is counted by the commit that begins it, so that no crash loses it.
 - an attempt ends in one commit that also ends the lease: the entry is removed, returned, or moved
   to the dead letters. If a claimer dies, its lease runs out, which returns the entry.
-- waiters are woken by the log: nobody polls, and only the engine's clock is used. An entry is
-  delayed by a lease that is left to run out.
+- The log wakes waiters: there is no polling, and only the engine's clock is used. An entry is
+  delayed by a lease that is left to expire.
 
 Sources: the visibility timeout and the dead-letter queue of Amazon SQS; `in` of a tuple space
 (Gelernter, "Generative communication in Linda", 1985).
 
-The record of attempts at entries: where it is stored, and how it is shown.
+Attempts are recorded in two branches of the entries' namespace: `~tries` counts the attempts,
+`~dead` holds the entries that failed too often. A pattern matches them only if it names them.
 
-Beside the entries stand two branches of their namespace: `~tries` counts the attempts of claims,
-`~dead` holds what failed too often. A pattern matches them only if it names them.
-
-Invariants
+Invariants of the records
 - a record belongs to the one entry that exists since revision `created`: a new entry at the same
   key has a new count.
 """
@@ -82,7 +80,8 @@ def tries_key(key: Key) -> Key:
 
 
 def dead_key(key: Key) -> Key:
-    """Where `key` goes when it failed too often: `public/tasks/7` -> `public/~dead/tasks/7`."""
+    """Where the entry of `key` is moved when it failed too often: `public/tasks/7` ->
+    `public/~dead/tasks/7`."""
     return _beside(key, DEAD)
 
 
@@ -119,7 +118,7 @@ def is_meant(pattern: str, key: Key) -> bool:
 class Record:
     """The record of the attempts at an entry: the value at its `tries_key`.
 
-    `delayed`: the lease on the entry is nobody's claim, it keeps the entry back.
+    `delayed`: the lease on the entry is not a claim; it delays the entry.
     """
 
     tries: int
@@ -132,9 +131,9 @@ class Record:
         """The record of the entry that exists since `created`; without one: no attempt yet."""
         value = found.value if found else None
         if isinstance(value, Mapping) and value.get("created") == created:
-            tries, told = value.get("tries"), value.get("last_error")
-            if type(tries) is int and tries >= 0 and isinstance(told, str):
-                return Record(tries, created, told, value.get("delayed") is True)
+            tries, last_error = value.get("tries"), value.get("last_error")
+            if type(tries) is int and tries >= 0 and isinstance(last_error, str):
+                return Record(tries, created, last_error, value.get("delayed") is True)
         return Record(0, created)
 
     def at(self, key: Key) -> Put:
@@ -149,9 +148,9 @@ class Record:
 class Claimed:
     """An entry that was claimed at least once, and is not done.
 
-    `state` is "claimed" (by `holder`, until `until_ms` if that is not renewed), "delayed" (nobody
-    may claim it until `until_ms`), "returned" (anybody may) or "dead". `tries` counts the attempts
-    so far; `last_error` is the error of the last one that reported it.
+    `state` is "claimed" (by `holder`, until `until_ms` if that is not renewed), "delayed" (it
+    cannot be claimed until `until_ms`), "returned" (it can be claimed) or "dead". `tries` counts
+    the attempts so far; `last_error` is the error of the last one that reported it.
     """
 
     key: Key
@@ -192,7 +191,8 @@ async def _living(board: ClaimedBoard, pattern: str) -> list[Claimed]:
 
 
 async def _dead(board: ClaimedBoard, pattern: str) -> list[Claimed]:
-    """Their records came with them, and are about the entries that they were."""
+    """Dead letters that match. Their records were moved with them, and describe the original
+    entries."""
     found = []
     for entry, kept in await _recorded(board, pattern):
         value = kept.value if isinstance(kept.value, Mapping) else {}
@@ -220,15 +220,15 @@ def _seen(key: Key, record: Record, lease: Lease | None) -> Claimed:
     if lease is None:
         return Claimed(key, "returned", record.tries, last_error=record.last_error)
     if record.delayed:
-        until_ms, told = lease.until_ms, record.last_error
-        return Claimed(key, "delayed", record.tries, until_ms=until_ms, last_error=told)
+        until_ms, last_error = lease.until_ms, record.last_error
+        return Claimed(key, "delayed", record.tries, until_ms=until_ms, last_error=last_error)
     holder, until_ms = lease.holder, lease.until_ms
     return Claimed(key, "claimed", record.tries, holder, until_ms, record.last_error)
 
 
 _CLAIMED, _DONE, _RETURNED, _DEAD = "claimed", "done", "returned", "dead letter"
 _TOLD_BYTES_MAX = NOTE_BYTES_MAX - 32
-"""Of an error's text, so that it fits into a note behind one of those words."""
+"""Length of an error's text, so that it fits into a note after one of those words."""
 
 
 class ClaimBoard(Protocol):
@@ -262,23 +262,23 @@ class ClaimOptions:
 class Task:
     """An entry that is yours to work on, inside the block of `Board.claim`.
 
-    Puts and appends through it happen in the commit that ends the task, or not at all: nobody sees
-    the result of a task that can still be returned.
+    Puts and appends through it happen in the commit that ends the task, or not at all: the result
+    of a task that can still be returned is never visible.
     """
 
     def __init__(self, entry: Entry, record: Record, fence: HeldFence, sent_s: float) -> None:
         self.entry = entry
         """The entry as it was claimed."""
         self.attempt = record.tries
-        """Which attempt at it this is, from 1. Those count too whose claimer died."""
+        """The number of this attempt, from 1. Attempts whose claimer died count, too."""
         self.last_error = record.last_error
         """The error of the last attempt that reported one, "" if none did."""
         self.fence = fence
         """The fence of the claim; commits inside the block carry it automatically."""
         self.sent_s = sent_s
-        """When the lease was asked for, by the event loop's clock."""
+        """When the lease was requested, by the event loop's clock."""
         self.delay_ms: Milliseconds = 0
-        """How long nobody may claim it when the block raises: 0, or LEASE_TTL_MS_MIN and more."""
+        """How long it cannot be claimed after the block raises: 0, or LEASE_TTL_MS_MIN and more."""
         self.ops: list[Op] = []
         """The operations of the commit that ends the task."""
 
@@ -376,7 +376,7 @@ class Claim:
             return task
         async with self._board.watch(self._pattern, after=seen) as watch:
             while True:
-                # Only the waiting is bounded: what was begun is not torn apart.
+                # Only the wait is bounded: an acquisition in progress is not interrupted.
                 with anyio.CancelScope(deadline=deadline_s) as waiting:
                     await self._until_free(watch, seen)
                 if waiting.cancelled_caught:
@@ -392,7 +392,7 @@ class Claim:
                 return
 
     async def _look(self) -> tuple[Task | None, Revision]:
-        """Go through the entries once, in their order; also after which revision news matter."""
+        """Scan the entries once, in their order; also returns the revision after which to watch."""
         page = await self._page(None)
         seen = page.revision
         held = {lease.key for lease in await self._board.leases(self._pattern)}
@@ -411,7 +411,8 @@ class Claim:
         return await self._board.list(self._pattern, after=after, limit=entries)
 
     async def _take(self, entry: Entry) -> Task | None:
-        """Claim `entry`; None if somebody was faster, it changed, or was tried too often."""
+        """Claim `entry`; None if another claimer was faster, it changed, or it was tried too
+        often."""
         for _ in range(self._limits.client.claim_take_attempts_max):
             found = await self._board.entry(tries_key(entry.key))
             try:
@@ -458,7 +459,7 @@ class Claim:
     # --- ending -----------------------------------------------------------------------------------
 
     async def _settle(self, task: Task, keeper: Keeper) -> None:
-        """The block went well: the task is done, unless it is ours no longer.
+        """The block succeeded: finish the task, unless its lease was lost.
 
         Errors: LeaseLost; what the commit is refused for, and then the task is returned.
         """
@@ -474,7 +475,7 @@ class Claim:
             raise
 
     async def _done(self, task: Task) -> None:
-        """Say that it is done; on a frozen board once it is thawed. Nobody can take it before."""
+        """Commit that it is done; on a frozen board after the thaw. It cannot be claimed before."""
         ops = (*task.ops, Delete(task.key), Delete(tries_key(task.key)), _release(task.fence))
         while True:
             try:
@@ -487,36 +488,36 @@ class Claim:
 
     async def _failed(self, task: Task, error: BaseException) -> None:
         """The attempt ended with `error`: the task is returned, or it was the last attempt."""
-        told = _told(error)
+        last_error = _error_text(error)
         if task.attempt >= self._terms.tries_max:
-            await self._bury(task, told)
+            await self._bury(task, last_error)
             return
-        record = Record(task.attempt, task.entry.create_revision, told, task.delay_ms > 0)
+        record = Record(task.attempt, task.entry.create_revision, last_error, task.delay_ms > 0)
         ends: Op = _release(task.fence)
         if record.delayed:
             delay_ms = max(task.delay_ms, LEASE_TTL_MS_MIN)
             ends = Renew(task.key, task.fence.holder, task.fence.fence, delay_ms)
-        spec = CommitRequest((record.at(task.key), ends), note=f"{_RETURNED}: {told}")
+        spec = CommitRequest((record.at(task.key), ends), note=f"{_RETURNED}: {last_error}")
         await self._writer.commit(spec, with_held=False, brings=True, waits=False)
 
     async def _lost(self, task: Task, error: BaseException) -> None:
-        """As `_failed`, for a lease that seems to be lost: if the board still has it, nobody can
-        claim the task until it runs out. This does not wait long."""
+        """As `_failed`, for a lease that seems to be lost: if the board still has it, the task
+        cannot be claimed until it expires. This does not wait long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._limits.client.finish_timeout_ms / 1000):
                 await self._failed(task, error)
 
-    async def _bury(self, task: Task, told: str) -> None:
+    async def _bury(self, task: Task, last_error: str) -> None:
         """Move the entry's present value to the dead letters, together with its record."""
         entry = await self._board.entry(task.key)
         ops: list[Op] = [Delete(tries_key(task.key)), _release(task.fence)]
         conditions: list[Condition] = []
         if entry is not None:
-            record = Record(task.attempt, task.entry.create_revision, told)
+            record = Record(task.attempt, task.entry.create_revision, last_error)
             dead = dead_key(task.key)
             ops += [Delete(task.key), Put(dead, encode_value(entry.value)), record.at(dead)]
             conditions = [KeyAt(task.key, entry.mod_revision)]
-        spec = CommitRequest(tuple(ops), tuple(conditions), note=f"{_DEAD}: {told}")
+        spec = CommitRequest(tuple(ops), tuple(conditions), note=f"{_DEAD}: {last_error}")
         await self._writer.commit(spec, with_held=False, brings=True, waits=False)
 
     async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
@@ -533,7 +534,7 @@ class Claim:
                 error.add_note(f"the task could not be returned: {failure}")
 
     async def _undo(self, task: Task) -> None:
-        """As if `task` had not been taken."""
+        """Undo the claim, as if `task` had not been taken."""
         key = tries_key(task.key)
         was = Put(key, encode_value(self._before.value)) if self._before else Delete(key)
         await self._writer.commit(
@@ -542,7 +543,7 @@ class Claim:
 
 
 def frees(pattern: str, revised: RevisionEvent) -> bool:
-    """Whether a revision may have made an entry free that `pattern` is about."""
+    """Whether a revision may have freed an entry that matches `pattern`."""
     gone = {change.key for change in revised.changes if change.kind == "delete"}
     return any(
         change.kind in ("put", "release", "expire")
@@ -556,7 +557,7 @@ def _release(fence: HeldFence) -> Release:
     return Release(fence.key, fence.holder, fence.fence)
 
 
-def _told(error: BaseException) -> str:
-    """An error as one short text that can be kept."""
+def _error_text(error: BaseException) -> str:
+    """An error as one short text for the record."""
     text = f"{type(error).__name__}: {error}".encode(errors="replace")
     return text[:_TOLD_BYTES_MAX].decode(errors="ignore")

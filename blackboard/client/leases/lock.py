@@ -3,20 +3,20 @@ automatically.
 
     async with board.lock("public/plan", "public/budget") as lock:
         plan = await board.get("public/plan")
-        await board.put("public/plan", better(plan))     # relies on the lock, without being told
+        await board.put("public/plan", better(plan))     # carries the fences of the lock
 
 Several keys are requested in one commit, so every queue has the waiters in the same order, and
-there is no deadlock. Waiters are woken by the log; nobody polls.
+there is no deadlock. The log wakes waiters; there is no polling.
 
 Invariants
 - `_places` holds what this acquisition may have on the board, from before it first asks until it
   is known that nothing is left: the fence of each granted key, 0 for each key that it waits for.
-- what is sent to the board is never torn by a cancellation: its answer is taken in first, then
-  everything is given back.
+- A cancellation never interrupts a request to the board: its answer is processed first, then
+  everything is released.
 - the block runs only while every key is granted.
 
 Source: the queue of etcd's and ZooKeeper's lock recipes; waiting on the log from the revision of
-the asking commit on leaves no gap in which a grant could be missed.
+the requesting commit leaves no gap in which a grant could be missed.
 """
 
 import asyncio
@@ -58,10 +58,10 @@ class Lock:
 
     Errors on entering: LeaseHeld when `timeout_ms` is over (0: at once if it is not free);
     LocalProtocolError when this task holds one of the keys already; LimitExceeded; AccessDenied;
-    Unavailable. Nothing is held then, and nobody waits.
-    Errors on leaving: LeaseLost when a lease was lost in the middle, unless the block has an error
-    of its own; the block is cancelled at once when the loss is noticed.
-    Cancellation, in whichever phase: nothing is held, and nobody waits.
+    Unavailable. Nothing is held then, and no queue is joined. Errors on leaving: LeaseLost when a
+    lease was lost in the middle, unless the block has an error of its own; the block is cancelled
+    at once when the loss is noticed. Cancellation, in whichever phase: nothing is held, and no
+    queue is joined.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Lock:
             raise InvalidRequest(field="keys", reason="at least one key is needed")
         self.keys = tuple(sorted({check_key(key) for key in keys}))
         self.holder = held.new_holder(writer.link.agent, writer.link.account)
-        """The name under which the board knows this acquisition."""
+        """The name of this acquisition on the board."""
         self._writer = writer
         self._limits = writer.link.limits
         self._ttl_ms = ttl_ms
@@ -96,7 +96,7 @@ class Lock:
 
     @property
     def fences(self) -> tuple[HeldFence, ...]:
-        """What commits in the block rely on."""
+        """The fences that commits in the block carry."""
         return tuple(HeldFence(key, self.holder, fence) for key, fence in self._places.items())
 
     @property
@@ -131,7 +131,7 @@ class Lock:
             limit_ms = limits.client.finish_timeout_ms
         refusal = await self._finish(self._leave_within(limit_ms))
         if refusal is not None:
-            self._keeper.lose("somebody else has it, or nobody", refusal)
+            self._keeper.lose("another holder has it, or it is free", refusal)
         self._keeper.judge(error)
 
     async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
@@ -151,7 +151,7 @@ class Lock:
             raise self._in_the_way() from error
 
     async def _acquire(self) -> None:
-        """Ask, and wait until every key is granted. After an error nothing is left behind."""
+        """Request the keys, and wait until all are granted. An error leaves nothing behind."""
         try:
             await self._begin()
             while not self._granted():
@@ -165,7 +165,7 @@ class Lock:
             raise
 
     async def _begin(self) -> None:
-        """Ask; on a frozen board once it is thawed, if this agent waits for that."""
+        """Request the keys; on a frozen board after the thaw, if this agent waits for it."""
         while True:
             try:
                 return await self._finish(self._ask())
@@ -189,7 +189,8 @@ class Lock:
     async def _ask(self) -> None:
         """One commit: each key is granted, or this holder joins its queue.
 
-        Errors: nothing was asked for, as far as can be known; what was runs out.
+        After an error nothing was requested, as far as is known; a request that was applied
+        expires.
         """
         self._places = dict.fromkeys(self.keys, 0)
         try:
@@ -205,7 +206,7 @@ class Lock:
         return [Grant(key, self.holder, self._ttl_ms, wait) for key in self.keys]
 
     async def _ask_again(self) -> None:
-        """Go to the end of the queues: a waiter that did not respond in its turn has lost it."""
+        """Go to the end of the queues: a waiter whose ticket expired has lost its place."""
         await self._leave()
         await self._ask()
 
@@ -213,7 +214,8 @@ class Lock:
         """Wait until all keys are granted, or a place is lost. Tickets are renewed during the
         wait."""
         writer = self._writer
-        await writer.link.read(writer.board, self.keys)  # else the wait would never end
+        # Fails if it may not be read: the wait would never end.
+        await writer.link.read(writer.board, self.keys)
         request = WatchRequest(self.keys, Position(await writer.epoch(), self._asked_at))
         async with Watch(
             writer.link, writer.board, request, revision=None, snapshot=False, saw=writer.saw
@@ -226,7 +228,7 @@ class Lock:
                     await self._finish(self._prolong())
 
     async def _prolong(self) -> None:
-        """Renew what is held and what is waited for, as it turns out to be."""
+        """Renew leases and tickets, and process what the answer says of them."""
         while not self._outrun():
             try:
                 await self._renew()
@@ -236,7 +238,7 @@ class Lock:
                 return
 
     def _notice(self, revised: RevisionEvent) -> None:
-        """Take in what the log says of the keys."""
+        """Process the changes of the keys in a revision."""
         for change in revised.changes:
             key, fence = change.key, self._places.get(change.key)
             # A change from before a grant that a refusal has already reported is outdated.
@@ -244,7 +246,7 @@ class Lock:
                 self._place(key, _lease_after(change))
 
     def _take_in(self, ops: Sequence[Op], receipt: Receipt) -> None:
-        """The leases as a commit of `ops` that asked or renewed left them."""
+        """Process the leases in the results of a commit of `ops`."""
         self._asked_at = receipt.revision
         for op, result in zip(ops, receipt.results, strict=True):
             if isinstance(op, Grant | Renew):
@@ -283,7 +285,8 @@ class Lock:
         return [Renew(key, self.holder, self._places[key], self._ttl_ms) for key in self.keys]
 
     async def _leave(self) -> Fenced | None:
-        """Give back every lease and every place in a queue; the first that was lost already.
+        """Release every lease and every place in a queue; returns the first refusal for a lost
+        lease.
 
         Each refusal reports the state of one key, which can change at most twice: it is granted,
         and it is lost.
@@ -304,23 +307,23 @@ class Lock:
         return [Release(key, self.holder, fence) for key, fence in self._places.items()]
 
     def _correct(self, refusal: Fenced) -> None:
-        """Learn from a refusal: the key was granted in between, or it is lost."""
+        """Update the places after a refusal: the key was granted in between, or it was lost."""
         if refusal.holder == self.holder and refusal.key in self._places:
             self._places[refusal.key] = refusal.current
         else:
             self._places.pop(refusal.key, None)
 
     async def _leave_within(self, limit_ms: Milliseconds) -> Fenced | None:
-        """As `_leave`; a lease that cannot be given back in time is left to run out."""
+        """As `_leave`; a lease that cannot be released in time is left to expire."""
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 return await self._leave()
         except (BlackboardError, TimeoutError) as error:
             if isinstance(error, StaleEpoch) and self._keeper is not None:
                 self._keeper.lose(f"the board is in another epoch: {error.cause}")
-            # After a restore this is what has to happen: nobody needs to look into it.
+            # This is expected after a restore, and needs no attention.
             level = logging.DEBUG if isinstance(error, StaleEpoch) else logging.WARNING
-            log.log(level, "lock on %s is left to run out: %s", ", ".join(self.keys), error)
+            log.log(level, "lock on %s is left to expire: %s", ", ".join(self.keys), error)
             return None
 
 
@@ -338,12 +341,12 @@ async def all_leases(writer: Writer, pattern: str) -> tuple[Lease, ...]:
 
 
 async def wait_free(writer: Writer, key: Key, timeout_ms: Milliseconds | None) -> Revision:
-    """Return at which revision nobody had lease `key`: now, or when it was given back.
+    """Return a revision at which lease `key` was free: the present one, or that of its release.
 
     Errors: LeaseHeld when `timeout_ms` is over; AccessDenied when the key may not be read.
     """
     link, board = writer.link, writer.board
-    await link.read(board, [key])  # else the lease would look free
+    await link.read(board, [key])  # fails if it may not be read: the lease would look free
     reading = await link.leases(board, key, limit=1)
     if not reading.leases:
         return reading.revision
@@ -370,5 +373,5 @@ async def wait_free(writer: Writer, key: Key, timeout_ms: Milliseconds | None) -
 
 
 def _lease_after(change: Change) -> Lease | None:
-    """The lease as the change left it: after a release or an expiry, nobody has it."""
+    """The lease after the change; None after a release or an expiry."""
     return None if change.kind in ("release", "expire") else change.lease

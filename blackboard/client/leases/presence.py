@@ -7,8 +7,8 @@
 Invariants
 - an agent's identity is a lease on `private/<agent>/~identity`: at most one process has it, and in
   the block its fence goes into every commit of that agent. A process that lost it is Fenced.
-- `public/~agents/<agent>` exists from soon after the lease was taken until it ends: it is removed
-  by the commit in which the holder leaves, or by the one in which the sweeper ends its lease.
+- `public/~agents/<agent>` exists from soon after the lease was granted until it ends: the commit
+  that releases or expires the lease removes it.
 
 Source: the presence of Erlang's registry and of XMPP; single activation as in Orleans' grains.
 """
@@ -60,14 +60,14 @@ def agent_of(lease: Lease) -> str | None:
 
 
 def entries_that_end_with(lease: Lease) -> tuple[Key, ...]:
-    """The entries that must not outlive `lease`: of an identity, the presence of its agent."""
+    """The entries that must not outlive `lease`: for an identity, the presence of its agent."""
     agent = agent_of(lease)
     return () if agent is None else (presence_key(agent),)
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """An agent that is there: since when, the last revision it had committed, what it reports.
+    """An attached agent: since when, the last revision it committed, and what it reports.
 
     `alive` says whether it has its identity now; None if you may not see that. (The presence of an
     agent that died is removed about a second after its lease ran out.) `account` is set if the
@@ -110,22 +110,22 @@ class Attachment(Lock, Generic[BoardT]):
         self._takes_over = if_taken == "take_over"
         self._since_ms: Milliseconds = 0
         self._state, self._note = _ATTACHED, ""
-        self._told: dict[str, Any] = {}
+        self._published: dict[str, Any] = {}
         self._silent = False
         self._deliver = deliver
         self._delivering: asyncio.Task[None] | None = None
 
     async def report(self, state: str, note: str = "") -> None:
-        """Tell everybody what this agent is doing, now. Errors: Fenced when it is taken over."""
+        """Publish what this agent is doing. Errors: Fenced when it was taken over."""
         self._state, self._note = state, note
         await self._report(brings=True)
 
     async def _report(self, *, brings: bool) -> None:
-        told = self._presence()
-        put = Put(presence_key(self.agent), encode_value(told))
+        presence = self._presence()
+        put = Put(presence_key(self.agent), encode_value(presence))
         spec = CommitRequest((put,), fences=self.fences)
         await self._writer.commit(spec, with_held=False, brings=brings, waits=brings)
-        self._told = told
+        self._published = presence
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -133,10 +133,10 @@ class Attachment(Lock, Generic[BoardT]):
         try:
             await self._report(brings=False)
         except (BoardFrozen, SnapshotFirst):
-            # A checkpoint waits for this agent. To attach is no delivery: until it has brought what
-            # it knows, only its lease is there, and a renewal tells later that it is. So, too, if
-            # the board was frozen since the lease was granted.
-            self._told = {}
+            # A checkpoint waits for this agent, and attaching is not a delivery. Until the agent
+            # has delivered, only its lease exists, and a later renewal writes its presence. The
+            # same holds if the board was frozen after the lease was granted.
+            self._published = {}
         except BaseException:
             await self.__aexit__(*sys.exc_info())
             raise
@@ -151,25 +151,25 @@ class Attachment(Lock, Generic[BoardT]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Nothing is awaited before the renewing ends (`Lock.__aexit__`): a loss that is noticed
-        # after the block must not cancel a task that is on its way out.
+        # Nothing is awaited before the renewing ends (`Lock.__aexit__`): a loss that is detected
+        # after the block must not cancel a task that is leaving it.
         if self._delivering is not None:
             self._delivering.cancel()
             self._writer.deliver = None
         await super().__aexit__(kind, error, trace)
 
     async def _leave(self) -> Fenced | None:
-        """As a lock; what was being delivered has ended before the identity is given back."""
+        """As for a lock; a delivery in progress ends before the identity is released."""
         if self._delivering is not None:
             patience_s = self._limits.client.finish_timeout_ms / 1000
             _, late = await asyncio.wait([self._delivering], timeout=patience_s)
             if late:
-                log.warning("agent %s: what it was delivering does not end", self.agent)
+                log.warning("agent %s: its delivery does not end", self.agent)
         return await super()._leave()
 
     async def _deliver_when_asked(self) -> None:
-        """Bring in what this agent knows as soon as a checkpoint asks, without waiting for its next
-        commit. What goes wrong here goes wrong again there, and reaches the agent."""
+        """Deliver this agent's state as soon as a checkpoint requests it, without waiting for its
+        next commit. A failure here occurs again at that commit, where it reaches the agent."""
         writer, key = self._writer, barrier_key(self.agent)
         request = WatchRequest((key,))
         watch = Watch(
@@ -183,14 +183,14 @@ class Attachment(Lock, Generic[BoardT]):
                     if any(change.kind == "put" for change in revised.changes):
                         await writer.bring(revised.revision, key)
         except BlackboardError as error:
-            log.warning("agent %s is not asked for its state: %s", self.agent, error)
+            log.warning("agent %s does not notice requests for its state: %s", self.agent, error)
         except Exception:
             log.exception("agent %s did not deliver", self.agent)
 
-    # --- what it adds to the commits of a lock ----------------------------------------------------
+    # --- additions to the commits of a lock ----------------------------------------------------
 
     async def _ask(self) -> None:
-        """As a lock; if somebody else takes the identity at the same time, try again."""
+        """As for a lock; if another process takes the identity at the same time, try again."""
         attempts_max = self._limits.client.take_over_attempts_max if self._takes_over else 1
         for _ in range(attempts_max - 1):
             try:
@@ -210,28 +210,28 @@ class Attachment(Lock, Generic[BoardT]):
 
     def _renewing(self) -> Sequence[Op]:
         renewing = super()._renewing()
-        if self._silent or not self._since_ms or self._presence() == self._told:
+        if self._silent or not self._since_ms or self._presence() == self._published:
             return renewing
-        told = self._presence()
-        return [*renewing, Put(presence_key(self.agent), encode_value(told))]
+        presence = self._presence()
+        return [*renewing, Put(presence_key(self.agent), encode_value(presence))]
 
     async def _renew(self) -> None:
-        told = self._presence()
+        presence = self._presence()
         try:
             await super()._renew()
-            self._told = told
+            self._published = presence
         except (BoardFrozen, SnapshotFirst):
-            # Until the cut, or the thaw, only leases are kept, whatever is committed meanwhile:
-            # what the agent is doing is told later.
+            # Until the cut, or the thaw, only leases are renewed: the presence is written later.
             self._silent = True
             try:
                 await super()._renew()
             finally:
                 self._silent = False
-            self._told = {}
+            self._published = {}
 
     def _leaving(self) -> Sequence[Op]:
-        """Also what was asked for by a checkpoint: who leaves has nothing more to bring."""
+        """Also ends the barrier of a checkpoint: an agent that leaves has nothing more to
+        deliver."""
         leaving = super()._leaving()
         if not self._since_ms:
             return leaving
@@ -251,7 +251,7 @@ class PresenceBoard(Protocol):
 
     @property
     def agent(self) -> str:
-        """Who looks."""
+        """The reading agent."""
 
     def scan(self, pattern: str) -> AsyncIterator[Entry]:
         """All entries that match."""
@@ -272,8 +272,8 @@ async def present(board: PresenceBoard) -> tuple[Presence, ...]:
 
 
 def _presence_of(entry: Entry, held: Mapping[Key, Lease], hidden: set[Key]) -> Presence | None:
-    """What `entry` tells. Anybody may write there: what is not like a presence is none, and one
-    that somebody else wrote is not alive, though the agent may be."""
+    """The presence in `entry`; None if it is malformed. Other agents may write there, too: a
+    presence that the agent did not write itself is not alive, even if the agent is."""
     key = identity_key(_name_of(entry))
     alive = None if key in hidden else key in held and _is_its_own(entry, held[key])
     match entry.value:
@@ -283,7 +283,7 @@ def _presence_of(entry: Entry, held: Mapping[Key, Lease], hidden: set[Key]) -> P
 
 
 def _is_its_own(entry: Entry, lease: Lease) -> bool:
-    """Whether a presence was written by who holds the identity, or put back by a restore."""
+    """Whether the holder of the identity wrote the presence, or a restore put it back."""
     agent = _name_of(entry)
     if entry.author == SYSTEM_AGENT:
         return True

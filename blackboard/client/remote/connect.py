@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from websockets.asyncio.client import ClientConnection
-from websockets.asyncio.client import connect as connect_websocket
+from websockets.asyncio.client import ClientConnection, connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus, InvalidURI
 from websockets.frames import DATA_OPCODES, Frame, Opcode
 from websockets.protocol import Event

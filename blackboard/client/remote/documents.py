@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote
 
-from websockets.asyncio.client import ClientConnection
-from websockets.asyncio.client import connect as connect_websocket
+from websockets.asyncio.client import ClientConnection, connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from blackboard.client.remote.connect import Address, reason_of

@@ -61,8 +61,7 @@ from blackboard.errors import (
 )
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Key, Milliseconds, Revision
-from blackboard.wire import history_messages as past
-from blackboard.wire import methods, reading
+from blackboard.wire import history_messages as past, methods, reading
 from blackboard.wire.frames import MSGPACK
 from blackboard.wire.methods import Params
 from blackboard.wire.reading import ReceiptNews, read_receipt

@@ -1,7 +1,7 @@
-"""What an account may do on a Redis or Valkey server: everything that is needed, and nothing else.
+"""Checks the rights of an account on a Redis or Valkey server: all that are needed, and no others.
 
-A script runs with the rights of its account, command by command, and Redis does not take back what
-it did before one is refused. So the rights are looked at before anything is written, with
+Redis checks the rights of a script command by command, and does not roll back what a script did
+before a command was refused. So the rights are checked before anything is written, with
 `redis.acl_check_cmd`, which changes nothing.
 
 Source: https://redis.io/docs/latest/operate/oss_and_stack/management/security/acl/
@@ -50,12 +50,14 @@ NEEDED: Final = (
     f"SPUBLISH {_CHANNEL} m",
     f"SSUBSCRIBE {_CHANNEL}",
 )
-"""Every command that is sent or that a script runs, as it could be. A test keeps the list."""
+"""An example of every command that is sent or that a script runs. A test keeps the list
+complete."""
 TOLD: Final = "CONFIG GET appendfsync"
-"""Needed to know what an answer survives; without it, answers count as the weakest."""
+"""Needed to find out what an acknowledged commit survives; without it, the weakest level is
+assumed."""
 ERASES: Final = "BGREWRITEAOF"
-"""Needed to have what was erased leave the append-only file at once; without it, somebody else has
-to see to that."""
+"""Needed to remove erased data from the append-only file at once; without it, that is left to the
+operator."""
 _HARMFUL: Final = (
     "ACL SETUSER u",
     "CLIENT KILL ID 1",
@@ -93,7 +95,7 @@ class RedisAccount:
 
 
 async def read_account(driver: Driver) -> RedisAccount:
-    """Ask every server; one that is too old to tell counts as right.
+    """Query every server. One that is too old to answer is assumed to have the right account.
 
     Errors: Unavailable, also when the account may not even ask (EVAL).
     """

@@ -100,12 +100,13 @@ def as_retry(prepared: Prepared, seen: Revision) -> Prepared:
     """The same commit, sent again after an attempt whose answer was lost.
 
     `seen` is a revision that the board had reached before the first attempt. With it the script
-    notices when another incarnation of the agent pushed the lost answer out in between.
+    notices when another incarnation of the agent has overwritten the lost answer in between.
     """
     commit = prepared.commit
     if commit.retry_since is not None:
         return prepared
-    # Not `seen` if the writer said what it knew: this attempt may itself have come late.
+    # The writer's `known`, if it sent one, comes before `seen`: this attempt may itself have been
+    # late.
     return prepare(replace(commit, retry_since=seen if commit.known is None else commit.known))
 
 
@@ -116,7 +117,7 @@ def unknown(prepared: Prepared, reason: str, *, final: bool = False) -> OutcomeU
 
 
 def read_behind(reply: Sequence[Any]) -> Behind | None:
-    """Why nothing was decided, if the reply of commit.lua says that."""
+    """The reason if the reply of commit.lua says that nothing was decided; else None."""
     if reply[0] != _BEHIND:
         return None
     return Behind(int(reply[1]) if reply[1] else None)
@@ -127,7 +128,7 @@ def read_outcomes(
 ) -> list[Outcome]:
     """One outcome per commit, from the reply of commit.lua.
 
-    `level` is that of what was written now; how far an earlier answer got is not known.
+    `level` is that of commits written now; for an earlier answer it is not known.
     """
     _, time_ms, *outcomes = reply
     return [
@@ -145,7 +146,8 @@ def _read_outcome(prepared: Prepared, outcome: Sequence[Any], time_ms: int, leve
         revision, first_ms, results = rest
         return Committed(revision, first_ms, decode_results(results), duplicate=True)
     code, *values = rest
-    # An engine without memory refuses single commits of a batch: Unavailable is an outcome here.
+    # A server that is out of memory refuses single commits of a batch: here Unavailable is an
+    # outcome.
     return cast("Outcome", _REFUSALS[code](prepared, *values))
 
 
@@ -306,7 +308,7 @@ def read_reading(reply: Sequence[Any]) -> tuple[Reading, bool]:
 
 
 def read_leases(reply: Sequence[Any], *, due: bool) -> Reading:
-    """The leases of a reply of leases.lua; with `due` those that have run out."""
+    """The leases of a reply of leases.lua; with `due` only the expired ones."""
     revision, epoch, time_ms, flat = reply
     packed = sorted(zip(flat[::2], flat[1::2], strict=True))
     found = (_read_lease(key, lease, time_ms) for key, lease in packed if key)

@@ -1,13 +1,13 @@
-"""redis-py as this floor uses it: one command, one attempt, and what became of it.
+"""A thin layer over redis-py: one command, one attempt, and whether it may have been executed.
 
-The driver's own retries are off (it repeats a script whose reply was lost, ten times by default).
-`RetryBudget` repeats instead, and remembers whether the command may have been executed.
+The driver's own retries are off (by default it repeats a script whose reply was lost ten times).
+`RetryBudget` does the retries, and records whether the command may have been executed.
 
 Invariants
-- A driver's exception never leaves this module: it becomes `NotNowError` (try again), or an error
-  of blackboard/errors (trying again would not help).
+- A driver's exception never escapes from this module: it becomes `NotNowError` (try again), or an
+  error of blackboard/errors (trying again would not help).
 - A connection whose reply was not read to its end is closed, never used again.
-- `RetryBudget.maybe_executed` is False only if the server surely executed nothing.
+- `RetryBudget.maybe_executed` is False only if the server certainly executed nothing.
 """
 
 import asyncio
@@ -47,16 +47,16 @@ Answer = TypeVar("Answer")
 _TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
 _CONNECTIONS_MAX: Final = 16_384
 _NO_URL: Final = "it is none; are all odd characters of the password percent-encoded?"
-"""What Python says shows parts of the URL, and those may be parts of the password."""
+"""Python's own message shows parts of the URL, which may be parts of the password."""
 _NO_SCHEME: Final = (
     "it begins with none of redis://, rediss://, unix://, redis+cluster://, rediss+cluster://"
 )
 _NOT_TRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
-"""What OpenSSL says of a certificate: it will not be better at the next attempt."""
+"""OpenSSL's errors about a certificate: the next attempt would fail as well."""
 _PAUSE_FIRST_S, _PAUSE_LAST_S = 0.01, 0.5
 _FAILURES = (RedisError, OSError, RuntimeError, TypeError)
-"""What a driver raises. RuntimeError is uvloop's word for a socket that was closed just before it
-is written to, TypeError that of asyncio in Python 3.12 ("'NoneType' object is not callable")."""
+"""The exceptions of a driver. When a socket was closed just before a write, uvloop raises
+RuntimeError, and asyncio in Python 3.12 TypeError ("'NoneType' object is not callable")."""
 _DENIED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _NOT_NOW = (
     BusyLoadingError,
@@ -67,21 +67,22 @@ _NOT_NOW = (
     RedisClusterException,
     TryAgainError,
 )
-"""The server, or the driver before it sent anything, says: not executed, try later or elsewhere."""
+"""Errors of the server, or of the driver before it sent anything, that mean: not executed, try
+again later or elsewhere."""
 _CANNOT = ("MISCONF", "NOREPLICAS", "BUSY", "OOM")
 
 
 class Driver(Protocol):
-    """What the engine needs of a driver: `OneServer` and `Cluster` are the two."""
+    """What the engine needs of a driver. `OneServer` and `Cluster` implement it."""
 
     async def send(self, trial: "RetryBudget", key: str, *command: Argument) -> Any:
         """Send one command, once, and return its reply; `key` is one that the command names."""
 
     def listening(self, key: str) -> contextlib.AbstractAsyncContextManager["Listening"]:
-        """A connection that serves nothing else, to the server of `key`."""
+        """A dedicated connection to the server of `key`."""
 
     async def ask_all(self, *command: Argument) -> list[Any]:
-        """Send a command to every server there is: one reply each."""
+        """Send a command to every server; one reply each."""
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -98,8 +99,8 @@ class ScriptMissingError(Exception):
 class RetryBudget:
     """The attempts at one command, for at most ENGINE_RETRY_MS in all.
 
-    With `replicas`, who sends it asks the server behind the reply how many replicas have it; then
-    `reached` says whether so many told so within REPLICA_WAIT_MS.
+    With `replicas`, the sender asks the server after the reply how many replicas have it; `reached`
+    then says whether so many confirmed it within REPLICA_WAIT_MS.
     """
 
     def __init__(self, replicas: int = 0) -> None:
@@ -114,7 +115,8 @@ class RetryBudget:
         return max(0.0, self._until - anyio.current_time())
 
     async def pause(self, reason: NotNowError) -> None:
-        """Wait before the next attempt, longer each time. Errors: Unavailable when time is up."""
+        """Wait before the next attempt, longer each time. Errors: Unavailable when no time is
+        left."""
         if self.left_s() <= self._pause_s:
             raise Unavailable(what="engine", reason=str(reason)) from reason
         await anyio.sleep(self._pause_s)
@@ -122,7 +124,7 @@ class RetryBudget:
 
 
 def _translated(error: Exception) -> Exception:
-    """What this floor says instead of `error`; the same for a server and a cluster."""
+    """The error to raise in place of the driver's; the same for a server and a cluster."""
     if isinstance(error, NoScriptError):
         return ScriptMissingError()
     reason = f"{type(error).__name__}: {error}"
@@ -152,10 +154,10 @@ def _executed(error: Exception) -> bool:
 
 
 class _Pool(ConnectionPool):
-    """A pool that knows every connection it made.
+    """A pool that tracks every connection it made.
 
-    redis-py forgets one whose release was cancelled while it was being closed; its socket would
-    stay open until the garbage collector finds it.
+    redis-py loses a connection whose release is cancelled while it is being closed; its socket
+    would stay open until the garbage collector finds it.
     """
 
     made: list[AbstractConnection]
@@ -176,20 +178,20 @@ class _Pool(ConnectionPool):
 
 
 class Listening:
-    """A connection on which the server speaks unasked. Errors: NotNowError, Unavailable."""
+    """A connection on which the server pushes messages. Errors: NotNowError, Unavailable."""
 
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
 
     async def tell(self, *command: Argument) -> None:
-        """Send a command; what it is answered with is heard."""
+        """Send a command; `hear` returns its reply."""
         try:
             await self._connection.send_command(*command)
         except _FAILURES as error:
             raise _translated(error) from error
 
     async def hear(self) -> Any:
-        """The next thing that the server says, within ENGINE_TIMEOUT_MS."""
+        """The next message of the server, within ENGINE_TIMEOUT_MS."""
         try:
             return await self._connection.read_response()
         except _FAILURES as error:
@@ -218,8 +220,8 @@ class OneServer:
                 await connection.send_command(*command)
                 reply = await connection.read_response()
                 if _cancels() > cancels:
-                    # redis-py sends within asyncio.wait_for, which until Python 3.12 loses a
-                    # cancellation that comes when it is just done.
+                    # redis-py sends within asyncio.wait_for, which before Python 3.12 loses a
+                    # cancellation that arrives just as it finishes.
                     raise asyncio.CancelledError
                 trial.maybe_executed = before
                 trial.reached = await _reached(connection, trial.replicas)
@@ -227,7 +229,7 @@ class OneServer:
         except _FAILURES as error:
             trial.maybe_executed = trial.maybe_executed and (before or _executed(error))
             if isinstance(error, ReadOnlyError):
-                # A primary that became a replica: the name may lead to another server by now.
+                # The primary became a replica: the host name may lead to another server now.
                 await self._pool.disconnect(inuse_connections=False)
             raise _translated(error) from error
 
@@ -237,7 +239,7 @@ class OneServer:
 
         Errors: NotNowError, Unavailable.
         """
-        del key  # there is but one
+        del key  # there is only one server
         try:
             async with self._connection() as connection:
                 try:
@@ -248,11 +250,11 @@ class OneServer:
             raise _translated(error) from error
 
     async def ask_all(self, *command: Argument) -> list[Any]:
-        """Send a command to every server there is: one reply each."""
+        """Send a command to every server; one reply each."""
         return [await self.send(RetryBudget(), "", *command)]
 
     async def aclose(self) -> None:
-        """Close all connections; none is opened again, even by running calls."""
+        """Close all connections. None is opened again, not even by calls in flight."""
         self._closed = True
         await self._pool.close_all()
 
@@ -272,9 +274,9 @@ class OneServer:
 
 
 async def _reached(connection: AbstractConnection, replicas: int) -> bool:
-    """Whether `replicas` replicas have what this connection wrote last; a failure is a no.
+    """Whether `replicas` replicas have the last write of this connection; False on a failure.
 
-    WAIT is about the writes of its own connection (redis.io/commands/wait).
+    WAIT counts the writes of its own connection (redis.io/commands/wait).
     """
     if not replicas:
         return False
@@ -288,8 +290,8 @@ async def _reached(connection: AbstractConnection, replicas: int) -> bool:
 class Cluster:
     """A Redis Cluster, by the address of one of its nodes.
 
-    redis-py follows MOVED and ASK. It does not say whether a connection broke before or after the
-    command was sent, so such an attempt counts as executed.
+    redis-py follows MOVED and ASK. It does not report whether a connection broke before or after
+    the command was sent, so such an attempt counts as executed.
     """
 
     def __init__(self, url: str) -> None:
@@ -303,7 +305,7 @@ class Cluster:
             if command[0] not in (
                 "EVAL",
                 "EVALSHA",
-            ):  # of others redis-py asks where their keys are
+            ):  # redis-py queries the server for the keys of other commands
                 await self._client.initialize()
                 target["target_nodes"] = self._client.get_node_from_key(key)
             reply = await self._client.execute_command(*command, **target)
@@ -313,7 +315,7 @@ class Cluster:
             trial.maybe_executed = before or _executed(error)
             raise _translated(error) from error
         except (AttributeError, KeyError, IndexError) as error:
-            # What redis-py raises while its picture of the cluster is incomplete (a failover).
+            # redis-py raises this while its map of the cluster is incomplete (a failover).
             raise NotNowError(repr(error)) from error
 
     @contextlib.asynccontextmanager
@@ -350,13 +352,13 @@ class Cluster:
 
 
 def _cancels() -> int:
-    """How many cancellations of the running task are on their way."""
+    """How many cancellations of the running task are pending."""
     task = asyncio.current_task()
     return task.cancelling() if task else 0
 
 
 def connect(url: str) -> tuple[Driver, str]:
-    """A driver for `url`, and the address to show to people (without user and password).
+    """A driver for `url`, and its address for display (without user and password).
 
     Schemes: `redis`, `rediss`, `unix`, and `redis+cluster`, `rediss+cluster`.
     Errors: InvalidRequest. Nothing is sent yet.
@@ -377,7 +379,7 @@ def connect(url: str) -> tuple[Driver, str]:
 def _heed_cancellation() -> None:
     """Errors: CancelledError, if this task was cancelled and the driver swallowed it.
 
-    A broken connection and a cancellation at the same time come out of the driver as the former.
+    When a connection breaks while the task is cancelled, the driver reports only the former.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

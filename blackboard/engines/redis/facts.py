@@ -1,6 +1,6 @@
-"""What a Redis or Valkey server is, and what an answer of it survives.
+"""Facts about a Redis or Valkey server: its version, and what an acknowledged commit survives.
 
-The answer of a cluster is that of its weakest primary.
+A cluster is as durable as its weakest primary.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ _FIXED: Final[Mapping[str, Mapping[tuple[int, ...], tuple[int, ...]]]] = {
     "redis": {(7, 2): (7, 2, 11), (7, 4): (7, 4, 9), (8, 2): (8, 2, 6), (8, 6): (8, 6, 3)},
     "valkey": {(7, 2): (7, 2, 11), (8, 0): (8, 0, 6), (8, 1): (8, 1, 4), (9, 0): (9, 0, 0)},
 }
-"""Per release line the version that fixes the known holes in Lua (CVE-2025-49844; in Redis also
-CVE-2026-23479, CVE-2026-25243 and CVE-2026-23631). Older lines have no fix."""
+"""For each release line, the version that fixes the known security holes in Lua (CVE-2025-49844; in
+Redis also CVE-2026-23479, CVE-2026-25243 and CVE-2026-23631). Older lines have no fix."""
 
 Info = Mapping[str, str]
 _REWRITE_S: Final = 30.0
 """Timeout for rewriting an append-only file of a few gigabytes."""
 _LOOK_AGAIN_S: Final = 0.1
-_BY_HAND: Final = "run BGREWRITEAOF on each Redis server: its append-only file holds what is gone"
-_SNAPSHOTS: Final = "without an append-only file, snapshots of Redis (SAVE) hold what is gone"
+_BY_HAND: Final = "run BGREWRITEAOF on each Redis server: its append-only file holds deleted data"
+_SNAPSHOTS: Final = "without an append-only file, snapshots of Redis (SAVE) hold deleted data"
 
 
 async def read_facts(driver: Driver, location: str) -> EngineFacts:
@@ -53,9 +53,9 @@ async def read_facts(driver: Driver, location: str) -> EngineFacts:
 
 
 async def rewrite_files(driver: Driver) -> str:
-    """Have every server rewrite its append-only file, and wait for that.
+    """Make every server rewrite its append-only file, and wait for it.
 
-    Returns "" when each has done so, else what is left to do. Errors: Unavailable.
+    Returns "" when all have done so, else what is left to do. Errors: Unavailable.
     """
     kept = [info for info in await _infos(driver) if info.get("aof_enabled") == "1"]
     if not kept:
@@ -63,7 +63,7 @@ async def rewrite_files(driver: Driver) -> str:
     try:
         await repeated(lambda: driver.ask_all("BGREWRITEAOF"))
     except Corrupt as error:
-        if "in progress" not in error.reason:  # that one may have begun before
+        if "in progress" not in error.reason:  # a rewrite in progress may have begun earlier
             return f"{_BY_HAND} ({error.reason})"
     except Unavailable as error:
         return f"{_BY_HAND} ({error.reason})"
@@ -78,7 +78,7 @@ async def _when_rewritten(driver: Driver) -> str:
             failed = any(info.get("aof_last_bgrewrite_status") == "err" for info in found)
             return _BY_HAND if failed else ""
         await anyio.sleep(_LOOK_AGAIN_S)
-    return "Redis is still writing its append-only file anew; until then it holds what is gone"
+    return "Redis is still rewriting its append-only file; until then it holds deleted data"
 
 
 def _rewrites(info: Info) -> bool:
@@ -153,7 +153,7 @@ def _warnings(info: Info, fsync: str | None) -> list[str]:
     if info.get("aof_enabled") != "1":
         found.append("appendonly is off: a restart of the server loses boards")
     elif fsync is None:
-        found.append("the server does not tell its appendfsync: its answers count as weakest")
+        found.append("the server does not report its appendfsync: the weakest level is assumed")
     elif fsync == "no":
         found.append("appendfsync is no: a power loss may take half a minute of commits")
     if int(info.get("evicted_keys", "0")) > 0:

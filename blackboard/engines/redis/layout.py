@@ -1,4 +1,4 @@
-"""Where a board is in Redis: the names of its keys, and what their fields hold.
+"""The layout of a board in Redis: the names of its keys, and the format of their fields.
 
 All keys of a board carry the hash tag `{board}`, so they share one slot and one script reaches
 them. The layout is described at the top of `scripts/prelude.lua`, its twin.
@@ -41,13 +41,14 @@ def log_key(board: str) -> str:
 
 
 def pubsub_channel(board: str) -> str:
-    """The channel, in the board's slot, for what nothing keeps."""
+    """The channel, in the board's slot, for messages that are not stored."""
     check_name(board, "board")
     return f"{{{board}}}:w"
 
 
 def index_ranges(within: Prefix | Ranges, after: Key | None) -> list[str]:
-    """The intervals of the index, as ZRANGEBYLEX takes them, of keys within and > `after`."""
+    """The intervals of the index, in the form of ZRANGEBYLEX, that hold the keys within and >
+    `after`."""
     ranges = ranges_of(within, after)
     return [bound for first, last in ranges for bound in (f"[{first}", f"({last}")]
 
@@ -100,7 +101,7 @@ def unpack_bundle(packed: bytes) -> list[bytes]:
 
 
 def pack_epoch(epoch: Epoch) -> bytes:
-    """What `read_epoch` reads."""
+    """Encode what `read_epoch` reads."""
     parts = [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision]
     packed: bytes = msgpack.packb(parts, use_bin_type=False)
     return packed
@@ -122,6 +123,6 @@ def read_epoch(packed: bytes) -> Epoch:
 
 
 def read_head(reply: Sequence[Any]) -> Head:
-    """What `head` of scripts/prelude.lua replied."""
+    """Decode the reply of `head` in scripts/prelude.lua."""
     revision, oldest, epoch, time_ms, log_entries = reply
     return Head(revision, read_epoch(epoch), oldest, time_ms, log_entries)

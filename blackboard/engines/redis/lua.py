@@ -1,9 +1,9 @@
-"""The scripts of `scripts/`, run on one board with the repetitions that they need.
+"""Runs the scripts of `scripts/` on one board, and repeats them where necessary.
 
-Every script begins with `prelude.lua` and gets the same KEYS; `commit.lua` has two parts more. One
-that finds the board on another run of the server than it was opened on replies with nothing: then
-`open.lua` runs first, and the script again. One that finds the board held says for how long, and
-runs again then.
+Every script begins with `prelude.lua` and gets the same KEYS; `commit.lua` has two more parts. A
+script that finds that the board was opened on another run of the server replies with nothing: then
+`open.lua` runs, and the script again. A script that finds the board held replies for how long, and
+runs again afterwards.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _EPOCH_ID_BYTES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script's text and the SHA-1 by which servers remember it."""
+    """A script's text, and the SHA-1 by which servers cache it."""
 
     text: str
     sha: str
@@ -45,7 +45,7 @@ def make_script(text: str) -> Script:
 
 
 def script_text(*names: str) -> str:
-    """Files of `scripts/`, one after the other, behind the one with which all begin."""
+    """Files of `scripts/`, concatenated, after the prelude."""
     folder = files("blackboard.engines.redis").joinpath("scripts")
     return "".join(
         folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", *names)
@@ -53,18 +53,19 @@ def script_text(*names: str) -> str:
 
 
 COMMIT_PARTS: Final = ("board", "batch", "lease", "commit")
-"""The files that make commit.lua whole."""
+"""The files that make up commit.lua."""
 COMMIT = make_script(script_text(*COMMIT_PARTS))
 OPEN, READ, LEASES, LOG, COMPACT, HOLD, SEED, ACCESS, REMOVE = (
     make_script(script_text(name))
     for name in ("open", "read", "leases", "log", "compact", "hold", "seed", "access", "remove")
 )
 _HELD_PAUSE_S: Final = 0.02
-"""Between two looks whether a board is still held: a restore, which ends it, takes longer."""
+"""Interval of checks whether a board is still held: a restore, which ends the hold, takes
+longer."""
 
 
 class Scripts:
-    """Runs scripts, and remembers the highest revision that any reply showed of each board.
+    """Runs scripts, and records the highest revision of each board that a reply contained.
 
     That revision is a lower bound of the board's head: a retried commit names it, and if a server
     comes back without the board, the board continues above it.
@@ -107,17 +108,17 @@ class Scripts:
         return await repeated(lambda: self._open(trial, board, above, stands), trial)
 
     async def run(self, board: str, script: Script, arguments: Sequence[Argument]) -> Any:
-        """Run `script`, which does no harm twice, until it answers. Errors: Unavailable."""
+        """Run an idempotent `script` until it answers. Errors: Unavailable."""
         return await self.run_again(board, script, lambda: arguments, RetryBudget())
 
     async def make(self, board: str, arguments: Sequence[Argument]) -> bytes:
-        """Run one step of seed.lua, which no opened board needs. Errors: Unavailable."""
+        """Run one step of seed.lua, which does not need an open board. Errors: Unavailable."""
         trial = RetryBudget()
         reply: bytes = await repeated(lambda: self._once(trial, board, SEED, arguments), trial)
         return reply
 
     def forget(self, board: str) -> None:
-        """Nothing is known of `board` any more: it was removed."""
+        """Forget what is known of `board`, which was removed."""
         self._seen.pop(board, None)
 
     async def run_again(

@@ -43,10 +43,10 @@ _WATCHDOG: Final = 'read _; kill -9 -"$1" 2>/dev/null'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisSettings:
-    """How the server keeps what it is given.
+    """How the server stores its data.
 
     `fsync` is Redis' appendfsync ("no" leaves it to the kernel). `options` are further lines of
-    redis.conf, such as `{"maxmemory": "64mb"}`; they win over what is set here.
+    redis.conf, such as `{"maxmemory": "64mb"}`; they override the settings above.
     """
 
     fsync: Literal["always", "everysec", "no"] = "always"
@@ -172,7 +172,8 @@ class RedisProcess:
 
     async def kill(self) -> None:
         """End the server at once (SIGKILL), as a crash does. Does nothing if it is not running."""
-        if self._watchdog is not None:  # first, while the server's process id is surely its own
+        # First, while the process id certainly still belongs to the server.
+        if self._watchdog is not None:
             await _reap(self._watchdog)
             self._watchdog = None
         if self._server is not None:
@@ -277,8 +278,8 @@ def free_port() -> int:
 async def _answers(port: int, pid: int) -> bool:
     """Whether the server on `port` is process `pid` and has loaded its data.
 
-    The process id tells it from a foreign server that took the port first. A server that asks for
-    a password (-NOAUTH) does not say who it is; it is taken for ours.
+    The process id distinguishes it from another server that took the port first. A server that asks
+    for a password (-NOAUTH) does not report its process id; it is assumed to be ours.
     """
     try:
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:

@@ -1,7 +1,7 @@
-"""Words that nothing keeps, over Redis: sharded pub/sub on a channel in the board's slot.
+"""Messages that are not stored, over Redis: sharded pub/sub on a channel in the board's slot.
 
-A connection that listens can do nothing else, so each board that is listened to has one. It is
-pinged regularly: without an answer, the listener gets an error, and listens again.
+A connection that is subscribed can do nothing else, so each board with listeners has one. It is
+pinged regularly: without an answer, the listener gets an error, and subscribes again.
 
 Source: https://redis.io/docs/latest/develop/interact/pubsub/#sharded-pubsub
 """
@@ -30,7 +30,7 @@ def write_message(key: Key, data: bytes) -> bytes:
 
 
 def read_message(message: bytes) -> tuple[Key, bytes] | None:
-    """What `write_message` wrote; None for anything else."""
+    """Decode what `write_message` wrote; None for anything else."""
     try:
         key, data = msgpack.unpackb(message)
     except (ValueError, TypeError, msgpack.UnpackException):
@@ -40,10 +40,11 @@ def read_message(message: bytes) -> tuple[Key, bytes] | None:
 
 @asynccontextmanager
 async def received(driver: Driver, channel: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
-    """What is said on a channel, once it is listened to. Errors: as of `Driver.listening`."""
+    """The messages of a channel, once the subscription is confirmed. Errors: as of
+    `Driver.listening`."""
     async with driver.listening(channel) as connection:
         await connection.tell("SSUBSCRIBE", channel)
-        await connection.hear()  # that it is so
+        await connection.hear()  # the confirmation
         living = asyncio.create_task(_ask_for_signs(connection), name=f"signs of life of {channel}")
         try:
             yield _messages(connection)
@@ -53,7 +54,7 @@ async def received(driver: Driver, channel: str) -> AsyncIterator[AsyncIterator[
 
 
 async def _ask_for_signs(connection: Listening) -> None:
-    with contextlib.suppress(NotNowError):  # the listener notices too
+    with contextlib.suppress(NotNowError):  # the listener gets the same error
         while True:
             await asyncio.sleep(_SIGN_OF_LIFE_S)
             await connection.tell("PING")
@@ -67,6 +68,6 @@ async def _messages(connection: Listening) -> AsyncIterator[tuple[Key, bytes]]:
         if reply[0] == b"smessage":
             found = read_message(reply[2])
             if found is None:
-                log.warning("%s: something that is no whisper", reply[1])
+                log.warning("%s: a malformed message", reply[1])
             else:
                 yield found

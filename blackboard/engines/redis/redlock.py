@@ -1,17 +1,18 @@
-"""Independent Redis servers that vote on who may hold a lock: Redlock, with pottery's AIORedlock.
+"""Independent Redis servers that vote on the holder of a lock: Redlock, with pottery's AIORedlock.
 
-They outlive the engine: what they granted stands while the engine is replaced by another one that
-does not know it. They are no guarantee, the fence is (docs/decisions/0012).
+They outlive the engine: their votes stand while the engine is replaced by another one that does not
+know the lock. They are not a guarantee; the fence is (docs/decisions/0012).
 
 Invariants
 - One `AIORedlock` per call, never used again: a second acquisition on one would orphan the first.
-- The value at the masters is `owner`, which is needed to get the votes again, renew them and give
-  them back. All services of one history of a board are one owner (server/redlock_votes.py).
-- No command outlives its time, whatever hangs: `_Master` bounds each one as a whole.
-- A cancelled call leaves nothing behind: the acquisition runs to its end and is undone.
+- The value at the masters is `owner`, which is needed to acquire, renew and release the votes
+  again. All services of one history of a board are one owner (server/redlock_votes.py).
+- Every command ends in time, whatever hangs: `_Master` bounds each one as a whole.
+- A cancelled call leaves nothing behind: the acquisition runs to its end and is then undone.
 
-Source: antirez, "Distributed Locks with Redis"; what of pottery 3.0.1 must be held in check was
-measured (one dead master of three held up an acquisition for four seconds, a hung one for ever).
+Source: antirez, "Distributed Locks with Redis"; the flaws of pottery 3.0.1 that this module works
+around were measured (one dead master of three held up an acquisition for four seconds, a hung one
+for ever).
 """
 
 import asyncio
@@ -26,8 +27,7 @@ from urllib.parse import urlsplit
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError, TimeoutError as RedisTimeoutError
 
 from blackboard.engines.base import LOCK_MASTERS, VoteCounts
 from blackboard.errors import InvalidRequest, Unavailable
@@ -38,15 +38,15 @@ _dumps = json.dumps
 from pottery import AIORedlock, QuorumIsImpossible, ReleaseUnlockedLock  # noqa: E402
 
 json.dumps = _dumps
-"""pottery replaces json.dumps of the whole process when it is imported; here it is put back."""
+"""Importing pottery replaces json.dumps for the whole process; this restores it."""
 
 log = logging.getLogger(__name__)
 logging.getLogger("pottery").addFilter(lambda record: record.exc_info is None)
 """It logs a traceback for every command that a master does not answer; `check` names that master
 once a minute, and an error says why there was no majority."""
 
-_TIMEOUT_SHARE: Final = 20  # of the time to live that one command may take
-_DRIFT_SHARE: Final = 0.01  # by which clocks of masters may run apart; Redlock's own figure
+_TIMEOUT_SHARE: Final = 20  # a command may take this fraction of the time to live
+_DRIFT_SHARE: Final = 0.01  # drift between the masters' clocks; Redlock's own figure
 _DRIFT_S: Final = 0.002
 _PATIENT_MS: Final = LOCK_MASTER_TIMEOUT_MS * _TIMEOUT_SHARE
 """The shortest time to live with which a command may take LOCK_MASTER_TIMEOUT_MS."""
@@ -58,7 +58,7 @@ if owner and owner ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return owner and 2 or 1
 """
-"""SET NX, but who has the vote already gets it again; returns 1 for a vote got anew."""
+"""SET NX, except that an owner gets its own vote again; returns 1 for a new vote."""
 
 
 class _Master(Redis):
@@ -79,7 +79,7 @@ class _Master(Redis):
     async def set(  # type: ignore[override]
         self, name: str, value: str, *, px: int, nx: bool
     ) -> bool:
-        """As pottery calls it: get the vote for `name`, unless another owner has it.
+        """Called by pottery: get the vote for `name`, unless another owner has it.
 
         pottery's plain NX would fail against the owner's own vote, and then take it back.
         """
@@ -94,7 +94,7 @@ class _Master(Redis):
         return bool(vote)
 
     async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
-        """As redis-py's, in time: what pottery releases with.
+        """As redis-py's, with a timeout; pottery releases with it.
 
         pottery releases all votes when an acquisition fails. A failed renewal must not: the lease
         goes on, and another owner could get the votes that are left.
@@ -104,7 +104,7 @@ class _Master(Redis):
         return await self.in_time(super().evalsha(sha, numkeys, *keys_and_args))
 
     async def in_time(self, command: Awaitable[Any]) -> Any:
-        """The answer to a command. Errors: a RedisError, also when time is up."""
+        """The answer to a command. Errors: a RedisError, also on a timeout."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await command
@@ -130,7 +130,7 @@ class _Vote(AIORedlock):
         )
 
     @property
-    def votes_anew(self) -> int:
+    def new_votes(self) -> int:
         """How many masters gave a new vote."""
         return sum(master.is_anew for master in self._clients)
 
@@ -140,7 +140,7 @@ class _Vote(AIORedlock):
 
     @_uuid.setter
     def _uuid(self, drawn: str) -> None:
-        """What pottery draws for each acquisition is not used."""
+        """Ignores the value that pottery draws for each acquisition."""
 
 
 class LockMasters:
@@ -152,14 +152,14 @@ class LockMasters:
         self._undoing: set[asyncio.Task[None]] = set()
         self._counts = VoteCounts()
         try:
-            self._pools = {_shown(url): _pool(url) for url in urls}
+            self._pools = {_display_address(url): _pool(url) for url in urls}
         except (ValueError, RedisError) as error:
             raise InvalidRequest(field="lock_masters", reason=str(error)) from error
         if len(self._pools) < len(urls):
             raise InvalidRequest(field="lock_masters", reason="one server is named twice")
 
     async def check(self) -> tuple[str, ...]:
-        """Warnings for people: masters that do not answer, an even number of them.
+        """Warnings for the operator: masters that do not answer, or an even number of them.
 
         Errors: InvalidRequest when two URLs lead to one server, which would vote twice.
         """
@@ -171,16 +171,18 @@ class LockMasters:
                 raise InvalidRequest(field="lock_masters", reason=f"one server: {same}")
         found = [f"lock master {name} does not answer" for name, run in named.items() if not run]
         if len(named) % 2 == 0:
-            found.append(f"{len(named)} lock masters bear no more failures than {len(named) - 1}")
+            found.append(
+                f"{len(named)} lock masters survive no more failures than {len(named) - 1}"
+            )
         return tuple(found)
 
     async def acquire(self, name: str, owner: str, ttl_ms: Milliseconds) -> bool:
-        """Get the votes for `name` until `ttl_ms` from now, whether nobody has them or `owner`.
+        """Acquire the votes for `name` until `ttl_ms` from now, if they are free or belong to
+        `owner`.
 
-        Returns whether they were got anew (True), or prolonged (False).
-        Errors: Unavailable, of LOCK_MASTERS when no majority answers, of the lock when another
-        owner has it; what was got anew by this call is given back.
-        Cancellation: the same, in the background.
+        Returns whether they are new (True) or were prolonged (False). Errors: Unavailable, of
+        LOCK_MASTERS when no majority answers, of the lock when another owner has it; new votes of
+        this call are released. Cancellation: the same, in the background.
         """
         getting = asyncio.create_task(self._acquire(name, owner, ttl_ms))
         try:
@@ -190,7 +192,8 @@ class LockMasters:
             raise
 
     async def release(self, name: str, owner: str) -> None:
-        """Give the votes for `name` back if `owner` has them; who cannot be told forgets by itself.
+        """Release the votes for `name` if `owner` has them. At a master that cannot be reached they
+        expire.
 
         Cancellation: continues in the background.
         """
@@ -206,7 +209,7 @@ class LockMasters:
         return replace(self._counts)
 
     async def aclose(self) -> None:
-        """Finish what is being undone, and close all connections."""
+        """Finish pending releases, and close all connections."""
         await asyncio.gather(*self._undoing)
         for pool in self._pools.values():
             await pool.disconnect()
@@ -229,7 +232,7 @@ class LockMasters:
         if loop.time() >= deadline:
             await self._give_back(vote)
             raise Unavailable(what=LOCK_MASTERS, reason="the votes came too late")
-        return 2 * vote.votes_anew > len(self._pools)
+        return 2 * vote.new_votes > len(self._pools)
 
     async def _release(self, name: str, owner: str) -> None:
         await self._give_back(self._vote(name, owner, _PATIENT_MS))
@@ -248,7 +251,8 @@ class LockMasters:
             await self._release(name, owner)
 
     def _vote(self, name: str, owner: str, ttl_ms: Milliseconds) -> _Vote:
-        """A lock of pottery for one call, over clients that answer in a small part of `ttl_ms`."""
+        """A lock of pottery for one call, over clients whose timeout is a small part of
+        `ttl_ms`."""
         timeout_s = min(LOCK_MASTER_TIMEOUT_MS, ttl_ms / _TIMEOUT_SHARE) / 1000
         masters = [_Master(pool, timeout_s, self._counts) for pool in self._pools.values()]
         return _Vote(name, masters, owner, ttl_ms)
@@ -267,10 +271,10 @@ async def _run_id(pool: ConnectionPool) -> str:
     """The random name of the server's run; "" when it does not answer."""
     try:
         master = _Master(pool, LOCK_MASTER_TIMEOUT_MS / 1000, VoteCounts())
-        told = await master.in_time(master.info("server"))
+        info = await master.in_time(master.info("server"))
     except RedisError:
         return ""
-    return str(told.get("run_id", ""))
+    return str(info.get("run_id", ""))
 
 
 def _pool(url: str) -> ConnectionPool:
@@ -284,7 +288,7 @@ def _pool(url: str) -> ConnectionPool:
     )
 
 
-def _shown(url: str) -> str:
-    """The address for people, without user and password."""
+def _display_address(url: str) -> str:
+    """The address for display, without user and password."""
     parts = urlsplit(url)
     return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"

@@ -1,10 +1,10 @@
 """Making a board that begins with entries (`Store.seed`): the steps of `scripts/seed.lua`.
 
 Invariants
-- No step writes more than _STEP_ENTRIES entries or about _STEP_BYTES bytes: others are served
-  in between.
-- Only the last step makes a board of it; every step compares the name of this call first, so that
-  two who make the same board never mix.
+- No step writes more than _STEP_ENTRIES entries or about _STEP_BYTES bytes, so that the server can
+  serve others in between.
+- Only the last step makes it a board. Every step first compares the name of this call, so that two
+  calls for the same board never mix.
 """
 
 import secrets
@@ -68,7 +68,7 @@ async def make_board(
     pages: AsyncIterator[Sequence[Entry]],
     replaces: Head | None = None,
 ) -> None:
-    """Make `board` of the entries of `pages`, in place of the one that stands at `replaces`.
+    """Make `board` from the entries of `pages`, in place of the one whose head is `replaces`.
 
     Errors: InvalidRequest, HeadMoved, Unavailable: not made.
     """
@@ -131,7 +131,7 @@ class _Making:
         if answer == b"exists":
             raise InvalidRequest(field="board", reason=f"there is a board {self._board!r}")
         if answer == b"lost":
-            reason = "somebody else makes or removes it"
+            reason = "another process is making or removing it"
             raise Unavailable(what=f"board {self._board}", reason=reason)
 
 

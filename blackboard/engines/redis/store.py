@@ -6,7 +6,7 @@ A board is a handful of keys in one hash slot (`keys.py`), a commit is one atomi
 Invariants
 - A commit takes effect at most once, however often it is sent: the script knows its identity.
 - Every call compares the server's run with the one that the board was opened on, inside the script,
-  so that a server that came back never continues revisions that it may have lost.
+  so that a restarted server never reuses revisions that it may have lost.
 - Every call ends within ENGINE_RETRY_MS (waiting for the log: `wait_ms` more).
 """
 
@@ -79,12 +79,12 @@ from blackboard.wire.codec import Prepared
 
 _BLOCK_MS_MAX: Final = ENGINE_TIMEOUT_MS // 2
 _DECODED_BYTES: Final = 512 * 1024
-"""Bytes of a page of the log above which it is decoded in a thread: small changes of so many bytes
-take ten milliseconds, and a restore may have ten times as many."""
+"""Bytes of a page of the log above which it is decoded in a thread: this many bytes of small
+changes take ten milliseconds, and a restore may have ten times as many."""
 """One blocking read; longer waits repeat it, so that a dead connection is noticed."""
 _TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
 _COMPACT_SLICE: Final = 1000
-"""Log entries and tombstones that one call of compact.lua looks at: a millisecond or two."""
+"""Log entries and tombstones per call of compact.lua: a millisecond or two."""
 _COMPACTED: Final = b"done"
 
 
@@ -104,20 +104,20 @@ class RedisStore:
     def connect(cls, url: str, *, replicas: int = 0) -> "RedisStore":
         """The engine at `redis[s]://host:port/db`, `unix://path` or `redis[s]+cluster://host:port`.
 
-        A commit that `replicas` replicas had before it was answered has the level "replica"; each
-        answer waits REPLICA_WAIT_MS for them at most, and comes without them then.
-        Errors: InvalidRequest for a URL that is none of these; for replicas of a cluster.
+        A commit that reached `replicas` replicas before its answer has the level "replica"; each
+        answer waits for them at most REPLICA_WAIT_MS, and is then sent without that level. Errors:
+        InvalidRequest for a URL that is none of these; for replicas of a cluster.
         """
         driver, location = connect(url)
         if not 0 <= replicas <= REPLICAS_MAX:
             raise LimitExceeded("REPLICAS_MAX", replicas, REPLICAS_MAX)
         if replicas and not isinstance(driver, OneServer):
-            reason = "WAIT needs the connection of the commit, which a cluster's driver hides"
+            reason = "WAIT needs the connection of the commit, which the driver for clusters hides"
             raise InvalidRequest(field="replicas", reason=reason)
         return cls(driver, location, replicas=replicas)
 
     async def facts(self) -> EngineFacts:
-        """What the server is, and what an answer of it survives.
+        """Facts about the server, and what an acknowledged commit survives.
 
         Errors: EngineRefused unless it keeps every key (`maxmemory-policy noeviction`), and its
         account may do what is needed; Unavailable.
@@ -129,7 +129,7 @@ class RedisStore:
         return await read_facts(self._driver, self._location)
 
     async def account(self) -> RedisAccount:
-        """What the account of this service may not do and should, and the other way round.
+        """The rights that the account of this service lacks, and those that it does not need.
 
         Errors: Unavailable.
         """
@@ -149,12 +149,13 @@ class RedisStore:
             raise Unavailable(what=f"board {board}", reason="it is being made")
         if not again and await self.removed(board) is not None:
             raise NoSuchBoard(board)
-        # Listed first: a board that exists is listed, whatever happens in between.
+        # Add it to the list first: then every board that exists is listed, whatever fails in
+        # between.
         await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SADD", BOARDS, board))
         return await self._scripts.open(board, again=again)
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
-        """As `Store.begin_epoch`: atomic; asked twice, it begins one epoch."""
+        """As `Store.begin_epoch`: atomic; a repeated call begins only one epoch."""
         check_name(board, "board")
         if not await self.exists(board):
             raise InvalidRequest(field="board", reason=f"there is no board {board!r}")
@@ -235,7 +236,7 @@ class RedisStore:
         return Reading(reading.revision, reading.epoch, reading.entries, next_key)
 
     async def due(self, board: str, *, limit: int) -> Reading:
-        """Expired entries, the longest past first. Errors: Unavailable."""
+        """Expired entries, the earliest first. Errors: Unavailable."""
         reading, _ = await self._read(board, [PAGE_BYTES_MAX, "due", limit])
         return reading
 
@@ -250,9 +251,9 @@ class RedisStore:
     ) -> LogPage:
         """A page of the log after revision `after`, see `Store.log`.
 
-        Waiting blocks a connection of its own; what wakes it is only a hint, the page is then read
-        together with the head and the low-water mark.
-        Errors: Compacted, FutureRevision, Unavailable.
+        Waiting blocks a dedicated connection. Its reply is only a hint: the page is then read
+        together with the head and the low-water mark. Errors: Compacted, FutureRevision,
+        Unavailable.
         """
         until = anyio.current_time() + wait_ms / 1000
         arguments: list[Argument] = [after, limit, PAGE_BYTES_MAX]
@@ -269,8 +270,7 @@ class RedisStore:
         """Drop log entries and tombstones below `oldest`, in slices of bounded size.
 
         A value above the head empties the log. NotNowError, the low-water mark has already risen;
-        the next call goes on with what is left below it.
-        Errors: Unavailable.
+        the next call continues with what is left below it. Errors: Unavailable.
         """
         cursor: bytes | str = ""
         while True:
@@ -281,7 +281,7 @@ class RedisStore:
                 return head
 
     async def hold(self, board: str, hold_ms: Milliseconds) -> None:
-        """Let commits wait, see `Store.hold`. Errors: LimitExceeded, Unavailable."""
+        """Make commits wait, see `Store.hold`. Errors: LimitExceeded, Unavailable."""
         check_hold(hold_ms)
         await self._scripts.run(board, HOLD, [hold_ms])
 
@@ -293,7 +293,7 @@ class RedisStore:
         *,
         replaces: Head | None = None,
     ) -> Head:
-        """Make a board, see `Store.seed`: what the server does at once is bounded.
+        """Make a board, see `Store.seed`, in steps of bounded size.
 
         Errors: InvalidRequest; Unavailable, also when another process makes or removes it at the
         same time. Cancellation: leaves nothing, unless the engine cannot be reached any more.
@@ -325,8 +325,8 @@ class RedisStore:
         return None if found[0] is None or found[1] is not None else int(found[0])
 
     async def scrub(self, board: str) -> str:
-        """As `Scrubs.scrub`: asks each server to write its append-only file anew, for all boards
-        at once, and waits for that. Errors: Unavailable."""
+        """As `Scrubs.scrub`: makes each server rewrite its append-only file, for all boards at
+        once, and waits for it. Errors: Unavailable."""
         return await rewrite_files(self._driver)
 
     async def boards(self) -> Sequence[str]:
@@ -335,7 +335,7 @@ class RedisStore:
         return sorted(name.decode() for name in names)
 
     async def publish(self, board: str, key: Key, data: bytes) -> None:
-        """Publish on the board's channel, see `PubSub.publish`. It is sent once."""
+        """Publish on the board's channel, see `PubSub.publish`. There is no retry."""
         channel, packed = pubsub_channel(board), write_message(key, data)
         try:
             with anyio.fail_after(_TIMEOUT_S):
@@ -345,7 +345,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def subscribe(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
-        """Listen on the board's channel, see `PubSub.subscribe`; on a connection of its own."""
+        """Listen on the board's channel, see `PubSub.subscribe`; on a dedicated connection."""
         try:
             async with received(self._driver, pubsub_channel(board)) as heard:
                 yield heard
@@ -369,7 +369,7 @@ class RedisStore:
         try:
             await self._driver.send(RetryBudget(), key, *command)
         except NotNowError:
-            return  # the read that follows finds out, and repeats within its bounds
+            return  # the read that follows gets the same error, and retries within its bounds
 
 
 async def _log_page(reply: Sequence[Any], after: Revision) -> LogPage:

@@ -1,22 +1,23 @@
-"""One open board of the embedded engine: its state in memory, its commits on the way to its file.
+"""An open board of the embedded engine: its state in memory, and its commits on their way to the
+file.
 
 Invariants
-- `_state` is ahead of the file by the group that is being written and the one that gathers; nobody
-  is told anything of it before the file holds it.
+- `_state` is ahead of the file by the group that is being written and the one that gathers. No
+  answer depends on it before the file holds it.
 - commits are decided in the order in which they came, on the event loop, without a pause between
-  `decide` and `evolve`; a large restore in a thread, while nobody else touches `_state` (`_apart`).
-- at most one group is being written; it is written whoever stopped waiting for it. While the
-  journal is copied into the file, that stands in place of a group.
-- deadlines of leases are in `_state` alone: each lease has its full time to live when the board is
-  loaded, and a renewal waits for no writing but that of the commits before it.
+  `decide` and `evolve`; a large restore is decided in a thread, while nothing else touches `_state`
+  (`_apart`).
+- at most one group is being written; it is written even if its callers stop waiting for it. Copying
+  the journal into the file takes the place of a group.
+- deadlines of leases are in `_state` alone: each lease gets its full time to live when the board is
+  loaded, and a renewal waits only for the commits before it to be written.
 - `_durable` is the head as of the last written group; `_tail` holds the newest log entries up to
   it, without a gap.
-- after a failed write (`failure` is set) the board answers nothing any more: it must be loaded
-  again from its file, but not in this process after a failed sync (`failure.is_last`).
+- after a failed write (`failure` is set) every call of the board fails: it must be loaded again
+  from its file, but not in this process after a failed sync (`failure.is_last`).
 
-The commits that one transaction writes: what was asked, what was decided, whom to tell.
-
-The newest log entries of an open board: for those who keep up, the file is not read.
+`WriteGroup` holds the commits that one transaction writes, with the callers to answer. `LogTail`
+holds the newest log entries, so that the file is not read for readers that keep up.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ from blackboard.wire.codec import Prepared, encode_results
 
 
 def date_leases(state: State, now_ms: Milliseconds) -> None:
-    """Give each lease of a board that was loaded its full time to live."""
+    """Give each lease of a loaded board its full time to live."""
     state.leases = {key: dated(lease, now_ms) for key, lease in state.leases.items()}
 
 
@@ -77,7 +78,7 @@ class LogTail:
         return self._entries[start : start + min(count, limit)]
 
     def extend(self, entries: list[LogEntry], sizes: list[int]) -> None:
-        """Add what was written, and let the oldest go."""
+        """Add written entries, and drop the oldest ones."""
         self._entries += entries
         self._sizes += sizes
         self._bytes += sum(sizes)
@@ -93,7 +94,7 @@ class LogTail:
         self._drop(drop)
 
     def forget(self, below: Revision) -> None:
-        """Let go of the entries below a revision."""
+        """Drop the entries below a revision."""
         count = sum(1 for entry in self._entries if entry.revision < below)
         self._bytes -= sum(self._sizes[:count])
         self._changes -= sum([len(entry.changes) for entry in self._entries[:count]])
@@ -123,19 +124,19 @@ class WriteGroup:
 
     @property
     def is_full(self) -> bool:
-        """Whether what comes next has to wait for another transaction."""
+        """Whether the next commit has to wait for another transaction."""
         return self.commits >= limits.BATCH_COMMITS_MAX or self.bytes >= limits.BATCH_BYTES_MAX
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether it needs no transaction: what it holds was refused, done before, or only moved
-        deadlines of leases, which no file holds."""
+        """Whether it needs no transaction: its commits were refused, are duplicates, or only moved
+        deadlines of leases, which the file does not hold."""
         return not self.entries and self.touched.log_below is None
 
     def apply(self, state: State, batch: Sequence[Prepared], now_ms: Milliseconds) -> list[Outcome]:
         """Decide a batch, and change `state` by what was accepted.
 
-        A rule that raises half way leaves an invalid state.
+        If a rule raises unexpectedly, `state` is invalid.
         """
         outcomes: list[Outcome] = []
         for prepared in batch:
@@ -155,24 +156,24 @@ class WriteGroup:
 
     @property
     def epochs(self) -> list[Epoch]:
-        """Those that its commits begin."""
+        """The epochs that its commits begin."""
         return [entry.epoch for entry in self.entries if entry.epoch is not None]
 
     def tell(self) -> None:
-        """The file holds it: resolve the callers' futures."""
-        for told, _, outcomes in self.calls:
-            if not told.done():
-                told.set_result(outcomes)
+        """Resolve the callers' futures, once the file holds the group."""
+        for answer, _, outcomes in self.calls:
+            if not answer.done():
+                answer.set_result(outcomes)
 
     def tell_failure(self, board: str, failure: WriteError) -> None:
-        """The file does not hold it, or perhaps not."""
-        for told, batch, _ in self.calls:
-            if told.done():
+        """Fail the callers' futures: the file does not hold the group, or may not hold it."""
+        for answer, batch, _ in self.calls:
+            if answer.done():
                 continue
             if failure.certain or not batch:
-                told.set_exception(Unavailable(f"board {board}", failure.reason))
+                answer.set_exception(Unavailable(f"board {board}", failure.reason))
             else:
-                told.set_result([_unknown(prepared, failure) for prepared in batch])
+                answer.set_result([_unknown(prepared, failure) for prepared in batch])
 
 
 def _unknown(prepared: Prepared, failure: WriteError) -> OutcomeUnknown:
@@ -183,24 +184,25 @@ def _unknown(prepared: Prepared, failure: WriteError) -> OutcomeUnknown:
 _GIVE_WAY_EVERY_S: Final = 0.002
 _GIVE_WAY_S: Final = 0.0001  # a thread wakes up in half of it
 _LARGE_CHANGES: Final = 512
-"""Changes of a commit that may be on as many pages: after such a commit the journal is copied into
-the file, rather than during the next one."""
-_COPY_AFTER_S: Final = 0.1  # those who waited for the commit have gone on by then
+"""Changes of a commit, each of which may be on a page of its own. After such a commit the journal
+is copied into the file at once, rather than during the next commit."""
+_COPY_AFTER_S: Final = 0.1  # the callers that waited for the commit have continued by then
 _APART_OPS: Final = 4_096
-"""Operations of a restore that is decided and applied in a thread: so many take 10 to 25 ms, which
-would block the event loop for all boards."""
+"""Operations from which on a restore is decided and applied in a thread: so many take 10 to 25 ms,
+which would block the event loop for all boards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Where blocking calls run. Readers of the old log never keep a commit waiting."""
+    """The threads for blocking calls. Reads of the old log have their own, so that no commit waits
+    for them."""
 
     writers: Executor
     readers: Executor
 
 
 class EmbeddedBoard:
-    """A board that is open. `loaded` is what `file` holds."""
+    """An open board. `loaded` is the content of `file`."""
 
     def __init__(
         self,
@@ -219,7 +221,8 @@ class EmbeddedBoard:
         self._state = loaded.state
         date_leases(loaded.state, now_ms())
         self._epochs = loaded.epochs
-        self._weight = loaded.weight  # of the last group that was handed over; the writer's
+        # After the last group that was handed over; only the writer uses it.
+        self._weight = loaded.weight
         self._writers = threads.writers
         self._readers = threads.readers
         self._now_ms = now_ms
@@ -234,7 +237,7 @@ class EmbeddedBoard:
         self._held_until_s = 0.0  # by the loop's clock; 0 = not held
         self._lifted = asyncio.Event()
         self._apart: asyncio.Event | None = None
-        """Set when the thread that has the state is done with it."""
+        """Set when the thread that owns the state is done."""
         self._durable = self._head()
         # One future for each waiter, in order; a common one would need a shield.
         self._waiting: dict[asyncio.Future[None], None] = {}
@@ -242,17 +245,18 @@ class EmbeddedBoard:
 
     @property
     def read_only(self) -> str:
-        """Why nothing but renewals is committed; "" for a board that takes commits."""
+        """Why only renewals are committed; "" for a board that accepts commits."""
         return self._file.read_only
 
     def give_up(self, reason: str) -> None:
-        """Answer nothing any more: the board is loaded again. Nothing is being written."""
+        """Make every later call fail, so that the board is loaded again. Must not be called during
+        a write."""
         self._fail(WriteError(reason, certain=True))
 
     # --- writing ----------------------------------------------------------------------------------
 
     async def commit(self, batch: Sequence[Prepared]) -> list[Outcome]:
-        """As `Store.commit`. Cancellation: what was decided is written nevertheless."""
+        """As `Store.commit`. Cancellation: commits that were decided are written nevertheless."""
         self._check_alive()
         if self.read_only and not all(map(_only_renews, batch)):
             raise Unavailable(what=f"board {self.name}", reason=self.read_only)
@@ -292,19 +296,20 @@ class EmbeddedBoard:
             raise
         if state.epoch is not epoch:
             self._lift()
-        told = self._loop.create_future()
-        group.calls.append((told, batch, outcomes))
+        answer = self._loop.create_future()
+        group.calls.append((answer, batch, outcomes))
         self._start_soon()
-        return told
+        return answer
 
     def _decide_apart(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
-        """As `_decide`, in a thread: a group by itself, which counts as being written already."""
-        told = self._loop.create_future()
+        """As `_decide`, in a thread. The batch is a group by itself, which counts as being
+        written."""
+        answer = self._loop.create_future()
         group = self._writing = WriteGroup()
         self._apart = asyncio.Event()
         work = self._loop.run_in_executor(self._readers, self._work_apart, group, batch)
-        work.add_done_callback(lambda done: self._applied(group, (told, batch), done))
-        return told
+        work.add_done_callback(lambda done: self._applied(group, (answer, batch), done))
+        return answer
 
     def _work_apart(
         self, group: WriteGroup, batch: Sequence[Prepared]
@@ -318,18 +323,18 @@ class EmbeddedBoard:
         call: "tuple[asyncio.Future[list[Outcome]], Sequence[Prepared]]",
         work: "asyncio.Future[tuple[list[Outcome], Taken]]",
     ) -> None:
-        """The thread is done: the state is everybody's again."""
+        """Called when the thread is done: the event loop owns the state again."""
         assert self._apart is not None
         self._apart.set()
         self._apart = None
-        told, batch = call
+        answer, batch = call
         error = work.exception()
         if error is not None:
-            if not told.done():
-                told.set_exception(error)
+            if not answer.done():
+                answer.set_exception(error)
             return self._written(group, _undecided())
         outcomes, taken = work.result()
-        group.calls.append((told, batch, outcomes))
+        group.calls.append((answer, batch, outcomes))
         self._note_head(group)
         if group.changes_nothing:
             return self._written(group, None)
@@ -337,16 +342,16 @@ class EmbeddedBoard:
         return self._hand_over(group, taken)
 
     async def _whole(self) -> None:
-        """Wait while a thread has the state. Errors: Unavailable."""
+        """Wait while a thread owns the state. Errors: Unavailable."""
         while self._apart is not None:
             await self._apart.wait()
         self._check_alive()
 
     async def hold(self, hold_ms: Milliseconds) -> None:
-        """As `Store.hold`; the clock is the process's, which nobody sets back.
+        """As `Store.hold`; the clock is the monotonic one of the process.
 
-        Returns once the file holds what was decided before: the head is then the one that the next
-        commit follows, and a restore that is computed for it need not be tried again.
+        Returns once the file holds all earlier commits: then the next commit follows the head, and
+        a restore that was computed for it need not be retried.
         """
         await self._whole()
         self._lift()
@@ -383,10 +388,10 @@ class EmbeddedBoard:
         while remains:
             group = self._gathering
             group.touched.log_below = state.oldest
-            told: asyncio.Future[list[Outcome]] = self._loop.create_future()
-            group.calls.append((told, (), []))
+            answer: asyncio.Future[list[Outcome]] = self._loop.create_future()
+            group.calls.append((answer, (), []))
             self._start_soon()
-            await told
+            await answer
             remains = group.log_remains
         self._tail.forget(oldest)
         return self.head
@@ -409,7 +414,8 @@ class EmbeddedBoard:
         return await asyncio.shield(found)
 
     def _start_soon(self) -> None:
-        """Start writing after what is about to run, so that callers who woke together share it."""
+        """Start writing after the callbacks that are ready, so that callers that woke together
+        share a group."""
         if not self._starting and self._writing is None:
             self._starting = True
             self._loop.call_soon(self._start)
@@ -418,9 +424,9 @@ class EmbeddedBoard:
         """Hand the gathered group to a writer thread, if there is anything to write."""
         self._starting = False
         if self.failure is not None:
-            return self._wake()  # who closes the board waited for this
+            return self._wake()  # `aclose` may wait for this
         if self._writing is not None:
-            return None  # a large restore came first; who writes it starts what waits
+            return None  # a large restore came first; the group starts after it
         if not self._gathering.calls:
             return self._copy_journal()
         group, self._gathering = self._gathering, WriteGroup()
@@ -440,21 +446,21 @@ class EmbeddedBoard:
         self._loop.call_later(_GIVE_WAY_EVERY_S, self._give_way, group)
 
     def _copy_soon(self) -> None:
-        """The next time that nobody waits for a commit, or soon after, copy the journal."""
+        """Copy the journal when no commit waits, or soon after."""
         self._copying = None
         if self.failure is None:
             self._is_copy_due = True
             self._start_soon()
 
     def _copy_journal(self) -> None:
-        """In place of a group: commits that arrive in the meantime wait for it."""
+        """Copy the journal in place of a group: commits that arrive in the meantime wait."""
         if self._is_copy_due:
             self._is_copy_due = False
             self._writing = WriteGroup(head=self._durable)
             self._hand_over(self._writing, None)
 
     def _give_way(self, group: WriteGroup) -> None:
-        """Let the writer thread have the interpreter for a moment.
+        """Yield the interpreter lock to the writer thread for a moment.
 
         An event loop that is busy with short system calls takes the interpreter lock back before a
         waiting thread has woken up, for hundreds of milliseconds on end.
@@ -466,7 +472,7 @@ class EmbeddedBoard:
             self._give_way_later(self._writing)
 
     def _write(self, group: WriteGroup, taken: Taken | None) -> None:
-        """In a writer thread; None: copy the journal. In any case, the event loop is notified."""
+        """Runs in a writer thread; None: copy the journal. Notifies the event loop in any case."""
         failure: WriteError | None = WriteError("the writer ended", certain=False)
         try:
             if taken is None:
@@ -479,13 +485,13 @@ class EmbeddedBoard:
         except WriteError as error:
             failure = error
         finally:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 self._loop.call_soon_threadsafe(self._written, group, failure)
 
     def _written(self, group: WriteGroup, failure: WriteError | None) -> None:
         self._writing = None
         if failure is not None:
-            self._fail(failure)  # first: a caller that hears of it must not find it open
+            self._fail(failure)  # first: a caller that gets the error must not find the board open
             group.tell_failure(self.name, failure)
             return
         self._finish(group)
@@ -493,7 +499,7 @@ class EmbeddedBoard:
             self._start_soon()
 
     def _finish(self, group: WriteGroup) -> None:
-        """The file holds `group`: show it to everybody."""
+        """Publish `group`, which the file holds now, to readers and callers."""
         assert group.head is not None
         self._durable = group.head
         self._tail.extend(group.entries, group.sizes)
@@ -505,7 +511,7 @@ class EmbeddedBoard:
         self._loop.call_soon(self._wake)  # readers; the callers of `commit` come first
 
     def _fail(self, failure: WriteError) -> None:
-        """Answer nothing any more. What gathers was never sent to the file."""
+        """Make every later call fail. The gathering group was never sent to the file."""
         self.failure = failure
         if failure.is_last:
             self._distrusted()
@@ -536,7 +542,7 @@ class EmbeddedBoard:
             _set(waiter)
 
     async def _next_wake(self, within_s: float | None = None) -> None:
-        """Wait until a group was written, or failed, or until so much time has passed."""
+        """Wait until a group was written or failed, or until the timeout."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting[waiter] = None
         timer = None if within_s is None else self._loop.call_later(within_s, _set, waiter)
@@ -560,9 +566,9 @@ class EmbeddedBoard:
             await self._progressed()
 
     async def aclose(self) -> None:
-        """Wait until everything that was decided is written, or failed; then let go of the file.
+        """Wait until every decided commit was written or failed, then close the file.
 
-        Errors: Unavailable when the file could not be marked as whole.
+        Errors: Unavailable when the file could not be marked as clean.
         """
         while self._starting or self._writing is not None:
             await self._next_wake()

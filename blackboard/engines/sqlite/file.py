@@ -3,23 +3,23 @@
 Invariants
 - One process has the file open for writing; within it, one thread at a time calls `write`.
 - `write` is one transaction. At level "disk" it has reached the disk when `write` returns.
-- Nothing is repaired: what is not as it was written raises Corrupt and stays as it is.
-- After a sync that failed (`suspect` is set), nothing is read or written any more, and the journal
-  stays: see engines/sqlite/suspect.py. So that none fails unseen, the journal is copied into the
-  file by a statement of ours, never by SQLite after a commit or as a connection is closed.
+- Nothing is repaired: damage raises Corrupt and is left unchanged.
+- After a failed sync (`suspect` is set), nothing is read or written any more, and the journal
+  stays: see engines/sqlite/suspect.py. To see every failure, we copy the journal into the file
+  ourselves; SQLite never does so after a commit or when a connection is closed.
 
 Journal: WAL (https://www.sqlite.org/wal.html), so that a reader of the old log never waits for a
 writer. `synchronous=FULL` syncs the WAL once per transaction; OFF leaves that to the kernel.
 
-Whether SQLite, when it read a journal after a crash, left out what had been on the disk.
+Damage in the middle of a journal is detected, too. SQLite reads a write-ahead log
+(https://www.sqlite.org/walformat.html) up to the first frame with a wrong checksum; so it drops a
+write that a power loss cut off. A flipped bit in the middle looks the same, and SQLite would drop
+everything after it. The difference: a transaction is synced before the next one begins, so a power
+loss leaves at most one incomplete transaction. If two transactions end after the place where SQLite
+stopped, they were on the disk once.
 
-A write-ahead log (https://www.sqlite.org/walformat.html) ends, for SQLite, at the first frame whose
-checksum is wrong: so a write that the power cut off is forgotten. A bit that flipped in the middle
-looks the same, and everything behind it would be forgotten, too. The difference: a transaction is
-synced before the next one begins, so a cut leaves at most one that is not whole. Where two end
-behind the place at which SQLite stopped, they were on the disk once.
-
-What cannot be told from a cut is damage to the last transaction, or to how the one before it ends.
+Damage to the last transaction, or to the end of the one before it, cannot be distinguished from a
+power loss.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from blackboard.core.commit import BRANCH, CREATED, ENGINE, RECOVER, RESTORE, Ep
 from blackboard.core.state import State, evolve
 from blackboard.engines.disk import is_full
 from blackboard.engines.sqlite import suspect
-from blackboard.engines.sqlite.owed import Owed, insert
+from blackboard.engines.sqlite.deferred_rows import DeferredRows, insert
 from blackboard.engines.sqlite.rows import (
     ENTRY,
     LEASE,
@@ -65,35 +65,35 @@ _HEAD_BYTES: Final = 32
 _SALTS: Final = slice(16, 24)
 _FRAME: Final = struct.Struct(">2I8s8x")  # page, pages after a commit (else 0), salts, checksum
 _VALID: Final = struct.Struct("=16xI")
-"""In the head of the journal's index, in the byte order of this machine: the frames that SQLite
-found whole."""
+"""In the header of the journal's index, in the byte order of this machine: the number of frames
+that SQLite found valid."""
 ROOM_BYTES: Final = 128 * 1024
-"""Room for a journal and its index, with a commit or two: a file that could only be read for want
-of it is written again as soon as there is so much."""
+"""Room for a journal and its index, with a commit or two. A file that was opened read-only for lack
+of room is opened for writing again once there is this much."""
 CUT_OFF_MAX: Final = 1
-"""Transactions that a cut of the power can leave unfinished."""
+"""Transactions that a power loss can leave incomplete."""
 
 
 def open_index(path: Path) -> BinaryIO:
-    """The index of the journal of the file at `path`, to be read.
+    """Open the index of the journal of the file at `path` for reading.
 
-    A connection must have read the file. To be closed after all connections of this process: it
-    takes their locks on the index with it (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    A connection must have read the file. It must be closed after all connections of this process:
+    closing it drops their locks on the index (https://www.sqlite.org/howtocorrupt.html, 2.2).
     Errors: OSError.
     """
     return path.with_name(f"{path.name}-shm").open("rb", buffering=0)
 
 
 def valid_frames(index: BinaryIO) -> int:
-    """How many frames of the journal SQLite found whole, or wrote. Errors: OSError."""
+    """How many frames of the journal SQLite found valid, or wrote. Errors: OSError."""
     index.seek(0)
     head = index.read(_VALID.size)
     return int(_VALID.unpack(head)[0]) if len(head) == _VALID.size else 0
 
 
 def forgotten(path: Path, page_bytes: int, index: BinaryIO) -> int:
-    """How many transactions end, in the journal of the file at `path`, behind the frame at which
-    SQLite took it to end. More than CUT_OFF_MAX are damage.
+    """How many transactions end in the journal of the file at `path` after the frame where SQLite
+    stopped. More than CUT_OFF_MAX are damage.
 
     A connection must have read the file, and still have it open. Errors: OSError.
     """
@@ -109,10 +109,10 @@ def forgotten(path: Path, page_bytes: int, index: BinaryIO) -> int:
 
 
 def _ends(file: BinaryIO, at: int, page_bytes: int, head: bytes) -> int:
-    """Frames from `at` on that end a transaction of this journal.
+    """Count the frames from `at` on that end a transaction of this journal.
 
-    Behind it may lie what an older one left, which has other salts. A frame that only fills a
-    sector up repeats the one before it, page and all.
+    Frames of an older journal may follow; they have other salts. A frame that only pads a sector
+    repeats the one before it, including its page.
     """
     salts = head[_SALTS] if _is_whole(head) else None
     found, last = 0, (b"", b"")
@@ -137,7 +137,7 @@ def _is_whole(head: bytes) -> bool:
 
 
 Level = Literal["disk", "memory"]
-"""What an acknowledged commit survives: power loss, or the end of this process only."""
+"""What an acknowledged commit survives: a power loss, or only the end of this process."""
 
 APPLICATION_ID: Final = 0x42424244  # "BBBD", in the file's header
 FORMAT: Final = 3  # of the schema, as user_version
@@ -157,7 +157,8 @@ _PASSING: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     ]
 )
-"""Result codes that speak of the moment; all others of a file speak of its content."""
+"""Result codes for a temporary condition; all others mean that the content of the file is
+damaged."""
 _NO_ROOM_CODES: Final = frozenset(
     [
         sqlite3.SQLITE_FULL,
@@ -167,7 +168,8 @@ _NO_ROOM_CODES: Final = frozenset(
         sqlite3.SQLITE_IOERR_WRITE,
     ]
 )
-"""Result codes of opening a file on a full disk: its journal, or the index of that, is not made."""
+"""Result codes of opening a file on a full disk, where its journal or the journal's index cannot be
+made."""
 
 _LOG: Final = (
     "INSERT INTO log (revision, time_ms, body, large, results, digest, checksum)"
@@ -188,8 +190,8 @@ _READ_LOG: Final = """
 
 
 class WriteError(Exception):
-    """A transaction did not succeed; `certain` says that surely nothing of it is in the file, and
-    `is_last` that a sync failed: the file is not to be opened again by this process."""
+    """A transaction failed. `certain` says that certainly nothing of it is in the file; `is_last`
+    that a sync failed, so this process must not open the file again."""
 
     def __init__(self, reason: str, *, certain: bool, is_last: bool = False) -> None:
         super().__init__(reason)
@@ -206,9 +208,9 @@ DISTRUSTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file held. `clean` says that it surely holds all that was acknowledged; `weight` is
-    that of all its rows but the head (engines/sqlite/rows.py), once `outdated` ones are replaced by
-    these."""
+    """The content of a file. `clean` says that it certainly holds all that was acknowledged;
+    `weight` is that of all its rows except the head (engines/sqlite/rows.py), once the rows in
+    `outdated` have replaced the older ones."""
 
     state: State
     epochs: list[Epoch]
@@ -218,12 +220,12 @@ class Loaded:
 
 
 _FIRST: Final = (CREATED, BRANCH, RECOVER)
-"""Causes of a board's first epoch: where there was another board of its name before, or its content
-came from one, it has a higher number than 1."""
+"""Causes of a board's first epoch. Its number is above 1 if there was another board of that name
+before, or its content came from one."""
 
 
 def _follow(epochs: Sequence[Epoch]) -> bool:
-    """Whether these are all epochs of a board, from its first one on."""
+    """Whether these are all epochs of a board, from the first one on."""
     if not epochs or (epochs[0].number != 1 and epochs[0].cause not in _FIRST):
         return False
     return all(later.number == epoch.number + 1 for epoch, later in pairwise(epochs))
@@ -250,8 +252,8 @@ class BoardFile:
         file_bytes_max: int | None = None,
         read_only: str = "",
     ) -> None:
-        """`read_only` says why nothing is written: the file, which must have no journal, is read as
-        it is, without the files that SQLite keeps beside it."""
+        """`read_only` says why nothing is written. The file, which must have no journal, is then
+        read without the files that SQLite keeps beside it."""
         self.path = path
         self.level = level
         self.read_only = read_only
@@ -266,14 +268,14 @@ class BoardFile:
         self._reader: sqlite3.Connection | None = None
         self._reading = threading.Lock()
         self._closed = False
-        self._owed = Owed()
+        self._deferred = DeferredRows()
 
     def load(self, board: str) -> "Loaded":
         """Read and check the whole state.
 
-        Cost: about 5 us per entry; of the log, only the row numbers are read (each row's digest is
-        checked when that row is read).
-        Errors: Corrupt, Unavailable; the file and its journal are as they were.
+        Cost: about 5 us per entry. Only the row numbers of the log are read; each row's digest is
+        checked when that row is read. Errors: Corrupt, Unavailable; the file and its journal are
+        unchanged.
         """
         with self._translated(), closing(self._writer.cursor()) as cursor:
             self._check_format(cursor)
@@ -295,9 +297,9 @@ class BoardFile:
             for table in TABLES:
                 fill(state, table, cursor.execute(table.select))
             indexed = (key for (key,) in cursor.execute("SELECT key FROM entry ORDER BY key"))
-            if any(map(ne, indexed, state.entries)):  # it was read along this very index
+            if any(map(ne, indexed, state.entries)):  # the entries were read through this index
                 raise self._corrupt("the index of its entries is damaged")
-            self._owed.fill(state, cursor)
+            self._deferred.fill(state, cursor)
             outdated, more = outdated_leases(state, cursor.execute(LEASE.select))
             weight = weight_of(state) + sum(map(weigh, rows))
             if checksum(weight - more, revision, time_ms, oldest) != kept:
@@ -316,7 +318,8 @@ class BoardFile:
     def _check_log(
         self, cursor: sqlite3.Cursor, epochs: list[Epoch], revision: Revision, oldest: Revision
     ) -> None:
-        """Every revision from `oldest` to `revision` must be there, or lie in an epoch's jump."""
+        """Errors: Corrupt unless every revision from `oldest` to `revision` is there, or was
+        skipped by an epoch."""
         [kept, last] = cursor.execute(
             "SELECT count(*), max(revision) FROM log WHERE revision >= ?", (oldest,)
         ).fetchone()
@@ -344,10 +347,10 @@ class BoardFile:
             self._writer.execute("COMMIT")
 
     def begin_run(self, loaded: "Loaded") -> None:
-        """Note durably whether the file can lose commits from here on; then sync as `level` says.
+        """Record durably whether the file can lose commits from here on; then sync as `level` says.
 
-        What the file says already is not written: a full disk has no room for it.
-        Errors: Unavailable.
+        An unchanged record is not written again, because a full disk has no room for it. Errors:
+        Unavailable.
         """
         durable = self.level == "disk"
         with self._translated():
@@ -357,7 +360,7 @@ class BoardFile:
                 self._writer.execute("PRAGMA synchronous=OFF")
 
     def begin_epoch(self, loaded: Loaded, epoch: Epoch, time_ms: Milliseconds) -> Loaded:
-        """Write an epoch marker and make its revision the head's; returns what the file then holds.
+        """Write an epoch marker and make its revision the head's; returns the new content.
 
         Errors: Unavailable.
         """
@@ -384,8 +387,8 @@ class BoardFile:
         try:
             self._writer.execute("COMMIT")
         except sqlite3.Error as error:
-            # The frame that would commit the transaction is written last: a disk that filled up on
-            # the way there cannot hold it. After a failed sync nobody knows what the disk holds.
+            # The frame that commits the transaction is written last: a disk that filled up before
+            # cannot hold it. After a failed sync it is unknown what the disk holds.
             full = _primary_code(error) == sqlite3.SQLITE_FULL
             raise self._failed(error, certain=full) from error
         if self._index is not None and valid_frames(self._index) >= _WAL_PAGES:
@@ -401,14 +404,14 @@ class BoardFile:
         return WriteError(reason, certain=certain, is_last=self.suspect)
 
     def _note(self, error: BaseException | None) -> None:
-        """If a sync failed, this file is done for."""
+        """Mark this file as suspect if `error` is a failed sync."""
         if suspect.is_failed_sync(error) and not self.suspect:
             self.suspect = True
             suspect.mark(self.path, str(error))
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """As `translated`, for what may sync."""
+        """As `translated`, for calls that may sync."""
         try:
             with translated(self.path):
                 yield
@@ -422,10 +425,10 @@ class BoardFile:
         for statement, rows in writes.deletes:
             connection.executemany(statement, rows)
             if statement == ENTRY.delete:
-                self._owed.drop(connection, rows)
+                self._deferred.drop(connection, rows)
         for statement, rows in ((_LOG, writes.log), (INSERT_EPOCH, writes.epochs), *writes.upserts):
             if statement == ENTRY.upsert:
-                self._owed.put(connection, rows)
+                self._deferred.put(connection, rows)
             else:
                 insert(connection, statement, rows)
         if writes.log_below is not None:
@@ -442,14 +445,13 @@ class BoardFile:
         return bool(reach < below)
 
     def checkpoint(self) -> None:
-        """Copy the journal into the file, which a commit does, too, that makes it too long.
+        """Copy the journal into the file. A commit that makes the journal too long does so, too.
 
-        What goes wrong changes nothing: the journal stays, and is copied some other time. But for a
-        sync that fails: WriteError, the last one.
-        Never beside `write`, on a connection of its own: before 3.51.3 that can damage the file
-        (https://www.sqlite.org/wal.html#walresetbug).
+        A failure changes nothing: the journal stays, and is copied later. A failed sync raises
+        WriteError with `is_last`. Must not run during a `write`, on a connection of its own: before
+        3.51.3 that can damage the file (https://www.sqlite.org/wal.html#walresetbug).
         """
-        self._owed.note_copy()
+        self._deferred.note_copy()
         try:
             self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error as error:
@@ -462,9 +464,9 @@ class BoardFile:
 
         Not to be called during a `write`.
         """
-        self._owed.note_copy()
+        self._deferred.note_copy()
         with contextlib.suppress(sqlite3.Error), self._reading:
-            if self._reader is not None:  # it may be in the midst of an old state
+            if self._reader is not None:  # it may be in the middle of a snapshot
                 self._reader.close()
                 self._reader = None
             [busy, *_] = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -474,7 +476,7 @@ class BoardFile:
     @property
     def is_copy_due(self) -> bool:
         """Whether to copy the journal now, while it is short. Not to be asked during a `write`."""
-        return self._owed.is_copy_due
+        return self._deferred.is_copy_due
 
     def read_log(self, after: Revision, last: Revision, *, limit: int) -> list[LogEntry]:
         """Log entries after `after` up to `last`; at most `limit`, about PAGE_BYTES_MAX bytes.
@@ -510,14 +512,14 @@ class BoardFile:
         return entry
 
     def close(self) -> None:
-        """Let go of the file and mark it as whole. Errors: Unavailable (it is let go of, too)."""
+        """Close the file and mark it as clean. Errors: Unavailable (it is closed as well)."""
         if self.read_only:
             return self._let_go()
         try:
             with self._translated():
                 self._writer.execute("PRAGMA synchronous=FULL")
                 if self.level != "disk":
-                    # Without a frame to copy the file itself would not be synced.
+                    # Without a frame to copy, SQLite would not sync the file itself.
                     self._writer.execute("UPDATE head SET clean = 0")
                     self._empty_journal()
                     self._writer.execute("UPDATE head SET clean = 1")
@@ -531,7 +533,7 @@ class BoardFile:
         self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def abandon(self) -> None:
-        """Let go of the file and its journal as they are."""
+        """Close the file, and leave it and its journal unchanged."""
         with suspect.kept_as_it_is(self.path):
             self._let_go()
 
@@ -549,7 +551,7 @@ class BoardFile:
 
 
 def has_no_journal(path: Path) -> bool:
-    """Whether the file at `path` is all there is to read. Errors: OSError."""
+    """Whether the file at `path` has no journal with content. Errors: OSError."""
     journal = path.with_name(f"{path.name}-wal")
     return not journal.exists() or not journal.stat().st_size
 
@@ -577,7 +579,7 @@ def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         distrust(connection)
         connection.execute("PRAGMA secure_delete=ON")  # builds of SQLite differ in their default
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA wal_autocheckpoint=0")  # it would not say what went wrong
+        connection.execute("PRAGMA wal_autocheckpoint=0")  # it would not report errors
         connection.execute("PRAGMA fullfsync=1")  # macOS: fsync alone does not reach the disk
         connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
     except BaseException:
@@ -606,13 +608,14 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """SQLite's result code without the extension; SQLITE_ERROR if the driver made it up."""
+    """SQLite's primary result code; SQLITE_ERROR if the error is the driver's own."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 def look_at_journal(path: Path, connection: sqlite3.Connection) -> None:
-    """Before the file at `path` is copied: see that SQLite, which reads it on `connection`, leaves
-    nothing out that was on the disk. Errors: Corrupt, OSError, sqlite3.Error; nothing is changed.
+    """Before the file at `path` is copied: check that SQLite, which reads it on `connection`,
+    leaves out nothing that was on the disk. Errors: Corrupt, OSError, sqlite3.Error; nothing is
+    changed.
     """
     [clean] = connection.execute("SELECT clean FROM head").fetchone()
     if clean:

@@ -1,9 +1,9 @@
-"""A board's file while it is being made: beside its place, and in it once it is whole.
+"""Makes a board's file under a temporary name, and renames it once it is complete.
 
 Invariants
-- A reader of the place finds no file or a whole one: a rename puts it there, after everything in it
-  has reached the disk.
-- What lies beside (`seed_path`) says that a board is being made, or that its maker died.
+- A reader finds no file or a complete one: a rename puts it in place after all of it has reached
+  the disk.
+- A file at `seed_path` means that a board is being made, or that its maker crashed.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from typing import Final
 from blackboard.core.commit import Entry, Epoch, Seed
 from blackboard.engines.disk import sync_path
 from blackboard.engines.sqlite import suspect
+from blackboard.engines.sqlite.deferred_rows import insert
 from blackboard.engines.sqlite.file import (
     APPLICATION_ID,
     FORMAT,
@@ -24,7 +25,6 @@ from blackboard.engines.sqlite.file import (
     PAGE_BYTES,
     translated,
 )
-from blackboard.engines.sqlite.owed import insert
 from blackboard.engines.sqlite.rows import ENTRY, NEXT_ITEM, checksum, epoch_row, weigh
 from blackboard.engines.sqlite.schema import schema_text
 from blackboard.errors import Corrupt, Unavailable
@@ -35,12 +35,12 @@ _DROPPED: Final = ".dropped"
 
 
 def seed_path(path: Path) -> Path:
-    """Where the file that will be `path` is while entries are put into it."""
+    """The temporary path of the file that will be `path`."""
     return path.with_name(f"{path.name}.seed")
 
 
 def create(path: Path, board: str, epoch: Epoch, time_ms: Milliseconds) -> None:
-    """Make the file of a new, empty board, whole or not at all, and sync it and its directory.
+    """Make the file of a new, empty board, completely or not at all, and sync it and its directory.
 
     Errors: Unavailable.
     """
@@ -53,7 +53,7 @@ def create(path: Path, board: str, epoch: Epoch, time_ms: Milliseconds) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a board's file, and what a crash left beside it. Errors: Unavailable."""
+    """Remove a board's file, and the files that a crash left beside it. Errors: Unavailable."""
     dropped = path.with_name(f"{path.name}{_DROPPED}")
     with translated(path):
         if path.exists():
@@ -67,19 +67,20 @@ def remove(path: Path) -> None:
 
 
 def removed_path(path: Path) -> Path:
-    """Where it is kept in mind that the board at `path` was removed."""
+    """The path of the record that the board at `path` was removed."""
     return path.with_name(f"{path.name}.removed")
 
 
 def keep_in_mind(path: Path, revision: Revision, epoch: int) -> None:
-    """Note, before the board at `path` is removed, how far it got. Errors: Unavailable.
+    """Record the last revision and epoch of the board at `path`, before it is removed. Errors:
+    Unavailable.
 
-    While there is a board at `path`, the note says nothing: its removal did not get that far.
+    The record does not count while there is a board at `path`: its removal did not finish.
     """
     place = removed_path(path)
     draft = place.with_name(f"{place.name}.new")
     with translated(place):
-        draft.unlink(missing_ok=True)  # what a sync failed of is never synced again
+        draft.unlink(missing_ok=True)  # after a failed sync a file is never synced again
         with open_new(draft) as out:
             json.dump({"revision": revision, "epoch": epoch}, out)
         sync_path(draft)
@@ -88,7 +89,8 @@ def keep_in_mind(path: Path, revision: Revision, epoch: int) -> None:
 
 
 def read_removed(path: Path) -> tuple[Revision, int] | None:
-    """The last revision and epoch of the board that was removed from `path`; None if none was.
+    """The last revision and epoch of the board that was removed from `path`; None if there was
+    none.
 
     Errors: Unavailable, Corrupt.
     """
@@ -110,9 +112,10 @@ def _remove_beside(path: Path) -> None:
 
 
 class NewFile:
-    """A file that is being made at `beside` and will be `path`. Blocking; any thread may call.
+    """A file that is being made at `beside` and will be `path`. Blocking; may be called in any
+    thread.
 
-    Errors of every method: Unavailable; it must be abandoned then.
+    Errors of every method: Unavailable; it must then be abandoned.
     """
 
     def __init__(self, path: Path, beside: Path) -> None:
@@ -124,7 +127,7 @@ class NewFile:
         self._abandoned = False
 
     def begin(self) -> None:
-        """Make it, empty; what a crash left there goes."""
+        """Make it, empty, in place of what a crash left there."""
         with self._one, translated(self._beside):
             if self._abandoned:
                 return
@@ -140,14 +143,14 @@ class NewFile:
             )
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Put `entries` into it as they are."""
+        """Add `entries`, unchanged."""
         with self._open() as connection:
             rows = [ENTRY.row(entry.key, entry) for entry in entries]
             insert(connection, ENTRY.upsert, rows)
             self._weight += sum(map(weigh, rows))
 
     def finish(self, board: str, seed: Seed) -> None:
-        """Make it whole, sync it, and put it into its place."""
+        """Complete it, sync it, and put it in place."""
         epoch, first = seed.epoch, seed.epoch.revision
         with self._open() as connection:
             insert(connection, NEXT_ITEM.upsert, list(seed.next_item))
@@ -166,10 +169,11 @@ class NewFile:
             suspect.forget(self._path)
             self._beside.replace(self._path)
             self._sync_name()
-            removed_path(self._path).unlink(missing_ok=True)  # it says nothing any more
+            removed_path(self._path).unlink(missing_ok=True)  # the board exists again
 
     def _sync_name(self) -> None:
-        """Where that fails there is no board, rather than one that a power loss takes away."""
+        """Sync the directory. If that fails there is no board, rather than one that a power loss
+        would remove."""
         try:
             sync_path(self._path.parent)
         except BaseException:
@@ -177,7 +181,7 @@ class NewFile:
             raise
 
     def abandon(self) -> None:
-        """Remove what is there of it, if it did not become whole."""
+        """Remove the file if it was not completed."""
         with self._one, contextlib.suppress(OSError, sqlite3.Error):
             self._abandoned = True
             if self._connection is not None:

@@ -1,10 +1,10 @@
-"""What of a board's state stands in which table of its file (scripts/schema.sql), row by row.
+"""Maps a board's state to the tables of its file (schema.sql), row by row.
 
 Invariants
 - Each table is one mapping of `State`; a row is a pure function of one item of that mapping.
-- The weights of all rows, those of the epochs and of the head included, add up to the checksum that
-  the file keeps: SQLite itself does not notice a bit that flipped in a value, nor a mixture of
-  pages that never were together. It is no protection against an adversary.
+- The weights of all rows, including those of the epochs and of the head, add up to the checksum in
+  the file: SQLite itself notices neither a flipped bit in a value, nor a mixture of pages of
+  different times. It is no protection against an adversary.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def weigh(row: Row) -> int:
-    """What a row, all of it, adds to the checksum of its file."""
+    """What a row adds to the checksum of its file."""
     packed = _encode(row)
     return crc32(packed) + (adler32(packed) << _ADLER_SHIFT)
 
@@ -83,7 +83,7 @@ class Table(Generic[K, V]):
 
 
 def _pack_lease(lease: Lease) -> bytes:
-    """What lasts of a lease; when it ends is known to the process alone that has the board."""
+    """A lease without its deadlines, which only the process that has the board open knows."""
     waiters = [[waiter.holder, waiter.ttl_ms] for waiter in lease.waiters]
     parts = [lease.holder, lease.fence, lease.ttl_ms, waiters]
     if any(found := [*accounts(lease)]):
@@ -109,7 +109,8 @@ def _is_dated(parts: list[Any]) -> bool:
 
 
 def _read_dated(key: str, parts: list[Any], time_ms: Milliseconds) -> Lease:
-    """It has at least the time to live that was left of it at the newest revision."""
+    """Read a lease of the older form. Its time to live is at least what was left of it at the
+    newest revision."""
     lease = from_result(key, parts)
     if lease is None:
         raise ValueError(f"lease {key} has no holder")
@@ -117,8 +118,8 @@ def _read_dated(key: str, parts: list[Any], time_ms: Milliseconds) -> Lease:
 
 
 def outdated_leases(state: State, rows: Iterable[Row]) -> tuple[list[Row], int]:
-    """Of `rows` of table `lease` those of an older form, as they are written now; and by how much
-    more these weigh."""
+    """The `rows` of table `lease` that have an older form, in the present form, and the difference
+    in weight."""
     found: list[Row] = []
     more = 0
     for row in rows:
@@ -221,7 +222,7 @@ def fill(state: State, table: Table[Any, Any], rows: Iterable[Row]) -> None:
 
 
 def supersede(state: State, rows: Sequence[Row]) -> None:
-    """Let the rows of entries stand for those that `state` has with their keys."""
+    """Replace entries of `state` by `rows` with the same keys."""
     if rows:
         state.entries.update((row[0], Entry(*row)) for row in rows)
         _index(state)
@@ -233,7 +234,7 @@ def _answer(row: Row) -> LaneAnswer:
 
 
 def _index(state: State) -> None:
-    """Compute what the file does not hold: the sums and the order of expiry."""
+    """Compute what is not in the file: the sums and the order of expiry."""
     sums: dict[str, list[int]] = {"": [0, 0]}
     for key, entry in state.entries.items():
         namespace = namespace_of(key)
@@ -261,7 +262,7 @@ def weight_of(state: State) -> int:
 
 
 def checksum(weight: int, revision: Revision, time_ms: Milliseconds, oldest: Revision) -> int:
-    """What the head of a file holds beside those three, when all other rows weigh `weight`."""
+    """The checksum in the head of a file, when all other rows weigh `weight`."""
     return (weight + weigh((revision, time_ms, oldest))) % CHECKSUM_MODULUS
 
 
@@ -269,13 +270,13 @@ def checksum(weight: int, revision: Revision, time_ms: Milliseconds, oldest: Rev
 
 
 def seal(revision: Revision, time_ms: Milliseconds, results: bytes, digest: bytes) -> int:
-    """What a row of the log holds to show that these four, too, are as they were written; the
-    digest is that of all the rest of the row."""
+    """The checksum of a row of the log, over the columns that its digest does not cover, and the
+    digest."""
     return weigh((revision, time_ms, results, digest)) % CHECKSUM_MODULUS
 
 
 def pack_large(values: Sequence[bytes]) -> bytes | None:
-    """The values that stand outside a commit's body, as one column; None if there are none."""
+    """The values that are stored outside a commit's body, as one column; None if there are none."""
     packed: bytes | None = msgpack.packb(values) if values else None
     return packed
 
@@ -291,15 +292,15 @@ class Writes:
     head: tuple[Revision, Milliseconds, Revision, int]
     """revision, time_ms, oldest, checksum."""
     weight: int
-    """Of all rows that the file then has, but for its head."""
+    """The weight of all rows that the file then has, except for its head."""
     log_below: Revision | None
     """Remove log entries below this revision, some at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a group of commits leaves of the items that it touched, apart from the state, which goes
-    on: the rows can be made in another thread."""
+    """The items that a group of commits touched, before and after it. They are copied from the
+    state, which continues to change, so that another thread can make the rows."""
 
     log: list[Row]
     epochs: list[Row]
@@ -334,10 +335,10 @@ class Taken:
 
 @dataclass(slots=True)
 class Touched:
-    """Which items a group of commits touched, and what they were before it.
+    """Records which items a group of commits touches, and what they were before it.
 
-    `note` is called for each entry before it is applied; `taken` at the end, when the state holds
-    what the group leaves.
+    `note` is called for each entry before it is applied; `taken` at the end, when all of them were
+    applied.
     """
 
     log: list[Row] = field(default_factory=list)
@@ -346,7 +347,7 @@ class Touched:
     log_below: Revision | None = None
 
     def note(self, state: State, entry: LogEntry, prepared: Prepared, results: bytes) -> None:
-        """Remember what `entry`, not applied yet, is going to change."""
+        """Record what `entry`, which is not applied yet, is going to change."""
         entries, tombstones, leases, next_items, answers = self.before
         if entry.epoch is not None:
             self.epochs.append(epoch_row(entry.epoch, entry.time_ms))
@@ -372,12 +373,12 @@ class Touched:
         self.log.append(row)
 
     def forget(self, tombstones: Mapping[str, Tombstone]) -> None:
-        """Remember tombstones that are about to be dropped."""
+        """Record tombstones that are about to be dropped."""
         for key, tombstone in tombstones.items():
             self.before[1].setdefault(key, tombstone)
 
     def taken(self, state: State) -> Taken:
-        """What they are now."""
+        """The touched items, before and now."""
         items = []
         for table, before in zip(TABLES, self.before, strict=True):
             if before:

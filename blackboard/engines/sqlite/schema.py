@@ -1,8 +1,8 @@
-"""What a SQLite file of ours may hold besides rows: the tables of its schema, and nothing else.
+"""Checks that a SQLite file has the tables of our schema, and nothing else.
 
-A file can bring code along: a trigger, a view in place of a table, a generated column. SQLite would
-run it with our rights at the next statement, or fail each transaction for as long as it is tried.
-So a file's schema is compared with ours before anything else of it is read.
+A file can contain code: a trigger, a view in place of a table, a generated column. SQLite would run
+it with our rights at the next statement, or it would make every transaction fail. So the schema is
+compared with ours before anything else in the file is read.
 """
 
 import re
@@ -14,15 +14,15 @@ from typing import Final
 from blackboard.limits import RESTORE_BYTES_MAX
 
 _LENGTH_MAX: Final = 8 * RESTORE_BYTES_MAX
-"""Bytes of a row: the largest is the log entry of a restore, with its keys. What claims more is not
-one of ours, and is refused before there is memory for it."""
+"""Bytes of a row: the largest is the log entry of a restore, with its keys. A row that claims to be
+larger is not ours, and is refused before memory is allocated for it."""
 _BY_SQLITE: Final = frozenset(
     {
         ("table", "sqlite_stat1", "create table sqlite_stat1(tbl,idx,stat)"),
         ("table", "sqlite_stat4", "create table sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
     }
 )
-"""What ANALYZE and PRAGMA optimize of an operator's own shell leave behind."""
+"""Tables that ANALYZE and PRAGMA optimize make, for instance in an operator's shell."""
 
 _Object = tuple[str, str, str]
 """Type, name, and the statement that made it, without comments and line ends."""
@@ -34,15 +34,15 @@ def schema_text() -> str:
 
 
 def distrust(connection: sqlite3.Connection) -> None:
-    """Let nothing that a file's schema says call functions that have effects, or take memory that
-    no row of ours needs."""
+    """Keep a file's schema from calling functions with side effects, and from taking more memory
+    than our rows need."""
     connection.execute("PRAGMA trusted_schema=OFF")
     connection.execute("PRAGMA cell_size_check=ON")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH_MAX)
 
 
 def foreign_object(connection: sqlite3.Connection) -> str | None:
-    """What a file's schema has that ours has not, or lacks; None if they are the same."""
+    """The first difference between a file's schema and ours; None if they are the same."""
     found = _objects(connection)
     odd = sorted(found - _ours() - _BY_SQLITE) or sorted(_ours() - found)
     if not odd:
@@ -68,5 +68,6 @@ def _objects(connection: sqlite3.Connection) -> set[_Object]:
 
 
 def _plain(statement: str) -> str:
-    """Only comments to the end of a line: ours have no other ones, nor quotes to hide one in."""
+    """Remove comments to the end of a line. Our statements have no other comments, nor quotes that
+    could contain one."""
     return " ".join(re.sub(r"--[^\n]*", "", str(statement)).split()).lower()

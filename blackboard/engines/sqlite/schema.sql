@@ -3,10 +3,10 @@
 -- Invariants, in every committed transaction
 -- * `log` and `epoch` together hold `head.oldest` .. `head.revision` without a gap, but for the
 --   revisions that an epoch of cause "engine" skipped; a restore has a row in both.
--- * the other tables are what the log, from its very beginning, adds up to.
--- * `head.checksum` is the sum of the weights of the rows of all tables but `log` (whose rows have a
---   checksum each; both in engines/sqlite/rows.py) and those of `entry` for which one of `owed` stands,
---   so that neither a bit that flipped nor pages of different transactions are taken for a board.
+-- * the other tables hold the state that results from the whole log, from its very beginning.
+-- * `head.checksum` is the sum of the weights of the rows of all tables but `log` (whose rows have
+--   a checksum each; both in engines/sqlite/rows.py) and the rows of `entry` that a row of `owed`
+--   replaces, so that flipped bits and pages of different transactions are detected.
 -- * `head.clean` is 0 while a process that does not sync has the file open.
 
 CREATE TABLE head (
@@ -40,8 +40,8 @@ CREATE TABLE log (
     checksum INTEGER NOT NULL
 );
 
--- With row numbers: without them SQLite keeps no more than a kilobyte of a row in its place, and
--- a page of its own for the rest.
+-- With row ids: without them SQLite keeps at most a kilobyte of a row in place, and puts the rest
+-- on a page of its own.
 CREATE TABLE entry (
     key             TEXT    NOT NULL PRIMARY KEY,
     value           BLOB    NOT NULL,
@@ -52,8 +52,8 @@ CREATE TABLE entry (
     expires_at_ms   INTEGER
 );
 
--- Entries of large commits that are not in their places yet; a row stands for that of `entry` with
--- its key (engines/sqlite/owed.py).
+-- Deferred rows of large commits, not moved to `entry` yet; each replaces the row of `entry` with
+-- its key (engines/sqlite/deferred_rows.py).
 CREATE TABLE owed (
     key             TEXT    NOT NULL PRIMARY KEY,
     value           BLOB    NOT NULL,
@@ -70,9 +70,9 @@ CREATE TABLE tombstone (
     author   TEXT    NOT NULL
 ) WITHOUT ROWID;
 
--- `lease` is a msgpack list: holder, fence, ttl_ms, and of each in its queue holder and ttl_ms. When
--- it ends is in no file. (The older form is the list of `to_result` in core/lease.py; such rows are
--- replaced when the board is loaded.)
+-- `lease` is a msgpack list: holder, fence, ttl_ms, and of each in its queue holder and ttl_ms. Its
+-- deadline is not stored. (The older form is the list of `to_result` in core/lease.py; such rows
+-- are replaced when the board is loaded.)
 CREATE TABLE lease (
     key   TEXT NOT NULL PRIMARY KEY,
     lease BLOB NOT NULL

@@ -1,13 +1,13 @@
 """The embedded engine: one directory, one SQLite file per board, the state of a board in memory.
 
 Invariants
-- One process owns the directory, from `SqliteStore.at` to `aclose`: `lock` is locked by it, and
-  `owner.json` says who it is.
-- `boards/<board>.db` exists once the board does; a board is created whole or not at all.
-- A board whose file could not be written is loaded again from it before it answers anything; one
-  of which a sync failed is Unavailable for the rest of this process, and written again by the next
-  (engines/sqlite/suspect.py).
-- The directory is let go only after the last transaction ended.
+- One process owns the directory, from `SqliteStore.at` to `aclose`: it holds a lock on `lock`, and
+  `owner.json` identifies it.
+- `boards/<board>.db` exists once the board does; a board is created completely or not at all.
+- After a failed write, a board is loaded again from its file before it serves anything. After a
+  failed sync, it is Unavailable for the rest of this process, and the next process writes its file
+  again (engines/sqlite/suspect.py).
+- The directory is released only after the last transaction ended.
 """
 
 import asyncio
@@ -123,13 +123,13 @@ class SqliteStore:
         file_bytes_max: int | None = None,
         threads: Threads | None = None,
     ) -> Self:
-        """Take possession of `directory`, made if it is missing.
+        """Take possession of `directory`, which is made if it is missing.
 
         `level` is what an acknowledged commit survives: "disk" (power loss) or "memory" (the end of
         this process). `file_bytes_max` bounds the file of one board; beyond it, commits are
-        Unavailable. `threads` are where blocking calls run, by default threads of its own.
-        Errors: DataDirectoryInUse when another process has it; Unavailable. Cancellation: the
-        directory is given back, at the latest when the thread that takes it ends.
+        Unavailable. `threads` are where blocking calls run, by default threads of its own. Errors:
+        DataDirectoryInUse when another process has it; Unavailable. Cancellation: the directory is
+        released, at the latest when the thread that takes it ends.
         """
         if level not in ("disk", "memory"):
             raise InvalidRequest(field="level", reason=f"{level!r} is neither disk nor memory")
@@ -145,7 +145,7 @@ class SqliteStore:
         )
 
     def announce(self, url: str | None) -> None:
-        """Note in `owner.json` at which URL the owner of the directory serves it."""
+        """Record in `owner.json` the URL at which this process serves the directory."""
         _write_owner(self.directory, url)
 
     async def facts(self) -> EngineFacts:
@@ -177,7 +177,7 @@ class SqliteStore:
         return await asyncio.to_thread(read_removed, self._path(board))
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
-        """As `Store.begin_epoch`. Cancellation: it has begun, or it has not."""
+        """As `Store.begin_epoch`. Cancellation: the epoch may have begun or not."""
         check_name(board, "board")
         if not await self.exists(board):
             raise InvalidRequest(field="board", reason=f"there is no board {board!r}")
@@ -187,7 +187,7 @@ class SqliteStore:
         return await self.open(board)
 
     def _begin_in_file(self, name: str, head: Head, above: Revision) -> None:
-        """In a thread: the marker of an epoch, if the file of a closed board stands at `head`."""
+        """In a thread: write the marker of an epoch, if the file of a closed board is at `head`."""
         with self._opened(name, self._path(name)) as file:
             loaded = file.load(name)
             file.update(loaded)
@@ -204,7 +204,8 @@ class SqliteStore:
         return board in self._boards or await asyncio.to_thread(path.exists)
 
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
-        """As `Store.commit`. After a write whose fate is unknown, every outcome is OutcomeUnknown.
+        """As `Store.commit`. After a write that may have succeeded, every outcome is
+        OutcomeUnknown.
 
         Cancellation does not stop the write.
         """
@@ -213,7 +214,7 @@ class SqliteStore:
         if opened.read_only:
             is_over: bool = await asyncio.to_thread(has_room, self._path(board), ROOM_BYTES)
             if is_over:
-                opened.give_up("it is opened again: there is room on the disk")
+                opened.give_up("it is opened again: there is room on the disk now")
                 opened = await self._board(board)
         return await opened.commit(batch)
 
@@ -262,7 +263,7 @@ class SqliteStore:
         *,
         replaces: Head | None = None,
     ) -> Head:
-        """As `Store.seed`: what is replaced stays in its place until the new file is whole."""
+        """As `Store.seed`: a replaced board stays in place until the new file is complete."""
         check_name(board, "board")
         path = self._path(board)
         async with self._alone(board):
@@ -285,7 +286,7 @@ class SqliteStore:
         return await self.open(board)
 
     def _check_head(self, name: str, head: Head) -> None:
-        """In a thread: Errors: HeadMoved unless the file of a closed board stands at `head`."""
+        """In a thread. Errors: HeadMoved unless the file of a closed board is at `head`."""
         file = BoardFile(self._path(name), level=self.level, file_bytes_max=self._file_bytes_max)
         try:
             state = file.load(name).state
@@ -295,7 +296,7 @@ class SqliteStore:
             raise HeadMoved(head.revision, state.revision)
 
     async def drop(self, board: str) -> None:
-        """As `Store.drop`. Errors: Unavailable, also to those who use the board meanwhile."""
+        """As `Store.drop`. Errors: Unavailable, also for concurrent calls on the board."""
         check_name(board, "board")
         async with self._alone(board):
             await self._let_go_of(board)
@@ -325,7 +326,7 @@ class SqliteStore:
         """As `Scrubs.scrub`. Errors: InvalidRequest when there is no such board; Unavailable."""
         if await (await self._board(board)).scrub():
             return ""
-        return f"another program reads {self._path(board)}: its journal keeps what was removed"
+        return f"another program reads {self._path(board)}: its journal keeps removed data"
 
     async def boards(self) -> Sequence[str]:
         """As `Store.boards`."""
@@ -339,7 +340,7 @@ class SqliteStore:
 
     @contextlib.asynccontextmanager
     async def _alone(self, board: str) -> AsyncIterator[None]:
-        """Nobody else opens, makes or removes `board` in this block. Errors: Unavailable."""
+        """Exclude other calls that open, make or remove `board`. Errors: Unavailable."""
         if board in self._busy:
             raise _unfinished(board)
         self._busy.add(board)
@@ -367,10 +368,9 @@ class SqliteStore:
     # --- boards -----------------------------------------------------------------------------------
 
     async def _board(self, name: str, *, create: bool = False) -> EmbeddedBoard:
-        """The open board `name`, loaded if need be.
+        """The open board `name`, loaded if necessary.
 
-        Errors: InvalidRequest when it does not exist and is not to be created;
-        Corrupt, Unavailable.
+        Errors: InvalidRequest when it does not exist, without `create`; Corrupt, Unavailable.
         """
         if self._closing is not None:
             raise Unavailable(what=str(self.directory), reason="the store was closed")
@@ -393,7 +393,7 @@ class SqliteStore:
             loading = asyncio.create_task(self._load(name, path), name=f"load board {name}")
             self._loading[name] = loading
             loading.add_done_callback(lambda _: self._loading.pop(name))
-        # The caller may be cancelled; the others still get the board.
+        # This caller may be cancelled while others wait for the same board.
         done, _ = await asyncio.wait([loading])
         return done.pop().result()
 
@@ -456,8 +456,8 @@ class SqliteStore:
     def _load_to_read(
         self, name: str, path: Path, first: bool, error: Unavailable
     ) -> tuple[BoardFile, Loaded]:
-        """In a thread: open a file that is whole, and beside which nothing can be made, for readers
-        only. Errors: Unavailable, if its journal has to be read, or an epoch would begin."""
+        """In a thread: open a complete file read-only, when no files can be made beside it. Errors:
+        Unavailable, if it has a journal to read, or if an epoch would have to begin."""
         why = f"no room on the disk for {path.name}-wal and {path.name}-shm ({error.reason})"
         needed = f"{ROOM_BYTES:,} bytes are needed"
         with translated(path):
@@ -477,7 +477,7 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _opened(self, name: str, path: Path) -> Iterator[BoardFile]:
-        """In a thread: the file of a board that is not open, given up if the block fails."""
+        """In a thread: the file of a board that is not open, abandoned if the block fails."""
         self._check_trusted(name)
         self._make_sure(name, path)
         file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
@@ -490,14 +490,15 @@ class SqliteStore:
             raise
 
     def _make_sure(self, name: str, path: Path) -> None:
-        """In a thread, before a file is read: let all that a read returns be on the disk.
+        """In a thread, before a file is read: make sure that the disk holds all that a read
+        returns.
 
-        Where a sync of it failed it is written again, and an epoch begins: what was answered or
-        seen before may be gone, and its revisions are not given to anything else.
+        After a failed sync the file is written again, and an epoch begins: acknowledged commits may
+        be lost, and their revisions must not be reused.
         """
         with translated(path):
             if not suspect.is_marked(path):
-                with contextlib.suppress(SyncError):  # it is marked then
+                with contextlib.suppress(SyncError):  # then it is marked
                     suspect.trust_journal(path)
                     return
             try:
@@ -505,7 +506,7 @@ class SqliteStore:
                     path, partial(look_at_journal, path), partial(self._begin_again, name)
                 )
             except (OSError, sqlite3.Error, Unavailable) as error:
-                # Each attempt copies all of it: the next one is made by the next process.
+                # Each attempt copies the whole file, so only the next process tries again.
                 self.distrust(name, f"{DISTRUSTED} (it could not be written again: {error})")
                 raise
 
@@ -559,7 +560,7 @@ async def _ended(work: "asyncio.Future[Any]") -> None:
 
 
 def _next_epoch(state: State, above: Revision) -> Epoch:
-    """The epoch that begins when the engine came back and may have lost commits, or has."""
+    """The epoch that begins when the engine restarted and may have lost commits."""
     return replace(
         state.epoch,
         number=state.epoch.number + 1,
@@ -590,7 +591,7 @@ def _check_size(limit: str, size: int, maximum: int) -> None:
 
 def _take(directory: Path) -> FileLock:
     with translated(directory):
-        # Private namespaces lie there: other users of the machine have no business in it.
+        # It holds private namespaces, so other users of the machine get no access.
         make_directory(directory)
         (directory / "boards").mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         lock = FileLock(directory / "lock", mode=FILE_MODE, thread_local=False)
@@ -609,7 +610,7 @@ async def _taken(directory: Path) -> FileLock:
     try:
         return await asyncio.shield(taking)
     except asyncio.CancelledError:
-        # The thread continues: its lock is released even if this is cancelled once more.
+        # The thread continues, so its lock is released even if this is cancelled again.
         await asyncio.wait([asyncio.create_task(_given_back(directory, taking))])
         raise
 
@@ -627,7 +628,8 @@ def _let_go(directory: Path, lock: FileLock) -> None:
 
 
 def _write_owner(directory: Path, url: str | None) -> None:
-    """Who has the directory, for people and for the command line. Without room nobody is told."""
+    """Record the owner of the directory, for people and for the command line. On a full disk,
+    nothing is recorded."""
     new, owner = directory / "owner.json.new", directory / "owner.json"
     with translated(directory):
         try:
@@ -637,7 +639,7 @@ def _write_owner(directory: Path, url: str | None) -> None:
         except OSError as error:
             if not is_full(error):
                 raise
-            for path in (new, owner):  # what an earlier owner said is wrong by now
+            for path in (new, owner):  # the record of an earlier owner is outdated
                 path.unlink(missing_ok=True)
             log.warning("no room for %s: the command line needs --url (%s)", owner, error.strerror)
 

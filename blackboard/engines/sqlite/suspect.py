@@ -1,19 +1,19 @@
-"""A SQLite file of which a sync failed: nothing that is read from it counts until it was written
+"""Handles a SQLite file after a failed sync: nothing read from it counts until it was written
 again.
 
-It stays as it is for the rest of the process; a mark beside it outlives the process. The one that
-opens it next makes a copy, has it checked, and puts that in its place. Where the mark could not be
-written either, or the process was killed before, the journal is still there, because nothing but an
-end in good order removes it: so a journal that is found is written over itself before it is read
-(`disk.write_over`), which makes true what the page cache says.
+The file stays as it is for the rest of the process; a mark beside it outlives the process. The next
+process that opens it makes a copy, checks it, and puts it in place. If the mark could not be
+written either, or the process was killed before, the journal is still there, because only a clean
+shutdown removes it. So a journal that is found is written over itself before it is read
+(`disk.write_over`): then the disk holds what the page cache returns.
 
 Only the journal needs that. Pages of the file itself that a copy of the journal has not brought to
 the disk are still in the journal, and SQLite reads them there and copies them again.
 
 Invariants
-- The old file and its journal stay until the copy is whole and synced, under a name of its own
-  (`.whole`); from then on that is the file, whatever is interrupted.
-- A copy never meets the journal of the old file: that goes before the copy gets its place.
+- The old file and its journal stay until the copy is complete and synced, under a name of its own
+  (`.whole`). From then on the copy is the file, whatever is interrupted.
+- A copy never meets the journal of the old file, which is removed before the copy is put in place.
 """
 
 import contextlib
@@ -31,7 +31,8 @@ from blackboard.engines.disk import SyncError, sync_path, write_over
 log = logging.getLogger(__name__)
 
 BESIDE: Final = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a file. They must never meet another file than their own."""
+"""The files that SQLite keeps beside a database. They must never meet another database than their
+own."""
 _MARK: Final = ".suspect"
 _COPY: Final = ".copy"
 _WHOLE: Final = ".whole"
@@ -49,44 +50,45 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def mark(path: Path, reason: str) -> None:
-    """Note beside a file that a sync of it failed, and say so once in the log.
+    """Make a mark beside a file that a sync of it failed, and log it once.
 
-    No error: where even that cannot be written, what is said in the docstring of this module holds.
+    Raises no error: if the mark cannot be written, the journal stands in for it, as the docstring
+    of this module explains.
     """
     log.error(
-        "a sync of %s failed (%s): nothing of it counts from now on, and it is closed to everybody."
-        " Look after the disk, then restart: the file is written again at the next start",
+        "a sync of %s failed (%s): its content cannot be trusted any more, and it is closed."
+        " Check the disk, then restart: the file is written again at the next start",
         path,
         reason,
     )
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     beside = _beside(path, _MARK)
     try:
-        # An empty file will do, and one that is only in the page cache: after a power loss the
-        # disk itself tells what it holds.
+        # An empty mark is enough, and so is one that is only in the page cache: after a power loss,
+        # reads return what the disk holds.
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
             file.write(f"{at} a sync of {path.name} failed: {reason}\n")
         sync_path(beside)
         sync_path(path.parent)
     except OSError as error:
-        log.warning("the mark beside %s is perhaps not on the disk: %s", path, error)
+        log.warning("the mark beside %s may not be on the disk: %s", path, error)
 
 
 def is_marked(path: Path) -> bool:
-    """Whether a sync of a file failed, as far as it could be noted."""
+    """Whether there is a mark that a sync of a file failed."""
     return _beside(path, _MARK).exists()
 
 
 def forget(path: Path) -> None:
-    """Remove what lies beside a file that is being removed. Errors: OSError."""
+    """Remove the files beside a file that is being removed. Errors: OSError."""
     for suffix in (_MARK, _COPY, _WHOLE):
         _beside(path, suffix).unlink(missing_ok=True)
 
 
 def trust_journal(path: Path) -> None:
-    """Before a file is opened: let its journal be on the disk as it is read.
+    """Before a file is opened: make sure that the disk holds its journal as it is read.
 
-    Nobody may have it open. Errors: OSError; after a SyncError the file is marked.
+    No connection may have it open. Errors: OSError; after a SyncError the file is marked.
     """
     journal = _beside(path, "-wal")
     if not journal.exists() or not journal.stat().st_size:
@@ -107,9 +109,9 @@ def write_again(
     """Put a copy of a marked file in its place.
 
     `look` is called with a connection to the old file, `finish` with the copy: it checks and
-    changes that, and leaves it closed, without a journal. What they raise ends it. Nobody may have
-    the file open. It needs as much room as the file takes.
-    Errors: OSError, sqlite3.Error; the old file is as it was, and stays marked.
+    changes that, and leaves it closed, without a journal. Their errors end the call. No connection
+    may have the file open. It needs as much room as the file takes. Errors: OSError, sqlite3.Error;
+    the old file is as it was, and stays marked.
     """
     whole = _beside(path, _WHOLE)
     if not whole.exists():
@@ -132,11 +134,11 @@ def write_again(
     sync_path(path.parent)
     _beside(path, _MARK).unlink(missing_ok=True)
     sync_path(path.parent)
-    log.warning("%s was written again: what it holds is on the disk", path)
+    log.warning("%s was written again, and all of it is on the disk", path)
 
 
 def _sync_name(path: Path) -> None:
-    """Make a file's name durable. Errors: SyncError; the name is given up again."""
+    """Make a file's name durable. Errors: SyncError; the name is then removed again."""
     try:
         sync_path(path.parent)
     except BaseException:
@@ -150,7 +152,7 @@ def _remove(copy: Path) -> None:
 
 
 def _copy(path: Path, copy: Path, look: Callable[[sqlite3.Connection], None]) -> None:
-    """Copy what SQLite reads from a file and its journal, and leave both as they are."""
+    """Copy what SQLite reads from a file and its journal; both stay unchanged."""
     with closing(read_only(path)) as source:
         look(source)
         os.close(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -161,8 +163,8 @@ def _copy(path: Path, copy: Path, look: Callable[[sqlite3.Connection], None]) ->
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write. Others that are closed while it is open leave the journal as
-    it is, and so does this one. Errors: sqlite3.Error."""
+    """A connection that cannot write. While it is open, closing other connections leaves the
+    journal unchanged; closing this one does, too. Errors: sqlite3.Error."""
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro",
         uri=True,
@@ -174,8 +176,8 @@ def read_only(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def kept_as_it_is(path: Path) -> Iterator[None]:
-    """Let the connections of this process to a file be closed in this block: the last one that is
-    closed would else sync the journal and copy it into the file."""
+    """Within this block, the connections of this process to a file can be closed. Otherwise the
+    last one to be closed would sync the journal and copy it into the file."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(sqlite3.Error):
             holder = stack.enter_context(closing(read_only(path)))

@@ -1,21 +1,21 @@
-"""A barrier: every attached agent brings in what it knows before a checkpoint is taken.
+"""A barrier: every attached agent delivers its state before a checkpoint is taken.
 
     async with Barrier(host, board, request, timeout_ms) as barrier:
         answers = await barrier.answers()
         ...                                              # take the cut in here
 
-While it stands, there are two entries for each agent that was asked. `system/barriers/<agent>`, the
-gate, exists until the agent answers by removing it together with its delivery. After that, until
-the cut, `system/barriers/<agent>/cut` exists: each commit of the agent must include the gate's
-removal, which says that the commit contains all of the agent's memory. The engine refuses anything
-else (SnapshotFirst). Waiting is driven by the log; nobody polls.
+Each requested agent has two entries in turn. `system/barriers/<agent>`, the gate, exists until the
+agent answers by removing it together with its delivery. After that, until the cut,
+`system/barriers/<agent>/cut` exists: each commit of the agent must include the gate's removal,
+which says that the commit contains all of the agent's memory. The engine refuses anything else
+(SnapshotFirst). The log drives the waiting; there is no polling.
 
 Invariants
-- after the block nothing of this barrier is left; if the process dies, nothing is left after the
+- After the block nothing of this barrier is left; if the process dies, nothing is left after the
   timeout.
 - an agent counts as having answered only if it removed its gate itself, and not by leaving; a
   process that attached as the agent afterwards has not answered yet.
-- a board has one barrier at a time: another one waits for its turn, within its own timeout.
+- A board has one barrier at a time; another one waits for it, within its own timeout.
 """
 
 import asyncio
@@ -43,11 +43,11 @@ _VIEW = View(
     grants=READ_ALL,
 )
 _ASKED_AT_ONCE = OPERATIONS_MAX // 2
-"""Agents that one commit asks: two entries each."""
+"""Agents per commit, with two entries each."""
 
 
 class Barrier:
-    """Asks every attached agent of a board for its state, for up to `timeout_ms`.
+    """Requests the state of every attached agent of a board, for up to `timeout_ms`.
 
     `request` identifies the barrier: the same request again, after its service died, need not wait
     for the old entries.
@@ -71,7 +71,7 @@ class Barrier:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(self._deadline_s):
                     await self._ask_in_turn()
-        except BaseException:  # asked, but cancelled in the middle: there will be no leaving
+        except BaseException:  # cancelled in the middle: `__aexit__` will not run
             await finish(self._lift())
             raise
         return self
@@ -133,7 +133,7 @@ class Barrier:
         self._asked_at |= dict.fromkeys(agents, done.revision)
 
     async def _left_behind(self, keys: list[str]) -> dict[str, Revision]:
-        """What this very request left standing, as a service that died had asked."""
+        """The entries of an earlier attempt of the same request, whose service died."""
         reading = await self._board.read(keys)
         return {
             entry.key: entry.mod_revision
@@ -178,12 +178,12 @@ class Barrier:
             while self._waiting:
                 for entry in (await anext(watcher)).revisions:
                     if entry.epoch is not None:
-                        return  # all leases ended: nobody is there any more to answer
+                        return  # all leases ended, so no agent is left to answer
                     for agent in self._notice(entry):
                         await self._ask_again(agent)
 
     def _notice(self, entry: LogEntry) -> Iterator[str]:
-        """Take in what happened; the agents as which somebody else has attached since."""
+        """Process a log entry; yields the agents as which another process has attached since."""
         for change in entry.changes:
             agent = change.key.split("/")[2 if change.lease is None else 1]
             if agent not in self._asked_at:

@@ -1,11 +1,11 @@
-"""Branch: a new board that begins as another one was at a moment.
+"""Branch: a new board that begins with the content of another one at a moment.
 
 The archive comes first (it shares the history, at a cost that depends on the changes since then),
 then the engine gets the entries, page by page, and has the board completely or not at all.
 
 Invariants
 - a board that exists is never touched: neither in the engine nor in the archive.
-- what the branch begins with has the digests that the archive has of that moment, or there is none.
+- The branch is made only if its content has the archived digests of that moment.
 - two branches to one name take turns, by a lease in the archive; if that runs out, the archive is
   corrected according to `system/origin`.
 """
@@ -31,16 +31,16 @@ from blackboard.wire.codec import decode_value
 
 _SLOT: Final = "~branches.{}"
 _SLOTS: Final = 64
-"""Leases on which the makers of branches take turns, by the name of the new board."""
+"""Prefix of the leases that serialize the makers of branches, followed by the new board's name."""
 _ALONE_MS: Final = 10_000
-"""Time after which it is the turn of another one, if who had it died."""
+"""Time to live of that lease, in case its holder dies."""
 _ALONE_WAIT_MS: Final = 3 * _ALONE_MS // 2
 _PAUSE_MS: Final = 50
 
 
 @asynccontextmanager
 async def alone(archive: Archive, board: str) -> AsyncIterator[None]:
-    """In this block nobody else makes a board of that name, in whichever process.
+    """Exclude other makers of a board of that name, in all processes.
 
     Errors: Unavailable when another one is in progress.
     """
@@ -52,7 +52,7 @@ async def alone(archive: Archive, board: str) -> AsyncIterator[None]:
             break
         await asyncio.sleep(_PAUSE_MS / 1000)
     else:
-        raise Unavailable(what=f"board {board}", reason="somebody else is making it")
+        raise Unavailable(what=f"board {board}", reason="another call is making it")
     keeping = asyncio.create_task(_keep(archive, slot, owner), name=f"making {board}")
     try:
         yield
@@ -63,7 +63,7 @@ async def alone(archive: Archive, board: str) -> AsyncIterator[None]:
 
 
 async def _keep(archive: Archive, slot: str, owner: str) -> None:
-    """Keep the turn: what is made may take long."""
+    """Renew the lease, because making the board may take long."""
     while True:
         await asyncio.sleep(_ALONE_MS / 3000)
         with suppress(BlackboardError):
@@ -78,11 +78,11 @@ class Branches:
         self._past = HistoryReader(board)
 
     async def branch(self, spec: BranchRequest, by: str) -> Head:
-        """Make `spec.new` of the board as it was; the same request again changes nothing.
+        """Make `spec.new` from the board at a moment; a repeated request changes nothing.
 
         Errors: InvalidRequest when there is a board of that name, or nothing at the moment; Corrupt
-        when what the archive has of it is not what was sealed; what resolving it raises.
-        A failure leaves nothing. Cancellation: the branch is made, or it is not.
+        when the archive does not match the signed digests; the errors of resolving the moment. A
+        failure leaves nothing. Cancellation: the branch may have been made.
         """
         check_name(spec.new, "board")
         check_request(spec.request)
@@ -94,7 +94,7 @@ class Branches:
         return await finish(self._make_alone(spec, origin, by))
 
     async def _make_alone(self, spec: BranchRequest, origin: Point, by: str) -> Head:
-        """Make the branch while nobody else makes one of that name, in whichever process."""
+        """Make the branch, while other makers of that name are excluded."""
         async with alone(self._past.archive, spec.new):
             if await self._host.exists(spec.new):
                 return await self._asked_before(spec)
@@ -125,9 +125,9 @@ class Branches:
     async def _pages(
         self, origin: Point, mark: Mark, told: Entry
     ) -> AsyncIterator[Sequence[Entry]]:
-        """All of them in key order; `told` comes last: nothing sorts behind `system`.
+        """All entries in key order; `record` comes last, because nothing sorts after `system`.
 
-        Errors: Corrupt when they are not what was sealed.
+        Errors: Corrupt when they do not match the signed digests.
         """
         digests = (await self._past.archive.facts_at(origin)).digests
         sums = Sums()
@@ -143,7 +143,7 @@ class Branches:
         yield (told,)
 
     async def _asked_before(self, spec: BranchRequest) -> Head:
-        """The board's head, if this very request made it. Errors: InvalidRequest."""
+        """The board's head, if the same request made it. Errors: InvalidRequest."""
         reading = await self._host.store.read(spec.new, [ORIGIN_KEY])
         told = decode_value(reading.entries[0].value) if reading.entries else {}
         if told.get("request") != spec.request:

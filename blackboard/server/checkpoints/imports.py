@@ -1,7 +1,7 @@
-"""Imports under way: pages that come one by one become a board, whole or not at all.
+"""Imports in progress: pages arrive one by one and become a board, completely or not at all.
 
-The engine takes the pages as they come (`Store.seed`); what they add up to is compared with the
-digests of the sealed manifest before the last one is given to it.
+The engine gets the pages as they arrive (`Store.seed`). Their digests are compared with those of
+the signed manifest before it gets the last one.
 
 Invariants
 - an import whose digests are not those of its manifest leaves no board.
@@ -67,8 +67,8 @@ class Imports:
         self._open: dict[tuple[str, str], _Import] = {}
 
     async def begin(self, board: str, spec: ImportRequest, by: str) -> None:
-        """Begin. Errors: InvalidRequest when there is a board of that name; LimitExceeded;
-        Corrupt when the manifest is none."""
+        """Begin. Errors: InvalidRequest when there is a board of that name; LimitExceeded; Corrupt
+        for an invalid manifest."""
         check_request(spec.request)
         await self._give_up(board, by)
         if board in await self._store.boards():
@@ -99,7 +99,7 @@ class Imports:
         await self._find(board, request).put(number, entries)
 
     async def end(self, board: str, request: str) -> tuple[ImportRequest, Head]:
-        """After the last page: what was asked for, and what it became.
+        """Finish after the last page; returns the request, and the head of the new board.
 
         Errors: Corrupt; nothing was imported then.
         """
@@ -109,18 +109,18 @@ class Imports:
     def _find(self, board: str, request: str) -> "_Import":
         found = self._open.get((board, request))
         if found is None:
-            raise InvalidRequest(field="request", reason="no such import is under way here")
+            raise InvalidRequest(field="request", reason="no such import is in progress here")
         return found
 
     async def aclose(self) -> None:
-        """Give up what is under way."""
+        """Give up the imports in progress."""
         for running in list(self._open.values()):
             running.task.cancel()
             await asyncio.wait([running.task])
 
 
 class _Import:
-    """One import: a task that seeds, and a slot for the page that it takes next."""
+    """One import: a task that seeds the board, and a slot for its next page."""
 
     def __init__(self, store: Store, board: str, spec: ImportRequest, by: str) -> None:
         self._store = store

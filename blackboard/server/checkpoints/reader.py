@@ -1,7 +1,7 @@
-"""Looking back: which revision a moment is, and what the board held then.
+"""Reads earlier revisions: resolves moments, and returns the content of the board then.
 
-The archive answers for the past; the newest revisions may not have reached it yet, and then we
-wait for it, at most ARCHIVE_WAIT_MS.
+The archive has the history. The newest revisions may not have reached it yet; then we wait for it,
+at most ARCHIVE_WAIT_MS.
 
 Nothing here checks rights: `server/requests.py`, the only way in, does.
 """
@@ -41,7 +41,7 @@ from blackboard.server.pages import archived_pages, pages_of
 from blackboard.units import Key, Prefix, Revision
 
 _DIFF_PAGES_MAX: Final = 16
-"""How many times as many keys as were asked for one request looks through for matches."""
+"""Keys that a request scans for matches, as a multiple of the requested number."""
 
 
 class HistoryReader:
@@ -59,7 +59,7 @@ class HistoryReader:
     # --- moments ----------------------------------------------------------------------------------
 
     async def resolve(self, moment: Moment) -> Revision:
-        """The revision that `moment` is.
+        """The revision of `moment`.
 
         Errors: FutureRevision, NoSuchCheckpoint; Unavailable while the archive is behind.
         """
@@ -95,7 +95,7 @@ class HistoryReader:
         return next((c for c in await self.lost_checkpoints() if c.name == name), None)
 
     async def lost_checkpoints(self) -> Sequence[StoredCheckpoint]:
-        """Those that the board's engine lost and its archive has, the newest first."""
+        """The checkpoints that the board's engine lost and its archive has, the newest first."""
         archive = self._board.archive
         found = [] if archive is None else await archive.checkpoints(self._name)
         if not found:
@@ -121,8 +121,8 @@ class HistoryReader:
         return Point(self._name, revision)
 
     async def check_same(self, at: Point, known: Mark) -> None:
-        """That the board still has the history in which `at` was `known`: else what was read of it
-        since may be of two.
+        """Check that the board still has the history of the mark `known` of `at`; otherwise the
+        pages read since may belong to two histories.
 
         Errors: Unavailable when its engine lost revisions in the meantime; as `Archive.mark_at`.
         """
@@ -143,7 +143,7 @@ class HistoryReader:
         return _content(page), page.next_key
 
     async def pages(self, at: Point) -> AsyncIterator[tuple[Entry, ...]]:
-        """All of that."""
+        """All pages of the content."""
         async for page in archived_pages(self.archive, at):
             yield _content(page)
 
@@ -155,7 +155,8 @@ class HistoryReader:
         return await self.archive.history(at, key, before=before, limit=limit)
 
     async def put_back(self, key: Key, revision: Revision) -> Revision | None:
-        """Where the version was written that a restore to `revision` put back; None: it is gone."""
+        """The revision of the version that a restore to `revision` put back; None if it was
+        pruned."""
         archive = self._board.archive
         if archive is None:
             return None
@@ -190,10 +191,10 @@ class HistoryReader:
     async def differences(
         self, request: DiffRequest, reach: Reach, other: OpenBoard | None = None
     ) -> Differences:
-        """A page of what differs between two moments, the second one perhaps of another board, may
-        be read, and matches.
+        """A page of the readable and matching differences between two moments; the second one may
+        be of another board.
 
-        Where it ends follows from what may be read alone.
+        Its end depends only on what may be read.
         """
         a = await self.point(request.a)
         b = await (self if other is None else HistoryReader(other)).point(request.b)
@@ -235,7 +236,7 @@ async def begin_archive(
 ) -> None:
     """Archive a board that was just made and has no history here, if this service has an archive.
 
-    Should that fail, its archiver begins as with any board, not knowing `items`, the counters of
+    If that fails, its archiver begins later as for any board, without `items`, the counters of
     `append`.
     """
     archiver = host.archiver

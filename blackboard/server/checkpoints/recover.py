@@ -1,14 +1,14 @@
-"""Recovery: a board whose engine lost it begins again as what its archive has.
+"""Recovery: a board that its engine lost begins again from its archive.
 
-The engine's board, however much is left of it, is replaced by one that is made of the archive, page
-by page, and exists whole or not at all: with every entry as it was, its revisions among it, the
-checkpoints and the counters of `append`. Leases end with the epoch.
+The rest of the engine's board is replaced by one made from the archive, page by page, completely or
+not at all: with all entries and their revisions, the checkpoints and the counters of `append`.
+Leases end with the epoch.
 
 Invariants
-- what the engine still has is archived before it is replaced, and it is replaced only as it stood
-  then; so a recovery loses nothing either.
+- What the engine still has is archived first, and the board is replaced only if its head has not
+  moved since. So a recovery loses nothing.
 - the archive is compared with its digests before anything is replaced.
-- the board is above everything that was archived, also afterwards.
+- The revisions of the recovered board are above everything that was archived.
 - a kill in the middle leaves a complete board or none: the next recovery completes it.
 """
 
@@ -41,9 +41,9 @@ from blackboard.units import Prefix
 
 _BARRIERS: Final = barrier_key("")
 _ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
-"""Time for the archive to have something: perhaps its archiver was killed just now."""
+"""Time for the archive to catch up: its archiver may just have been killed."""
 _TRIES: Final = 5
-"""Times that it starts again because somebody committed in between."""
+"""Attempts, when there were commits in between."""
 
 
 class Recoveries:
@@ -62,12 +62,12 @@ class Recoveries:
         return boards.recoveries
 
     async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
-        """Begin to recover a board, or look how far it is; waits RECOVER_WAIT_MS for the end.
+        """Begin a recovery, or report its progress; waits RECOVER_WAIT_MS for the end.
 
-        A board that was recovered already, and nothing was lost since, gets the same answer.
+        If the board was already recovered and nothing was lost since, the answer is the same.
         Errors: NoSuchBoard when nothing is archived of it; InvalidRequest when its engine has all
         that is archived; as `Archive.read` for a moment that is not archived; Corrupt when the
-        archive is damaged: the board is unchanged; Unavailable: ask again. Cancellation: it
+        archive is damaged: the board is unchanged; Unavailable: repeat the call. Cancellation: it
         continues.
         """
         running = self._running.get(board)
@@ -78,7 +78,7 @@ class Recoveries:
         return running.task.result() if running.task.done() else running.so_far
 
     async def aclose(self) -> None:
-        """Give up what is under way: it is done again when it is asked for."""
+        """Give up the recoveries in progress; a repeated request starts them again."""
         tasks = [running.task for running in self._running.values()]
         for task in tasks:
             task.cancel()
@@ -86,7 +86,7 @@ class Recoveries:
 
 
 class _Recovery:
-    """One recovery, and how far it is."""
+    """One recovery and its progress."""
 
     def __init__(self, boards: Boards, board: str, spec: RecoverRequest) -> None:
         self._boards = boards
@@ -113,7 +113,7 @@ class _Recovery:
             raise Unavailable(f"board {self._board}", f"not recovered: {failure}")
 
     async def _try(self) -> Recovered:
-        """Errors: HeadMoved when somebody committed in between."""
+        """Errors: HeadMoved when there was a commit in between."""
         head = await self._stands()
         target = await self._target(head)
         if target is None:
@@ -135,7 +135,7 @@ class _Recovery:
     async def _stands(self) -> Head | None:
         """The head of the engine's board, once it is archived up to there.
 
-        None when there is none but what a recovery left that was killed.
+        None when there is none, or only what a killed recovery left.
         """
         try:
             await self._boards.use(self._board)
@@ -148,7 +148,8 @@ class _Recovery:
         return head
 
     async def _target(self, head: Head | None) -> Point | None:
-        """To which moment; None when it was recovered before. Errors: InvalidRequest."""
+        """The target of the recovery; None when it was already recovered. Errors:
+        InvalidRequest."""
         lost = await self._archive.lost(self._board)
         wanted = None if self._spec.at is None else await self._resolve(self._spec.at)
         if lost is None and head is not None:
@@ -165,7 +166,7 @@ class _Recovery:
         return Point(self._board, wanted)
 
     async def _resolve(self, moment: Moment) -> int:
-        """The revision that a moment is, as far as the archive knows."""
+        """The revision of a moment, according to the archive."""
         if isinstance(moment, Instant):
             return await self._archive.at_time(self._board, moment.time_ms)
         if isinstance(moment, int):
@@ -176,7 +177,7 @@ class _Recovery:
         raise NoSuchCheckpoint(self._board, moment)
 
     async def _check(self, target: Point) -> None:
-        """Errors: Corrupt unless the archive has what was sealed."""
+        """Errors: Corrupt unless the archive matches its digests."""
         sums = Sums()
         async for page in self._pages(target):
             await sums.add_all(page)
@@ -205,7 +206,7 @@ class _Recovery:
         return Recovered(True, done.entries, target.revision, revision, name)
 
     async def _items(self, target: Point, *others: int) -> tuple[tuple[Prefix, int], ...]:
-        """The counters of `append`, above every number that was given since, too."""
+        """The counters of `append`, above every number that was assigned since."""
         found = dict(await self._archive.items(target))
         lost = await self._archive.lost(self._board)
         for revision in {*others, target.revision if lost is None else lost.through}:

@@ -1,14 +1,14 @@
-"""Redaction: every value that a key ever had goes, from a board and all that shares its history.
+"""Redaction: removes every value that a key ever had from a board and all that share its history.
 
-First the key is removed by an ordinary commit, which also records the redaction: from then on no
-reader gets the value, and if this service is killed, the next one goes on.
-Then the engine's log is cut behind the archive, so that the past lies there alone, and the values
-are taken out of it (archive/redact.py). Last, the files are scrubbed.
+First an ordinary commit removes the key and records the redaction: from then on no reader gets the
+value, and if this service is killed, the next one continues. Then the engine's log is cut up to the
+archived revision, so that only the archive has the history, and the values are removed from it
+(archive/redact.py). Last, the files are scrubbed.
 
 Invariants
-- a redaction that was recorded is finished, by this service or by the next one.
-- no commit is refused: each board is held for a moment while its log is cut, as by a restore.
-- done again, it does what is left, or nothing.
+- A recorded redaction is finished, by this service or by the next one.
+- No commit is refused: each board is held for a moment while its log is cut, as for a restore.
+- Repeated, it does what is left, or nothing.
 """
 
 import asyncio
@@ -46,19 +46,19 @@ log = logging.getLogger(__name__)
 
 _NOTE_DONE: Final = "a redaction is done"
 _DELETES: Final = OPERATIONS_MAX // 2
-"""Of the parts of a document: what is left goes with the key, in a commit that has other operations
-as well."""
+"""Parts of a document per commit. The rest is removed together with the key, in a commit that has
+other operations as well."""
 _KEPT: Final = 64
-"""Redactions whose results a process remembers: a client that lost the answer asks again within
-seconds."""
+"""Redactions whose results a process caches: a client that lost the answer repeats the request
+within seconds."""
 _BEGUN: Final = "begun"
 _DONE: Final = "done"
 _PART: Final = "part"
 """Of a redaction that is recorded as begun, or done, on another board."""
 _TRIES: Final = 10
-"""Times that it begins again because a board was restored, or a branch was made, meanwhile."""
+"""Attempts, when a board was restored or a branch was made in the meantime."""
 _ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
-_NO_ARCHIVE: Final = "this service keeps no archive: the log was cut, and nobody can look back"
+_NO_ARCHIVE: Final = "this service keeps no archive: the log was cut, and there is no other history"
 
 
 class Redactions:
@@ -83,11 +83,11 @@ class Redactions:
         return await _family(self._host, board)
 
     async def redact(self, board: str, spec: RedactRequest, by: str) -> Redaction:
-        """Begin a redaction, or look how far it is; waits RECOVER_WAIT_MS for the end.
+        """Begin a redaction, or report its progress; waits RECOVER_WAIT_MS for the end.
 
-        The same request gets the same answer, for as long as it is among the newest
-        _KEPT of this process. Errors: InvalidRequest, Unavailable, Corrupt: asked again,
-        it goes on. Cancellation: it goes on.
+        A repeated request gets the same answer, as long as it is among the newest _KEPT of this
+        process. Errors: InvalidRequest, Unavailable, Corrupt; a repeated request continues it.
+        Cancellation: it continues.
         """
         running = self._running.get(spec.request)
         if running is None or running.has_failed:
@@ -103,7 +103,7 @@ class Redactions:
         return running
 
     def resume(self) -> None:
-        """Begin to finish what was begun by a service that is gone."""
+        """Start to finish the redactions that an earlier service began."""
         if self._resuming is None:
             self._resuming = asyncio.create_task(self._resume(), name="redactions")
 
@@ -115,7 +115,7 @@ class Redactions:
                         await self._finish(board)
                 return
             except BlackboardError as error:
-                log.warning("redactions that were begun: %s", error)
+                log.warning("cannot resume redactions: %s", error)
             await asyncio.sleep(ENGINE_CHECK_INTERVAL_MS / 1000)
             heed_cancellation()
 
@@ -129,7 +129,7 @@ class Redactions:
                     running.task.result()
 
     async def aclose(self) -> None:
-        """Give up what is under way: the next service goes on."""
+        """Give up the redactions in progress; the next service continues them."""
         tasks: list[asyncio.Task[Any]] = [running.task for running in self._running.values()]
         tasks += [] if self._resuming is None else [self._resuming]
         for task in tasks:
@@ -138,7 +138,7 @@ class Redactions:
 
 
 class _Running:
-    """One redaction, and how far it is."""
+    """One redaction and its progress."""
 
     def __init__(self, boards: Boards, board: str, spec: RedactRequest, by: str) -> None:
         self._boards = boards
@@ -182,7 +182,7 @@ class _Running:
         self.so_far = Redaction(False, step, boards)
 
     async def _pass(self) -> RedactedRows:
-        """Remove the key everywhere, and then its values from the past."""
+        """Remove the key everywhere, and then its values from the history."""
         for board in await _family(self._host, self._board):
             await self._remove(board)
             self._tell(f"removed from board {board}")
@@ -196,7 +196,7 @@ class _Running:
         return await archive.redact(self._board, self._spec.key, self._removed)
 
     async def _is_stable(self) -> bool:
-        """Whether nothing brought the values back meanwhile."""
+        """Whether nothing brought the values back in the meantime."""
         if not set(await _family(self._host, self._board)) <= self._removed.keys():
             return False
         heads = {name: await self._host.store.open(name) for name in self._removed}
@@ -205,7 +205,8 @@ class _Running:
     # --- the present ------------------------------------------------------------------------------
 
     async def _remove(self, board: str) -> None:
-        """Remove the key from a board, and record why: in one commit, but for a large document."""
+        """Remove the key from a board, and record why, in one commit (more for a large
+        document)."""
         key = self._spec.key
         opened = await self._boards.use(board)
         ops: list[Op] = []
@@ -232,7 +233,7 @@ class _Running:
     # --- the engine's log -------------------------------------------------------------------------
 
     async def _cut(self, board: str) -> None:
-        """Cut the log of a board behind its archive, and let nothing be in it that was there."""
+        """Cut the log of a board up to its archived revision, so that no old value is in it."""
         store = self._host.store
         for _ in range(_TRIES):
             await self._archived(board, _ARCHIVED_MS)
@@ -250,7 +251,7 @@ class _Running:
         raise Unavailable(f"board {board}", "its archive does not keep up")
 
     async def _archived(self, board: str, timeout_ms: int) -> Revision:
-        """Where a board stands, once its archive has all of it, for good. Errors: Unavailable."""
+        """The head of a board, once its archive durably has all of it. Errors: Unavailable."""
         revision = (await self._host.store.open(board)).revision
         archiver = self._host.archiver
         if archiver is not None:
@@ -262,7 +263,7 @@ class _Running:
     # --- the files --------------------------------------------------------------------------------
 
     async def _scrub(self) -> list[str]:
-        """Overwrite what is gone; returns what is left to do by hand."""
+        """Overwrite deleted data; returns what is left to do by hand."""
         left = []
         store = self._host.store
         raw = store.raw if isinstance(store, SealedStore) else store
@@ -289,7 +290,7 @@ async def _family(host: Host, board: str) -> Sequence[str]:
 
 
 async def _is_there(host: Host, archive: Archive, board: str) -> bool:
-    """Whether the engine has a board, once nobody makes one of that name any more."""
+    """Whether the engine has a board, once no call is making one of that name."""
     if await host.store.exists(board):
         return True
     async with alone(archive, board):
@@ -297,7 +298,7 @@ async def _is_there(host: Host, archive: Archive, board: str) -> bool:
 
 
 def _read(entry: Entry) -> dict[str, Any]:
-    """What a record says; nothing if it cannot be read."""
+    """Parse a record; empty if it cannot be read."""
     try:
         said = decode_value(entry.value)
     except (Corrupt, InvalidRequest):

@@ -1,22 +1,21 @@
 """Restore: the content of an earlier revision comes back, as one new revision.
 
 The difference between then and now is computed beside the board, from the archive and the tail of
-the log, while everybody works on; then one commit, accepted only if nobody committed since,
-switches. The cost depends on the changes, not on the size of the board. After RESTORE_ATTEMPTS_MAX
-tries on a busy board, and at once for a large restore, other commits have to wait, for at most
-HOLD_MS_MAX.
+the log, while other commits continue; then one commit switches, which is accepted only if there was
+no other commit since. The cost depends on the changes, not on the size of the board. After
+RESTORE_ATTEMPTS_MAX tries on a busy board, and at once for a large restore, other commits have to
+wait, for at most HOLD_MS_MAX.
 
 Invariants
-- the restore is one commit: before it everything is as it was, after it everything is as it is to
-  be, and no commit of the old epoch comes after it.
-- its answer is an entry that the same commit puts: the same request again finds it.
+- The restore is one atomic commit, and no commit of the old epoch follows it.
+- The same commit puts an entry with its answer, which a repeated request finds.
 - the difference leads from the archive's sums of the present to its digests of the target, if it
   has them; otherwise nothing is restored.
 - the namespace `system` is left unchanged, except for that entry.
-- `append` issues no number again that was issued in what comes back, though the engine lost it.
-- between the last read of the log and the commit nothing is awaited, so that nobody commits in
-  between, except the thread that encodes a large commit, while others have to wait; apart from the
-  commit, the work there does not grow with the number of changes.
+- `append` reuses no number of the restored content, even if the engine lost it.
+- Between the last read of the log and the commit nothing is awaited, so that there is no commit in
+  between. The exception is the thread that encodes a large commit, while other commits wait. Apart
+  from the commit, the work there does not grow with the number of changes.
 """
 
 import asyncio
@@ -105,11 +104,11 @@ class Restores:
         self._past = HistoryReader(board)
 
     async def restore(self, spec: RestoreRequest, who: Principal) -> Restored:
-        """Restore the board in the name of `who`; the same request again gets the same answer.
+        """Restore the board in the name of `who`; a repeated request gets the same answer.
 
-        Errors: what resolving the moment raises; LimitExceeded; Corrupt: the archive does not hold
-        what was sealed, and nothing changed; Unavailable: certainly not done; OutcomeUnknown: ask
-        again to find out.
+        Errors: those of resolving the moment; LimitExceeded; Corrupt: the archive does not match
+        its digests, and nothing changed; Unavailable: certainly not done; OutcomeUnknown: repeat
+        the request to find out.
         """
         check_request(spec.request)
         revocations = self._board.host.revocations
@@ -139,10 +138,10 @@ class Restores:
     async def _find_out(
         self, spec: RestoreRequest, by: str, failure: OutcomeUnknown | Conflict
     ) -> Restored:
-        """What came of a restore whose commit ended with `failure`.
+        """The result of a restore whose commit ended with `failure`.
 
-        A conflict: the same request, sent twice, was faster the other time.
-        Errors: OutcomeUnknown, also when it is not there: it may still be under way.
+        After a conflict, another attempt of the same request was faster. Errors: OutcomeUnknown,
+        also when there is no result, because it may still be in flight.
         """
         cause: BlackboardError = failure
         try:
@@ -154,9 +153,9 @@ class Restores:
         raise OutcomeUnknown.of("restore", by, str(cause), request=spec.request) from cause
 
     async def _insist(self, attempt: "_Attempt") -> Restored:
-        """Try while others commit; then make them wait."""
+        """Try while other commits continue; then hold them."""
         await attempt.compare()
-        # To encode a large one again and again takes longer than to hold.
+        # Encoding a large one several times takes longer than a hold.
         for _ in range(0 if attempt.is_large else RESTORE_ATTEMPTS_MAX):
             with contextlib.suppress(HeadMoved):
                 return await attempt.commit()
@@ -181,7 +180,7 @@ class Restores:
         return name
 
     async def _asked_before(self, request: str) -> Restored | None:
-        """The restore that this very request did."""
+        """The result of the same request, if it was done before."""
         reading = await self._board.read([restore_key(request)])
         if not reading.entries:
             return None
@@ -191,7 +190,7 @@ class Restores:
 
 
 def restore_key(request: str) -> Key:
-    """Where the answer to a restore is kept for a while."""
+    """The key of the answer to a restore, which is kept for a while."""
     return f"{RESTORES}/{request}"
 
 
@@ -204,7 +203,7 @@ def _restored(told: dict[str, Any], revision: Revision, time_ms: Milliseconds) -
 
 @dataclass
 class _Attempt:
-    """One restore on its way: what differs from the target, kept up with the head."""
+    """A restore in progress: the differences from the target, kept up to date with the head."""
 
     board: OpenBoard
     past: HistoryReader
@@ -213,11 +212,11 @@ class _Attempt:
     told: dict[str, Any]
     permit: Permit | None
     _through: Revision = 0
-    """The log was taken in up to here; 0 = not begun."""
+    """The log was processed up to here; 0 = not begun."""
     _then: dict[Key, Content | None] = field(default_factory=dict)
-    """What keys that may differ held at the target,"""
+    """The values of keys that may differ, at the target,"""
     _now: dict[Key, Content | None] = field(default_factory=dict)
-    """and what they hold now."""
+    """and now."""
     _unsettled: set[Key] = field(default_factory=set)
     """Keys whose operation below may be wrong."""
     _puts: "SortedDict[Key, PutBack]" = field(default_factory=SortedDict)
@@ -225,7 +224,7 @@ class _Attempt:
     _parts: set[Key] = field(default_factory=set)
     """Keys of documents that may differ."""
     _items: dict[Key, int] = field(default_factory=dict)
-    """The last item of each list that has more in what the engine lost, and its index."""
+    """The last item, with its index, of each list that has further items in the lost revisions."""
     _size: int = 0
     """Bytes of the operations."""
 
@@ -235,12 +234,13 @@ class _Attempt:
         return len(self._puts) + len(self._deletes) > _FEW_CHANGES
 
     async def compare(self) -> None:
-        """Compute what differs by now: what `commit` need not then. Errors: LimitExceeded."""
+        """Compute the present differences in advance, so that `commit` has less to do. Errors:
+        LimitExceeded."""
         await self._catch_up()
         self._check_limits()
 
     async def commit(self) -> Restored:
-        """Compute what differs by now, and commit it. Errors: HeadMoved: try again."""
+        """Compute the remaining differences and commit. Errors: HeadMoved: try again."""
         head = await self._catch_up()
         self._check_limits()
         puts, deletes = self._puts.values(), self._deletes.values()
@@ -274,14 +274,14 @@ class _Attempt:
         return _restored(told, committed.revision, committed.time_ms)
 
     def _counted(self) -> Iterator[PutBack]:
-        """What lets `append` go on above the items that the engine does not know of."""
+        """Operations that make `append` continue above items that the engine has no record of."""
         for key, item in self._items.items():
             value, expires_at_ms = self._then[key] or (None, None)
             yield PutBack(key, value, expires_at_ms, item)
 
     async def _kept_calls(self, head: Head) -> list[Op]:
-        """The operation which records that agents get the results of calls of the abandoned future,
-        or which removes that record of an earlier restore."""
+        """The operation which records that calls are answered from the abandoned revisions, or
+        which removes that record of an earlier restore."""
         if self.spec.keep_calls:
             kept = {"after": self.target.revision, "through": head.revision}
             return [PutBack(KEPT_CALLS, encode_value(kept), None)]
@@ -289,12 +289,13 @@ class _Attempt:
         return [Delete(KEPT_CALLS)] if reading.entries else []
 
     async def _send(self, commit: Commit) -> Committed:
-        """By itself, past the queue of other commits: those may be waiting for us."""
+        """Commit directly, bypassing the queue of other commits, which may be waiting for this
+        one."""
         prepared = await asyncio.to_thread(prepare, commit) if self.is_large else prepare(commit)
         outcome = await self.board.commit_past(prepared, self.permit)
         if isinstance(outcome, Committed):
             return outcome
-        if isinstance(outcome, AttemptTooOld | StaleEpoch):  # others were here just now
+        if isinstance(outcome, AttemptTooOld | StaleEpoch):  # there was another commit
             raise HeadMoved(commit.begins.revision - 1 if commit.begins else 0, outcome.head)
         raise outcome
 
@@ -306,8 +307,8 @@ class _Attempt:
             raise LimitExceeded("RESTORE_BYTES_MAX", self._size, RESTORE_BYTES_MAX)
 
     async def _documents(self, head: Head) -> list[Op]:
-        """What takes back the documents that differ: their peers have the abandoned content, so it
-        is undone, not overwritten. Errors: HeadMoved; Corrupt."""
+        """The operations that restore documents. Their peers have the abandoned content, so it is
+        undone, not overwritten. Errors: HeadMoved; Corrupt."""
         changed = [key for key in sorted(self._parts) if self._then[key] != self._now[key]]
         found: list[Op] = []
         for document in documents_in(changed):
@@ -332,13 +333,13 @@ class _Attempt:
     # --- what differs -----------------------------------------------------------------------------
 
     async def _catch_up(self) -> Head:
-        """Take in what happened since the last time; returns the head up to which that is."""
+        """Process the log since the last call; returns the head that was reached."""
         if not self._through:
             await self._begin()
         while True:
             try:
                 head = await self._follow()
-            except Compacted:  # the log was trimmed behind the archive: that has it
+            except Compacted:  # the log was trimmed, but the archive has it
                 self._forget()
                 await self._begin()
                 continue
@@ -355,7 +356,7 @@ class _Attempt:
         self._size = 0
 
     async def _settle(self) -> None:
-        """Compare all keys, and let others run meanwhile."""
+        """Compare all keys, with pauses for other tasks."""
         while self._unsettled:
             self._settle_some()
             await asyncio.sleep(0)
@@ -365,7 +366,7 @@ class _Attempt:
             self._compare(self._unsettled.pop())
 
     def _compare(self, key: Key) -> None:
-        """Find out what takes `key` back."""
+        """Compute the operation that restores `key`."""
         old = self._puts.pop(key, None) or self._deletes.pop(key, None)
         self._size -= 0 if old is None else _size_of(old)
         then = self._then[key]
@@ -379,9 +380,10 @@ class _Attempt:
             self._size += _size_of(new)
 
     async def _begin(self) -> None:
-        """What differs where the archive is now."""
+        """Compute the differences at the archive's present revision."""
         head = await self.board.head()
-        # The archive must know where the epoch continues: perhaps the engine lost the rest.
+        # The archive must have the beginning of the epoch, because the engine may have lost the
+        # revisions before.
         mark = await self.past.reach(max(self.target.revision, head.epoch.revision))
         now = Point(self.board.name, mark.revision)
         async for key, then, at_mark in self._archived(now):
@@ -399,7 +401,7 @@ class _Attempt:
         self._through = mark.revision
 
     async def _count_items(self, now: Point) -> None:
-        """Which lists have items at the target, or had, that the engine does not know of."""
+        """Find lists with items at the target that the engine has no record of."""
         for prefix, following in await self.past.archive.items(self.target, unless=now):
             last = item_key(prefix, following - 1)
             if namespace_of(last) != SYSTEM and document_of(last) is None:
@@ -407,11 +409,10 @@ class _Attempt:
         await self._look_up([key for key in self._items if key not in self._then])
 
     async def _verify(self, now: Point) -> None:
-        """Whether what differs leads from the sums of `now` to the digests of the target.
+        """Check that the differences lead from the sums of `now` to the digests of the target.
 
-        Its cost follows what differs; what is alike is looked at in no other way. Between two
-        revisions of which digests are archived there is nothing to compare with.
-        Errors: Corrupt.
+        The cost depends on the differences; equal keys are not checked otherwise. Without archived
+        digests of the target, there is nothing to compare with. Errors: Corrupt.
         """
         archive = self.past.archive
         then, at_mark = await archive.digests_at(self.target), await archive.digests_at(now)
@@ -446,7 +447,7 @@ class _Attempt:
             after = page[-1].key
 
     async def _follow(self) -> Head:
-        """The tail of the log, up to the head."""
+        """Process the tail of the log, up to the head."""
         while True:
             page = await self.board.log(self._through)
             for entry in page.entries:
@@ -459,8 +460,8 @@ class _Attempt:
                 return page.head
 
     async def _take(self, entries: Iterable[LogEntry]) -> list[Key]:
-        """Note the values of keys after `entries`, giving way to others; returns the keys whose
-        values at the target are not known."""
+        """Record the values of keys after `entries`, with pauses for other tasks; returns the keys
+        whose values at the target are unknown."""
         found: dict[Key, None] = {}
         changes = chain.from_iterable(entry.changes for entry in entries)
         while some := list(islice(changes, _KEYS_AT_ONCE)):

@@ -1,18 +1,15 @@
-"""Checkpoints that nobody asks for: every so many revisions, every so many seconds, at shutdown.
+"""Automatic checkpoints: after a number of revisions or seconds, and at shutdown.
 
 Several services of one engine agree on a name (that of the stretch of revisions, or of time), so
 that one of them takes each checkpoint.
 
 Invariants
-- a board on which nothing happened gets none.
+- A board without changes gets none.
 
-Which checkpoints are kept, and the pruning of the others.
-
-Invariants
-- what is pinned, and what a board branched off at, is never pruned; nor, with
-  `RetentionPolicy.named`, is
-  what people named.
-- a checkpoint that is kept can be read, restored and branched as before.
+The module also prunes checkpoints. Invariants:
+- Pinned checkpoints, and those that a board branched off at, are never pruned; nor, with
+  `RetentionPolicy.named`, those that people named.
+- A checkpoint that is kept can be read, restored and branched as before.
 """
 
 import logging

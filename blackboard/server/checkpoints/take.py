@@ -24,6 +24,7 @@ from blackboard.core.access import AccessGrant, Right
 from blackboard.core.checkpoints import (
     BEFORE_RESTORE,
     CHECKPOINTS,
+    BarrierReport as Answers,
     Checkpoint,
     CheckpointInfo,
     CheckpointRequest,
@@ -35,7 +36,6 @@ from blackboard.core.checkpoints import (
     checkpoint_key,
     declared_key,
 )
-from blackboard.core.checkpoints import BarrierReport as Answers
 from blackboard.core.commit import ABSENT, Entry, Epoch, KeyAt, Put
 from blackboard.errors import (
     BarrierMissed,

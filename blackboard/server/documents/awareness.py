@@ -1,7 +1,7 @@
 """Awareness: information of a document's peers about themselves, which is not stored.
 
-Each client has a clock; its latest state counts. Peers repeat what they heard of others, so a
-message about a client that another connection introduced, or that just left, is not trusted.
+Each client has a clock; its latest state counts. Peers repeat the states of others, so a message
+about a client that another connection introduced, or that just left, is not trusted.
 
 Invariants
 - at most AWARENESS_STATES_MAX clients are known, AWARENESS_PER_SESSION_MAX of one member.
@@ -14,9 +14,9 @@ Source: y-protocols/awareness.js.
 
 Exchange of awareness with the other processes that serve a board.
 
-It does not go into the log, because it is worth nothing later, but over pub/sub (`PubSub` in
+It is not logged, because it has no lasting value, but published over pub/sub (`PubSub` in
 engines/base.py), if the engine has it. A message may be lost: periodic repetition repairs that. A
-new listener asks, and everybody answers.
+new listener sends a query, which all others answer.
 
     <this process> <frame>     a frame of the y-websocket protocol: awareness, or a question for it
 
@@ -51,25 +51,25 @@ from blackboard.wire.ysync import Awareness, AwarenessState, QueryAwareness
 
 
 class RoomPeer(Protocol):
-    """Somebody connected, as a room sees it."""
+    """A connected peer, from the view of a room."""
 
     @property
     def agent(self) -> str:
-        """In whose name it writes."""
+        """The agent that it writes as."""
 
     @property
     def account(self) -> str:
-        """On whose account."""
+        """Its account."""
 
     @property
     def signed(self) -> str:
-        """The signature of both: who it is."""
+        """The signature of agent and account."""
 
     def deliver(self, frame: bytes) -> None:
         """Send a frame, in order; it must not wait."""
 
     def answer(self, frame: bytes) -> None:
-        """As `deliver`, for what it asked for: that may be as large as a document."""
+        """As `deliver`, for an answer, which may be as large as a document."""
 
     def end(self, cause: str, reason: str) -> None:
         """Disconnect. `cause` is that of a DocumentRefused."""
@@ -77,7 +77,7 @@ class RoomPeer(Protocol):
 
 @dataclass(slots=True)
 class _There:
-    """A client that is there; `member` brought it, None: another process did."""
+    """A present client; `member` announced it, None: another process did."""
 
     presence: AwarenessState
     member: RoomPeer | None
@@ -85,7 +85,7 @@ class _There:
 
 
 class Presences:
-    """The clients of one document. Methods return the new states, to be sent to everybody."""
+    """The clients of one document. Methods return the new states, to be sent to all members."""
 
     def __init__(self, owner: Callable[[int], str | None]) -> None:
         self._owner = owner
@@ -94,11 +94,12 @@ class Presences:
         """By client: its clock when it left, and when that was."""
 
     def known(self) -> list[AwarenessState]:
-        """Everybody."""
+        """The states of all clients."""
         return [there.presence for there in self._there.values()]
 
     def signed_of(self, client: int) -> str | None:
-        """Who brought a client here; None when nobody did, or another process."""
+        """The signature of the member that announced a client; None if none did, or another
+        process."""
         there = self._there.get(client)
         return None if there is None or there.member is None else there.member.signed
 
@@ -106,16 +107,16 @@ class Presences:
         """Clients announced by members of this process."""
         return [there.presence for there in self._there.values() if there.member is not None]
 
-    def note(self, member: RoomPeer, told: Iterable[AwarenessState]) -> list[AwarenessState]:
+    def note(self, member: RoomPeer, states: Iterable[AwarenessState]) -> list[AwarenessState]:
         """A member announces itself; what it repeats of others is left out."""
-        own = (_named(p, member) for p in told if self._is_its_own(member, p))
+        own = (_named(p, member) for p in states if self._is_its_own(member, p))
         return [p for p in own if self._take(p, member)]
 
-    def hear(self, told: Iterable[AwarenessState]) -> list[AwarenessState]:
+    def hear(self, states: Iterable[AwarenessState]) -> list[AwarenessState]:
         """Another process announces its members; messages about members of this process are
         ignored."""
         news = []
-        for presence in told:
+        for presence in states:
             there = self._there.get(presence.client)
             if there is not None and there.member is not None:
                 continue
@@ -150,12 +151,12 @@ class Presences:
         if there is None:
             mine = sum(1 for other in self._there.values() if other.member is member)
             return mine < AWARENESS_PER_SESSION_MAX
-        # A client that came here from another process says more than is known of it.
+        # A client that moved here from another process has a newer state.
         came = there.member is None and presence.clock > there.presence.clock
         return there.member is member or came
 
     def _take(self, presence: AwarenessState, member: RoomPeer | None) -> bool:
-        """Take in what a client says; False when it is nothing new."""
+        """Record the state of a client; False when it is not new."""
         there = self._there.get(presence.client)
         if there is None:
             gone_clock, _ = self._gone.get(presence.client, (-1, 0.0))
@@ -183,22 +184,22 @@ class Presences:
         return AwarenessState(client, clock, None)
 
 
-def _named(told: AwarenessState, member: RoomPeer) -> AwarenessState:
-    """What a client tells, with the name and the account that it has, should it tell of either."""
+def _named(states: AwarenessState, member: RoomPeer) -> AwarenessState:
+    """The state of a client, with its true name and account."""
     try:
-        state = None if told.state is None else ysync.read_json(told.state)
-    except (ValueError, RecursionError):  # no JSON: its reader's affair
-        return told
+        state = None if states.state is None else ysync.read_json(states.state)
+    except (ValueError, RecursionError):  # not JSON: left to the reader
+        return states
     if not isinstance(state, dict) or not state.keys() & {"agent", "account"}:
-        return told
+        return states
     name = {"agent": member.agent}
     if member.account != member.agent:
         name["account"] = member.account
     rest = {key: value for key, value in state.items() if key not in ("agent", "account")}
     try:
-        return AwarenessState(told.client, told.clock, ysync.write_json({**name, **rest}))
-    except (InvalidRequest, LimitExceeded):  # its own words leave no room for its name
-        return AwarenessState(told.client, told.clock, ysync.write_json(name))
+        return AwarenessState(states.client, states.clock, ysync.write_json({**name, **rest}))
+    except (InvalidRequest, LimitExceeded):  # its state leaves no room for its name
+        return AwarenessState(states.client, states.clock, ysync.write_json(name))
 
 
 def _now() -> float:
@@ -211,9 +212,9 @@ _EXPIRY_S = AWARENESS_TTL_MS / 6000
 
 
 class Listener(Protocol):
-    """A document that is open here."""
+    """An open document of this process."""
 
-    def hear(self, told: Iterable[AwarenessState]) -> None:
+    def hear(self, states: Iterable[AwarenessState]) -> None:
         """Another process announces its peers."""
 
     def present(self) -> list[AwarenessState]:
@@ -256,7 +257,7 @@ class Publishing:
             await found.aclose()
 
     def tell(self, board: str, key: Key, news: Iterable[AwarenessState]) -> None:
-        """Say what is new of the peers here, soon."""
+        """Publish new states of the peers here, soon."""
         found = self._boards.get(board)
         if found is not None:
             found.tell(key, news)
@@ -284,7 +285,7 @@ class _BoardAwareness:
         ]
 
     def ask(self, key: Key) -> None:
-        """Ask for the present states."""
+        """Query the present states."""
         self._asked.add(key)
         self._came.set()
 
@@ -297,11 +298,11 @@ class _BoardAwareness:
         self._came.set()
 
     async def aclose(self) -> None:
-        """End; what waits to be said is said first, if that is possible soon."""
+        """End; queued states are published first, if that is possible soon."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()  # they hold this object, by the errors that ended them
+        self._tasks.clear()  # their errors refer to this object
         with suppress(BlackboardError, TimeoutError):
             async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
                 await self._say_all()
@@ -314,15 +315,15 @@ class _BoardAwareness:
                     async for key, data in heard:
                         self._hear(key, data)
             except BlackboardError as error:
-                log.debug("board %s: nothing is heard: %s", self._board, error)
+                log.debug("board %s: cannot receive awareness: %s", self._board, error)
             heed_cancellation()
             await asyncio.sleep(_RETRY_S)
 
     def _greet(self) -> None:
-        """Publish our states, and ask for those of others: earlier messages were not received.
+        """Publish our states, and query those of others, because earlier messages were missed.
 
-        No loop of `_listen`, whose frame lives as long as the connection: what its variables name
-        is a whole document, and would outlive everybody who has that open.
+        This is not inlined into `_listen`: its frame lives as long as the connection, and its
+        variables would keep a closed document alive.
         """
         for key, listener in self.listeners.items():
             self.tell(key, listener.present())
@@ -338,7 +339,7 @@ class _BoardAwareness:
                 return
             messages = ysync.read_frame(data[reader.position :])
         except (InvalidRequest, LimitExceeded) as error:
-            log.warning("board %s: a whisper about %s is none: %s", self._board, key, error)
+            log.warning("board %s: a malformed message about %s: %s", self._board, key, error)
             return
         for message in messages:
             if isinstance(message, QueryAwareness):
@@ -353,12 +354,12 @@ class _BoardAwareness:
             try:
                 await self._say_all()
             except BlackboardError as error:
-                log.debug("board %s: nothing is whispered: %s", self._board, error)
+                log.debug("board %s: cannot publish awareness: %s", self._board, error)
                 await asyncio.sleep(_RETRY_S)
             heed_cancellation()
 
     async def _say_all(self) -> None:
-        """Errors: Unavailable; what was being said is lost."""
+        """Publish all queued states. Errors: Unavailable; the state being published is lost."""
         while self._asked:
             await self._say(self._asked.pop(), ysync.QUERY_AWARENESS)
         while self._news:

@@ -1,8 +1,8 @@
 """One document in one process: its committed content, and the connected members.
 
 The log is the only way in. An edit is tried on a copy and committed. It reaches the document
-(`live`) and everybody else when its commit is acknowledged here, or when it comes from the log,
-whichever is first. So nobody ever sees an edit that could still be lost, and processes need no
+(`live`) and the other members when its commit is acknowledged here, or when it comes from the log,
+whichever is first. So no member ever sees an edit that could still be lost, and processes need no
 other channel.
 
 Invariants
@@ -11,13 +11,12 @@ Invariants
 - a client belongs to the agent that first used it, for ever; another agent cannot write as it.
 - when the room ends, its members are disconnected: they reconnect and get the committed content.
 
-Edits of the members here that are on their way: admitted, and not yet back from the log.
-
+`EditsInFlight` has the edits of the members here that are admitted, and not yet back from the log.
 An edit may be forwarded as soon as its commit is acknowledged, because it cannot be lost any more.
-The log brings it a little later, with its revision, and then it is not forwarded again. Edits of
+The log delivers it a little later, with its revision, and then it is not forwarded again. Edits of
 one call of the engine are forwarded together.
 
-Invariants
+Invariants of `EditsInFlight`
 - an edit is forwarded once, whether the acknowledgement or the log comes first.
 - after `close` nothing is forwarded.
 """
@@ -57,16 +56,16 @@ from blackboard.wire.ysync import AwarenessState, Met
 
 
 @dataclass(slots=True)
-class Flight:
-    """An edit of `member`, read as `update`; `is_told` once everybody here has it."""
+class EditInFlight:
+    """An edit of `member`, parsed as `update`; `is_forwarded` once all members here have it."""
 
     member: RoomPeer
     update: Update
-    is_told: bool = False
+    is_forwarded: bool = False
 
 
-class Flights:
-    """The edits of one document that are on their way, by their bytes, oldest first.
+class EditsInFlight:
+    """The edits of one document in flight, by their bytes, oldest first.
 
     `acknowledged` is called with edits that are committed and not forwarded yet, in the order of
     their acknowledgements; `failed` when one was certainly or possibly not committed.
@@ -77,32 +76,34 @@ class Flights:
     ) -> None:
         self._acknowledged = acknowledged
         self._failed = failed
-        self._flights: dict[bytes, Flight] = {}
+        self._in_flight: dict[bytes, EditInFlight] = {}
         self._flying = 0
-        """Those without an acknowledgement."""
+        """The edits without an acknowledgement."""
         self._landed: list[bytes] = []
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._flights)
+        return iter(self._in_flight)
 
-    def find(self, data: bytes) -> Flight | None:
+    def find(self, data: bytes) -> EditInFlight | None:
         """The edit in flight; None if it is not from this process, or the log has brought it."""
-        return self._flights.get(data)
+        return self._in_flight.get(data)
 
     def came_back(self, data: bytes) -> None:
         """The log has brought an edit, and it was forwarded."""
-        self._flights.pop(data, None)
+        self._in_flight.pop(data, None)
 
-    async def commit(self, writer: Writer, ops: tuple[Op, ...], data: bytes, edit: Flight) -> None:
+    async def commit(
+        self, writer: Writer, ops: tuple[Op, ...], data: bytes, edit: EditInFlight
+    ) -> None:
         """Commit `ops`, which put an edit into the log. Errors: those of `Board.commit`."""
-        self._flights[data] = edit
+        self._in_flight[data] = edit
         self._flying += 1
         try:
             await writer.commit(CommitRequest(ops), with_held=False)
         except BaseException:
-            if self._flights.pop(data, None) is not None:
+            if self._in_flight.pop(data, None) is not None:
                 self._failed()
             raise
         finally:
@@ -110,7 +111,7 @@ class Flights:
         self._land(data)
 
     def _land(self, data: bytes) -> None:
-        """Tell an edit; while others are on their way, after those that landed with it."""
+        """Forward an edit, together with those that were acknowledged at the same time."""
         self._landed.append(data)
         if not self._flying:
             self._tell()
@@ -123,7 +124,7 @@ class Flights:
             self._acknowledged(landed)
 
     def close(self) -> None:
-        """Tell nothing any more."""
+        """Forward nothing any more."""
         self._is_closed = True
 
 
@@ -154,8 +155,8 @@ class Room:
         self._owners: dict[int, str] = {}
         self._base, self._tail = Base(), UpdateTail(key)
         self._late: list[Item] = []
-        self._flights = Flights(self._tell_acknowledged, self.forget)
-        self._trial = EditStaging(key, lambda: self.live, self._flights)
+        self._in_flight = EditsInFlight(self._forward_acknowledged, self.forget)
+        self._trial = EditStaging(key, lambda: self.live, self._in_flight)
         self._listening: set[RoomPeer] = set()
         self._presences = Presences(lambda client: self._owners.get(client))
         self._writers: dict[str, Writer] = {}
@@ -166,10 +167,10 @@ class Room:
         self._compacting: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
-    # --- its life ---------------------------------------------------------------------------------
+    # --- life cycle -------------------------------------------------------------------------------
 
     def start(self, ended: Callable[["Room"], None]) -> None:
-        """Begin to load; `ended` is called when the room is no more."""
+        """Begin to load; `ended` is called when the room has ended."""
         self._task = asyncio.create_task(self._run(), name=f"document {self.key}")
         self._task.add_done_callback(lambda _: ended(self))
 
@@ -178,7 +179,7 @@ class Room:
         await asyncio.shield(self._opened)
 
     async def aclose(self) -> None:
-        """End the room and everybody in it, after a compaction that is due if it can be made."""
+        """End the room and disconnect its members, after a compaction if one is due."""
         self._closing.set()
         try:
             if self._compacting is not None:
@@ -199,7 +200,7 @@ class Room:
         self._writers.clear()
 
     async def _run(self) -> None:
-        reason = "the document is opened anew"
+        reason = "the document is loaded again"
         try:
             await self._serve()
         except BlackboardError as error:
@@ -224,7 +225,7 @@ class Room:
             member.end("closed", reason)
         if self._compacting is not None:
             self._compacting.cancel()
-        self._flights.close()
+        self._in_flight.close()
         self.live.close()
         self._trial.forget()
 
@@ -284,66 +285,66 @@ class Room:
             fresh += self._take(revised)
         self._broadcast([found for item in fresh for found in self._apply_once(item)])
         for item in fresh:
-            self._flights.came_back(item.update)
+            self._in_flight.came_back(item.update)
         self._reached()
         self._compact_soon()
         return True
 
     def _take(self, revised: RevisionEvent) -> list[Item]:
-        """The updates of one revision; also note what is compacted by now."""
-        told = []
+        """The updates of one revision; also records compactions."""
+        pieces = []
         for change in revised.changes:
             if change.kind == "delete":
                 self._tail.drop(change.key)
             elif change.kind == "put" and storage.is_update(self.key, change.key):
                 author = signature(revised.author, revised.account)
-                told.append((change.key, change.value, author))
+                pieces.append((change.key, change.value, author))
             elif change.kind == "put" and change.key == base_key(self.key):
                 generation, count = change.value["parts"]
                 self._base = storage.base_of(self.key, generation, count, revised.revision)
-        found = list(storage.read_items(told))
-        for path, value, _ in told:
+        found = list(storage.read_items(pieces))
+        for path, value, _ in pieces:
             self._tail.add(path, revised.revision, len(value["update"]))
         return found
 
-    def _tell_acknowledged(self, edits: Sequence[bytes]) -> None:
-        """Tell what members here just committed, without waiting for the log to bring it.
+    def _forward_acknowledged(self, edits: Sequence[bytes]) -> None:
+        """Forward what members here just committed, without waiting for the log.
 
-        It is forwarded first and applied afterwards, in the same turn: nobody sees a difference,
-        but peers get it sooner.
+        It is forwarded first and applied afterwards, in the same turn of the loop: there is no
+        visible difference, but peers get it sooner.
         """
-        told: list[Item] = []
+        items: list[Item] = []
         clocks = dict(self.live.clocks)
         for data in edits:
-            flight = self._flights.find(data)
-            if flight is None or flight.is_told or self._late or flight.update.gap(clocks):
-                continue  # the log was first, or has to be
-            flight.is_told = True
-            clocks.update(flight.update.news(clocks))
-            told.append(Item((), data, flight.member.signed))
+            edit = self._in_flight.find(data)
+            if edit is None or edit.is_forwarded or self._late or edit.update.gap(clocks):
+                continue  # the log was first, or must be
+            edit.is_forwarded = True
+            clocks.update(edit.update.news(clocks))
+            items.append(Item((), data, edit.member.signed))
         try:
-            self._broadcast(told)
-            for item in told:
+            self._broadcast(items)
+            for item in items:
                 self._apply(item)
         except DamagedError:
-            log.exception("document %s is opened anew", self.key)
+            log.exception("document %s is loaded again", self.key)
             if self._task is not None:
                 self._task.cancel()
 
     def _apply_once(self, item: Item) -> list[Item]:
-        """As `_apply`, but for what was told when it was acknowledged."""
-        flight = self._flights.find(item.update)
-        return [] if flight is not None and flight.is_told else self._apply(item)
+        """As `_apply`, except for edits that were forwarded when they were acknowledged."""
+        edit = self._in_flight.find(item.update)
+        return [] if edit is not None and edit.is_forwarded else self._apply(item)
 
     def _apply(self, item: Item) -> list[Item]:
-        """Apply an update to the committed content; returns the updates to forward, since others
+        """Apply an update to the committed content; returns the updates to forward, because others
         may have waited for it. Errors: DamagedError.
         """
         waiting, self._late, applied = [item, *self._late], [], []
         for candidate in waiting:
             try:
-                flight = self._flights.find(candidate.update)
-                update = flight.update if flight else crdt.read_update(candidate.update)
+                edit = self._in_flight.find(candidate.update)
+                update = edit.update if edit else crdt.read_update(candidate.update)
                 self.live.apply(candidate.update, update)
             except InvalidRequest as error:
                 if "missing" in error.reason:
@@ -358,13 +359,13 @@ class Room:
         return applied
 
     def _broadcast(self, items: list[Item]) -> None:
-        """Tell everybody what he has not made himself."""
+        """Send each member the updates that it did not make itself."""
         if not items:
             return
         updates, made_by = [], []
         for item in items:
-            flight = self._flights.find(item.update)
-            made_by.append(flight and flight.member)
+            edit = self._in_flight.find(item.update)
+            made_by.append(edit and edit.member)
             updates.append(item.update)
             if made_by[-1] is None:
                 self._trial.trust(item.update)
@@ -408,17 +409,17 @@ class Room:
         return any(client in self.live.clocks for client in clocks)
 
     def admit(self, data: bytes, signed: str) -> tuple[bytes, Update]:
-        """Try an edit of whom `signed` tells; returns what is new in it, which is to be committed.
+        """Try an edit of the author `signed`; returns its new part, which is to be committed.
 
         Errors: DocumentRefused; the document is unharmed.
         """
         update = self._trial.read(data)
-        if update.is_empty:  # what a new peer lets us know: that needs no copy to be tried on
+        if update.is_empty:  # a new peer sends this, and it needs no trial on a copy
             return crdt.EMPTY_UPDATE, update
         clients = self._trial.news(update)
         for client in clients:
             if self._owner_of(client, signed) != signed:
-                reason = f"client {client} is somebody else's"
+                reason = f"client {client} belongs to another author"
                 raise DocumentRefused(self.key, "foreign", reason)
         news, update = self._trial.take(data, update)
         if news != crdt.EMPTY_UPDATE:
@@ -426,8 +427,8 @@ class Room:
         return news, update
 
     def check_known(self, data: bytes, member: RoomPeer) -> None:
-        """Units that an edit repeats must equal the known ones: otherwise its author, whose client
-        id somebody else has used, would lose the edit silently.
+        """Units that an edit repeats must equal the known ones: otherwise the edit of an author
+        whose client id another one has used would be lost silently.
 
         Errors: DocumentRefused; DamagedError.
         """
@@ -437,16 +438,17 @@ class Room:
             return
         client, clock = place
         owner = self._owners.get(client, member.signed)
-        whose = "somebody else's" if owner != member.signed else "in use elsewhere"
-        reason = f"client {client} is {whose}: what is known of it at {clock} is something else"
+        whose = "another author's" if owner != member.signed else "in use elsewhere"
+        reason = f"client {client} is {whose}: its known content at {clock} differs"
         raise DocumentRefused(self.key, "foreign", reason)
 
     def _owner_of(self, client: int, signed: str) -> str:
-        """Whose a client is: who first wrote as it; before that, who said here that it is there."""
+        """The owner of a client: the author that first wrote as it, or else the one that announced
+        it here."""
         return self._owners.get(client) or self._presences.signed_of(client) or signed
 
     def has_news(self, data: bytes) -> bool:
-        """Whether an update that may not be admitted says anything new. Errors: InvalidRequest."""
+        """Whether an update that may not be admitted has anything new. Errors: InvalidRequest."""
         update = crdt.read_update(data)
         if update.news(self.live.clocks):
             return True
@@ -466,7 +468,7 @@ class Room:
         """Commit what was admitted. Errors: those of `Board.commit`; it is not tried any more."""
         data, update = news
         ops, writer = storage.append_update(self.key, data), self._writer(member)
-        await self._flights.commit(writer, ops, data, Flight(member, update))
+        await self._in_flight.commit(writer, ops, data, EditInFlight(member, update))
 
     async def report(self, met: Met, member: RoomPeer) -> None:
         """Record that an edit of a member overlaps with others. Errors: as of `commit`."""
@@ -486,7 +488,7 @@ class Room:
     # --- members ----------------------------------------------------------------------------------
 
     def join(self, member: RoomPeer) -> None:
-        """Let a member in; nothing is sent to it until `tell` has sent it everything."""
+        """Add a member; nothing is sent to it until `tell` has sent the whole state."""
         self.members.add(member)
 
     def leave(self, member: RoomPeer) -> None:
@@ -511,13 +513,13 @@ class Room:
         if known:
             member.deliver(ysync.write_awareness(known))
 
-    def note_present(self, member: RoomPeer, told: Iterable[AwarenessState]) -> None:
+    def note_present(self, member: RoomPeer, states: Iterable[AwarenessState]) -> None:
         """A member announces itself; what it repeats of others is left out."""
-        self._spread(self._presences.note(member, told))
+        self._spread(self._presences.note(member, states))
 
-    def hear(self, told: Iterable[AwarenessState]) -> None:
+    def hear(self, states: Iterable[AwarenessState]) -> None:
         """As `Listener.hear`."""
-        self._announce(self._presences.hear(told))
+        self._announce(self._presences.hear(states))
 
     def present(self) -> list[AwarenessState]:
         """As `Listener.present`."""
@@ -528,14 +530,14 @@ class Room:
         self._announce(self._presences.expire())
 
     def _spread(self, news: list[AwarenessState]) -> None:
-        """Tell everybody, here and elsewhere."""
+        """Send new states to all members, here and in other processes."""
         self._announce(news)
         if news and self._publishing is not None:
             self._publishing.tell(self.board, self.key, news)
 
     def _announce(self, news: list[AwarenessState]) -> None:
-        """Tell everybody here, also whom it comes from: a stock client that hears nothing for 30 s
-        takes the line for dead."""
+        """Send new states to all members here, including the sender: a stock client that receives
+        nothing for 30 s assumes that the connection is dead."""
         if news:
             frame = ysync.write_awareness(news)
             for member in list(self._listening):

@@ -1,4 +1,4 @@
-"""The documents that a process has open, each in a room of its own."""
+"""The open documents of a process, each in its own room."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ from blackboard.units import Key
 
 
 class Documents:
-    """Opens a room when its first peer comes, and closes it when the last one is gone."""
+    """Opens a room for the first peer of a document, and closes it after the last one has left."""
 
     def __init__(
         self, link: Callable[[Principal], Transport], publishing: Publishing | None = None
@@ -89,10 +89,10 @@ class Documents:
         return Counter(board for board, _ in self._rooms)
 
     async def end(self, board: str) -> None:
-        """End every room of a board, and everybody in it."""
+        """End every room of a board, and disconnect its members."""
         rooms = [room for (place, _), room in self._rooms.items() if place == board]
         await asyncio.gather(*map(self._close, rooms))
 
     async def aclose(self) -> None:
-        """End every room, and everybody in it."""
+        """End every room, and disconnect its members."""
         await asyncio.gather(*(self._close(room) for room in list(self._rooms.values())))

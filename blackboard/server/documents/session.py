@@ -6,9 +6,10 @@ or a `Document` in this process.
 Invariants
 - the edits of a session are committed one after the other; edits that arrive during a commit share
   the next one.
-- "what do I lack?" is answered when every earlier edit of the session is committed: so a peer finds
-  out whether its edits are safe.
-- an edit that was taken is carried out even if its sender is gone by then, unless its token is.
+- A sync request is answered when every earlier edit of the session is committed; so a peer learns
+  that its edits are safe.
+- An accepted edit is committed even if its sender has left in the meantime, unless its token was
+  revoked.
 - at most OUTGOING_BYTES_MAX wait for a peer besides one answer, which may be as large as a
   document, or it is disconnected; a peer whose edits wait is not read from.
 """
@@ -63,12 +64,12 @@ class Session:
         self._outgoing_bytes = 0
         self._write: Callable[[bytes], bool] | None = None
         self._is_drained = False
-        """Whether its reader waits, and has nothing in hand any more."""
+        """Whether its reader is waiting, and has processed everything."""
         self._answer: bytes | None = None
-        self._told = crdt.EMPTY_STATE
-        """What it knows once it has read its last answer."""
+        self._answered_state = crdt.EMPTY_STATE
+        """What the peer knows once it has read its last answer."""
         self._is_greeted = False
-        self._is_stale = room.mark is not None  # until it has told what it knows
+        self._is_stale = room.mark is not None  # until the peer has sent its state
         self._failure: DocumentRefused | None = None
         self._leaving = False
         self._came = asyncio.Event()
@@ -79,10 +80,10 @@ class Session:
     # --- for the peer -----------------------------------------------------------------------------
 
     async def send(self, frame: bytes) -> None:
-        """Take a frame of the peer; waits while too much of it is still being committed.
+        """Accept a frame of the peer; waits while too much is still being committed.
 
         Errors: DocumentRefused when the session has ended, with the reason; Unauthenticated when
-        the token has.
+        the token is no longer valid.
         """
         self._check()
         self._check_token()
@@ -93,7 +94,7 @@ class Session:
             messages = []
         for message in messages:
             self._take(message)
-        if self._incoming:  # what was only told of somebody's presence is done with
+        if self._incoming:  # awareness messages are already processed
             self._incoming_bytes += len(frame)
         while self._incoming_bytes > DOCUMENT_UPDATE_BYTES_MAX and self._failure is None:
             self._taken.clear()
@@ -122,10 +123,10 @@ class Session:
         return frame
 
     def attach(self, write: Callable[[bytes], bool]) -> None:
-        """Let frames leave through `write` while nothing waits for the peer. It takes a frame at
-        once and returns True, or does not; then `receive` gives it.
+        """Send frames directly through `write` while no frame is queued for the peer. If `write`
+        returns False, `receive` returns the frame instead.
 
-        It needs somebody who calls `receive` all the time, and lets go of one frame before that.
+        The caller must be in `receive` all the time, and finish a frame before the next call.
         """
         self._write = write
 
@@ -157,7 +158,7 @@ class Session:
             return False
         try:
             self._check_token()
-        except BlackboardError:  # `receive` tells of it
+        except BlackboardError:  # `receive` raises it
             return False
         return self._write(frame)
 
@@ -168,7 +169,7 @@ class Session:
             self._outgoing.append(frame)
             self._ready.set()
         else:
-            self.deliver(frame)  # it asks more than it reads
+            self.deliver(frame)  # the peer requests more than it reads
 
     def end(self, cause: str, reason: str) -> None:
         """As `Member.end`."""
@@ -178,7 +179,7 @@ class Session:
         for event in (self._came, self._taken, self._ready, self._over):
             event.set()
 
-    # --- what the peer says -----------------------------------------------------------------------
+    # --- messages of the peer ---------------------------------------------------------------------
 
     def _take(self, message: Message) -> None:
         match message:
@@ -191,7 +192,8 @@ class Session:
                 self._came.set()
 
     async def run(self) -> None:
-        """Serve what the peer says until it left and everything is carried out, or it is ended."""
+        """Process the peer's messages until it has left and everything is committed, or the session
+        ends."""
         self._room.join(self)
         self.deliver(ysync.write_step1(self._room.live.state))
         try:
@@ -205,10 +207,10 @@ class Session:
                     self._taken.set()
                     self._came.clear()
                     await self._came.wait()
-        except Exception:  # a fault of ours: its peer must not wait for an answer for ever
+        except Exception:  # a bug of ours: the peer must not wait for an answer for ever
             log.exception("document %s: a session ends", self._room.key)
         finally:
-            self.end("closed", "it is served no more")
+            self.end("closed", "the session failed")
 
     async def _serve(self) -> None:
         message = self._incoming.popleft()
@@ -237,17 +239,17 @@ class Session:
         await self._room.caught_up()
         if self._failure is None:
             crdt.read_state(message.state)
-            # Frames that still wait for it are not sent twice: they may be as large as a document.
-            state = message.state if self._answer is None else self._told
-            self._told = self._room.live.state
+            # Queued frames are not sent twice, because they may be as large as a document.
+            state = message.state if self._answer is None else self._answered_state
+            self._answered_state = self._room.live.state
             self._room.tell(self, state)
 
     async def _edit(self, message: Step2 | Edit) -> None:
-        """Commit an edit, and those that came right after it."""
+        """Commit an edit, and those that arrived right after it."""
         updates = [message.update]
         was_greeted, self._is_greeted = self._is_greeted, True
         if isinstance(message, Edit) and not was_greeted:
-            # What it made before it answered our first question is part of that answer.
+            # Edits from before the answer to our first request are part of that answer.
             self._is_greeted = False
             return
         size = len(message.update)
@@ -258,7 +260,7 @@ class Session:
             updates.append(next_one.update)
             self._incoming.popleft()
         await self._commit(_together(updates))
-        # What it had not sent before it came is in, or it was refused: from here on, it knows.
+        # Its earlier edits were accepted or refused, so from here on it is up to date.
         self._is_stale = False
 
     async def _commit(self, update: bytes) -> None:
@@ -281,7 +283,7 @@ class Session:
             raise DocumentRefused(self._room.key, "read_only", f"{self.agent} may only read it")
 
     async def _insist(self, news: tuple[bytes, crdt.Update]) -> None:
-        """Commit; while a checkpoint waits for the agent's state, wait with it."""
+        """Commit; while a checkpoint waits for the agent's state, wait for the cut."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (BARRIER_MS_MAX + BARRIER_GRACE_MS) / 1000
         while True:
@@ -295,7 +297,7 @@ class Session:
                 await asyncio.sleep(_BARRIER_PAUSE_S)
 
     async def leave(self, task: "asyncio.Task[None]") -> None:
-        """The peer is gone: carry out what it said, for at most FINISH_TIMEOUT_MS."""
+        """The peer has left: process its remaining messages, for at most FINISH_TIMEOUT_MS."""
         self._leaving = True
         self._came.set()
         await asyncio.wait([task], timeout=FINISH_TIMEOUT_MS / 1000)

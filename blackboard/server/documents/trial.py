@@ -1,6 +1,6 @@
 """The copy of a document on which edits are tried before they are committed.
 
-It holds committed edits and those in flight. Whenever it may hold more, it is dropped, and created
+It holds committed edits and those in edit. Whenever it may hold more, it is dropped, and created
 again for the next edit; readers need none.
 """
 
@@ -20,11 +20,12 @@ from blackboard.limits import DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.units import Key
 
 _FOUR_BYTES: Final = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
-"""A character of two units in UTF-8, or something that looks like one."""
+"""The UTF-8 form of a surrogate pair's character, or a byte that looks like it."""
 
 
 class EditStaging:
-    """Tries edits of the document at `key`, which is `live()` and what `flying` yields."""
+    """Tries edits of the document at `key`, on top of `live()` and the edits in edit, which
+    `flying` yields."""
 
     def __init__(self, key: Key, live: Callable[[], Replica], flying: Iterable[bytes]) -> None:
         self._key = key
@@ -33,11 +34,11 @@ class EditStaging:
         self._copy: Replica | None = None
         self._pairs = Pairs()
         self.bytes = 0
-        """What the document has, or a little more."""
+        """The units of the document, or a few more."""
 
     async def begin(self, stored: StoredDocument) -> None:
-        """Learn of a document that was loaded. What has characters of two units is read, in a
-        thread: 6 us for each insertion."""
+        """Begin with a loaded document. Its surrogate pairs are read in a thread: 6 us for each
+        insertion."""
         updates = [stored.base.state, *(item.update for item in stored.items)]
         self.bytes = sum(map(len, updates))
         found = [update for update in updates if _FOUR_BYTES.search(update)]
@@ -45,7 +46,7 @@ class EditStaging:
             self._pairs = await asyncio.to_thread(_pairs_of, found)
 
     def read(self, data: bytes) -> Update:
-        """What an edit says. Errors: DocumentRefused."""
+        """Parse an edit. Errors: DocumentRefused."""
         if len(data) > DOCUMENT_UPDATE_BYTES_MAX:
             raise self.refused("too_large", f"an update of {len(data)} bytes")
         try:
@@ -64,7 +65,7 @@ class EditStaging:
         return update.news(clocks)
 
     def other_than_known(self, data: bytes, update: Update) -> Id | None:
-        """A unit of an edit that is known already, and is another; None if there is none.
+        """A known unit of which the edit has a different version; None if there is none.
 
         Cost: what the clients concerned have written since is encoded and read, once.
         """
@@ -84,7 +85,7 @@ class EditStaging:
         try:
             before = dict(copy.clocks)
             news = copy.apply(data, update)
-            if news != data:  # else the library has just encoded all that it took
+            if news != data:  # otherwise the library has just encoded all of it
                 check_harmless(data)
                 copy.update_since(crdt.write_state(before))
             if news not in (data, crdt.EMPTY_UPDATE):
@@ -110,7 +111,7 @@ class EditStaging:
             raise self.refused("too_large", f"it would have {size} bytes")
 
     def trust(self, update: bytes) -> None:
-        """Another process committed it: what is tried here builds on it too."""
+        """Apply an update of another process, on which later edits build."""
         self.bytes += len(update)
         self._note(update)
         if self._copy is None:
@@ -121,14 +122,14 @@ class EditStaging:
             self.forget()
 
     def forget(self) -> None:
-        """The copy may hold more than is being committed."""
+        """Drop the copy, which may hold more than is being committed."""
         if self._copy is not None:
             self._copy.close()
             self._copy = None
             self._pairs.keep_below(self._live().clocks)
 
     def refused(self, cause: str, reason: str) -> DocumentRefused:
-        """The error that tells why an edit is not taken."""
+        """The error for a refused edit."""
         return DocumentRefused(self._key, cause, reason)
 
     def _made(self) -> Replica:
@@ -147,6 +148,7 @@ class EditStaging:
 def _pairs_of(updates: Iterable[bytes]) -> Pairs:
     pairs = Pairs()
     for update in updates:
-        with contextlib.suppress(InvalidRequest):  # then it was left out when it was loaded
+        # Such an update was left out when the document was loaded.
+        with contextlib.suppress(InvalidRequest):
             pairs.add(crdt.read_update(update).pairs)
     return pairs

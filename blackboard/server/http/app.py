@@ -90,7 +90,7 @@ class _Routes:
         self._failure: str | None = None
 
     def behind_doors(self, answer: Handler) -> Handler:
-        """`answer`, for those who may come in by this Host and Origin; else 403."""
+        """`answer`, if this Host and Origin are allowed; else 403."""
 
         async def guarded(request: Request) -> Response:
             unknown = self._gate.doors.refusal(request.scope)
@@ -102,13 +102,15 @@ class _Routes:
         return guarded
 
     async def healthz(self, _: Request) -> Response:
-        """The process answers, under any name: this says no more than that it listens."""
+        """The process is alive. Any Host is allowed, because the answer only says that it
+        listens."""
         return JSONResponse({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
         """The engine answers too, and the service takes requests.
 
-        It tells how the archive keeps up; no commit waits for that, so it does not matter here.
+        It also reports how far the archive is behind. That does not affect readiness, because no
+        commit waits for the archive.
         """
         reason = "stopping" if self._gate.draining else await self._engine_failure()
         if reason is not None:
@@ -196,7 +198,7 @@ class _Routes:
             session.respond(event.id, await call(link, params, JSON))
 
     async def _engine_failure(self) -> str | None:
-        """Why the engine does not serve, None if it does; asked anew after `_READY_S`."""
+        """Why the engine does not serve; None if it does. The answer is cached for `_READY_S`."""
         if time.monotonic() - self._looked_at > _READY_S:
             self._looked_at = time.monotonic()
             try:

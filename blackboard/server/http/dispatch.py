@@ -28,8 +28,7 @@ from blackboard.core.checkpoints import (
     RetentionPolicy,
 )
 from blackboard.errors import InvalidRequest
-from blackboard.wire import answers, methods
-from blackboard.wire import history_messages as past
+from blackboard.wire import answers, history_messages as past, methods
 from blackboard.wire.answers import CauseMessage, ReceiptMessage
 from blackboard.wire.frames import Encoding
 from blackboard.wire.methods import METHODS, Charge, Params

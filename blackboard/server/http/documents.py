@@ -88,7 +88,7 @@ class DocumentDoor:
     async def _serve(
         self, scope: Scope, query: Query, receive: Receive, send: Send
     ) -> tuple[int, str]:
-        """Serve until it ends; returns the close code (0 = the peer is gone) and the reason."""
+        """Serve until it ends; returns the close code (0 = the peer has left) and the reason."""
         board, key = scope["path_params"]["board"], scope["path_params"]["key"]
         try:
             principal = await self._admit(scope, query, board, check_document(key))

@@ -114,7 +114,7 @@ class Handshake:
         self._ungreeted = Strangers(UNGREETED_MAX, UNGREETED_PER_PEER_MAX)
         """Connections that have shown no token, by peer;"""
         self._greeting = Strangers(CONNECTIONS_MAX, CONNECTIONS_PER_PRINCIPAL_MAX)
-        """those that came with one and have not said `hello`, by account."""
+        """those with a token that have not sent `hello`, by account."""
         self._per_account: Counter[str] = Counter()
         self._empty = asyncio.Event()
 
@@ -171,7 +171,7 @@ class Handshake:
         try:
             account = STRANGERS if principal is None else principal.account
             await self.shares.wait(account, HANDSHAKE_US)
-            with suppress(OSError):  # it is gone already
+            with suppress(OSError):  # it is already closed
                 await send({"type": "websocket.accept", "subprotocol": name})
                 await connection.run()
         finally:
@@ -305,7 +305,7 @@ class Handshake:
 
 
 class Visitor(Protocol):
-    """Somebody connected."""
+    """A connected client."""
 
     def recheck(self, check: Callable[[Principal], None]) -> None:
         """End if `check` says that the token was revoked."""

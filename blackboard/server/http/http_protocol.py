@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with a bound on what it takes in before anybody is known.
+"""uvicorn's HTTP protocol, with a limit on what it reads from unauthenticated clients.
 
 uvicorn has two parsers, and keeps whatever comes until a request's head is whole. Here the end of
 the head is looked for before the parser sees it: a head has REQUEST_HEAD_BYTES_MAX bytes and
@@ -51,7 +51,7 @@ class HeadScanner:
         self._last = b""
 
     def take(self, data: bytes) -> int | None:
-        """How many bytes of `data` belong to the head, if it ends there; None if it goes on.
+        """How many bytes of `data` belong to the head, if it ends there; None if it continues.
 
         Errors: OverflowError when it has too many bytes or lines.
         """
@@ -95,13 +95,13 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
     _head: HeadScanner | None = None
     """Set while the head of a request comes, or is waited for."""
     _rest: bytes | None = None
-    """What came after a head, while nobody has asked for it."""
+    """Data after a head that the application has not requested yet."""
     _body_left = 0
     """Bytes of the body that may still come."""
     _is_last = False
     """Whether the connection ends with the answer."""
     _unheard: int | None = None
-    """Bytes that may still come for nobody; set once all was said."""
+    """Bytes that may still arrive and are dropped; set once the answer was sent."""
 
     def connection_made(self, transport: Any) -> None:
         """As uvicorn does."""
@@ -200,7 +200,7 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
 
     def _linger(self) -> None:
         """End, and let the peer read why: closed at once while it still sends, the connection would
-        be reset, and what was said lost. uvicorn's timer, or ours (`Idle`), closes it."""
+        be reset, and the answer lost. uvicorn's timer, or ours (`Idle`), closes it."""
         self._unheard = STRANGER_BYTES_MAX
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -228,7 +228,7 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
 
 
 def _nothing() -> None:
-    """Nobody takes it in any more."""
+    """The data is dropped."""
 
 
 class _WithH11(BoundedProtocol, H11Protocol):
@@ -259,7 +259,7 @@ with contextlib.suppress(ImportError):
             super().on_message_begin()
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            """As uvicorn does; what comes after a body is nobody's."""
+            """As uvicorn does; data after a body is dropped."""
             if self._head is not None:
                 super().on_header(name, value)
 

@@ -1,4 +1,4 @@
-"""What `/metrics` tells: counters that the hot path adds up as plain integers, read when asked for.
+"""The content of `/metrics`: counters that the hot path keeps as plain integers, read on request.
 
 No label per key, board, account or agent: those would say what is private, and have no bound.
 """

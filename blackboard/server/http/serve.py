@@ -73,7 +73,7 @@ def host_for_clients(host: str, certificate: Path, let_in: Collection[str]) -> s
     """`host`, which the service listens at, or the first name in `certificate` that serves instead.
 
     A name replaces only an address that the certificate does not have. It must be one that the
-    service lets in (`let_in`, empty = any), and stand there in full: what `*` is, nobody knows.
+    service lets in (`let_in`, empty = any), and must be complete names: `*` has no certain meaning.
     `certificate` is a PEM file; nothing is known of one that cannot be understood.
     """
     try:
@@ -115,9 +115,9 @@ and nothing else runs meanwhile: a few milliseconds. What is old is looked at on
 ends must not be a circle with much in it; tests that have the collector off see to that."""
 
 SWITCH_INTERVAL_S: Final = 0.001
-"""For how long a thread goes on while another one waits for the interpreter. A transaction is a
-dozen calls of SQLite, each of which lets the interpreter go and may then wait for it: beside an
-archive that writes, five milliseconds as by default made that 10 to 15 for each commit."""
+"""How long a thread runs while another one waits for the interpreter lock. A transaction is a dozen
+calls of SQLite, each of which lets the interpreter go and may then wait for it: beside an archive
+that writes, five milliseconds as by default made that 10 to 15 for each commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,9 @@ class Serving:
     archived: bool = True
 
 
-NO_ARCHIVE: Final = "none (BLACKBOARD_ARCHIVE): nothing can be restored, branched or looked back at"
+NO_ARCHIVE: Final = (
+    "none (BLACKBOARD_ARCHIVE): nothing can be restored, branched or read as of an earlier time"
+)
 
 
 def run(settings: Settings, *, ready: Callable[[Serving], None] | None = None) -> None:
@@ -160,7 +162,7 @@ def tune_interpreter() -> None:
 def raise_file_limit() -> None:
     """Let this process open as many files as its limits allow for, if the system lets it.
 
-    The usual 1,024 are used up by 256 boards, and then nobody can connect any more.
+    The usual 1,024 are used up by 256 boards, and then no client can connect any more.
     """
     try:
         import resource
@@ -172,7 +174,7 @@ def raise_file_limit() -> None:
     if soft != unlimited and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if wanted < OPEN_FILES_MAX:
-        # `doctor` tells people; at every start it would only be noise.
+        # `doctor` reports it; at every start it would only be noise.
         log.debug("this process may open %d files; %d would be enough", wanted, OPEN_FILES_MAX)
 
 

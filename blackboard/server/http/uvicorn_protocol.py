@@ -42,7 +42,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     """Those that it counts with while it is not known whose it is."""
     _account = STRANGERS
     _left: int | None = STRANGER_BYTES_MAX
-    """Bytes that a stranger may still send; None = it is known who it is."""
+    """Bytes that an unauthenticated client may still send; None = it is authenticated."""
     _unfinished = 0
     """Bytes of the fragments of a message that is not whole yet."""
     _sizes: deque[int]
@@ -53,7 +53,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     """the size of the one that it looks at now."""
     _counts = False
     _is_over = False
-    """Whether the application has ended: what comes still is for nobody."""
+    """Whether the application has ended: further messages are dropped."""
 
     def connection_made(self, transport: Any) -> None:
         """As uvicorn does. What spoke HTTP until now is over, but it and its parser hold each other
@@ -109,7 +109,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
             self.frames, self._unfinished = [], 0
             return
         super().send_receive_event_to_app()
-        if not self.close_sent:  # else nobody is told: an end was sent, now or before
+        if not self.close_sent:  # otherwise a close was already sent
             self._sizes.append(self._unfinished)
             self._queued += self._unfinished
         self._unfinished = 0
@@ -133,7 +133,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     def let_go(self) -> None:
-        """See `Holder`. Whole messages that nobody has looked at were not answered either."""
+        """See `Holder`. Complete messages that were not processed were not answered either."""
         self._turn_out(CloseCode.TRY_AGAIN_LATER, "too much is on its way in")
         self._empty_queue()
         self._drop()
@@ -147,7 +147,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         self._queued = 0
 
     def _drop(self) -> None:
-        """Forget what is not whole: the rest will not come, or nobody wants it."""
+        """Drop an incomplete message: the rest will not arrive, or is not wanted."""
         self.frames, self._unfinished = [], 0
         self.conn.reader.discard()
         self._note()
@@ -163,7 +163,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         if not self.transport.is_closing():
             self.conn.fail(code, reason)
             self.transport.write(b"".join(self.conn.data_to_send()))
-            self.close_sent = True  # nothing more is said, not even when the server stops
+            self.close_sent = True  # nothing more is sent, not even when the server stops
             self.transport.close()
             if self.close_timer is not None:
                 self.close_timer.cancel()

@@ -178,7 +178,7 @@ async def _opened(stack: AsyncExitStack, params: WatchParams, link: Transport) -
 
 
 def _packed(delivery: Delivery, number: int, encoding: Encoding) -> list[bytes]:
-    """The messages that tell watch `number` of a delivery.
+    """The messages of a delivery to watch `number`.
 
     Made once for all who share it: its revisions, and the messages for the numbers that come first
     (most peers have one watch, and so the same number).

@@ -1,1 +1,1 @@
-"""What a crowd may take: request rates, fair shares, bytes on their way in."""
+"""Overload protection: request rates, fair shares, and limits of inbound bytes."""

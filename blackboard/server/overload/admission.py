@@ -1,7 +1,7 @@
-"""Whether what a peer asks is taken now: its rate, and what else this process has to do.
+"""Admission control: whether a request of a peer is accepted now, given its rate and the load.
 
-A request that is refused is answered with an error that says when to come back, and the connection
-it came on is not read from for a while: refusing costs something, too.
+A refused request is answered with an error that says when to retry, and its connection is not read
+from for a while, because refusing has a cost, too.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from blackboard.wire.methods import FREE
 
 @dataclass(slots=True)
 class Admission:
-    """What one peer is let ask."""
+    """The admission of one peer."""
 
     load: Load
     shares: Shares
@@ -31,17 +31,17 @@ class Admission:
     meter: Meter | None
     is_admin: bool
     pause_ms: float = 0
-    """For how long to read nothing more from the peer."""
+    """How long to stop reading from the peer."""
 
     @classmethod
     def of(cls, host: Host, principal: Principal) -> Self:
-        """That of a principal. Errors: Overloaded."""
+        """The admission of a principal. Errors: Overloaded."""
         meter = host.meters.meter(principal)
         account, is_admin = principal.account, access.is_admin(principal)
         return cls(host.load, host.shares, host.charges, account, meter, is_admin)
 
     def over(self, size: int) -> Overloaded | None:
-        """Why a message of `size` bytes is not taken; None if it is."""
+        """Why a message of `size` bytes is not accepted; None if it is."""
         if self.meter is None:
             return None
         return self._noted(self.meter.take_bytes(size, clock_ms()))
@@ -55,12 +55,12 @@ class Admission:
         return self._noted(self.meter.take_request(clock_ms()))
 
     async def pause(self) -> None:
-        """Let as much time pass as was asked for, and at most RATE_PAUSE_MS_MAX."""
+        """Wait for the requested time, at most RATE_PAUSE_MS_MAX."""
         pause_ms, self.pause_ms = self.pause_ms, 0
         await asyncio.sleep(min(pause_ms, RATE_PAUSE_MS_MAX) / 1000)
 
     async def turn(self, size: int) -> None:
-        """Wait until a message of `size` bytes is taken, of a peer that cannot be told to wait."""
+        """Wait until a message of `size` bytes is accepted, for a protocol without a refusal."""
         while self.over(size) is not None:
             await self.pause()
         while self.refusal("document") is not None:

@@ -1,24 +1,24 @@
-"""Who makes work pays for it, afterwards: the processor time that each account used.
+"""Charges each account for the processor time that it used.
 
-Prices in advance (fair_share.py) are estimates; what a read, a comparison or a look at the past
-takes is known only when it is done. So it is measured, in the event loop and in the threads that
-work for it, and charged to the account at the root of the token, step by step.
+The costs in fair_share.py are estimates; the real cost of a read, a comparison or a query of the
+archive is known only afterwards. So it is measured, in the event loop and in the threads that work
+for it, and charged to the account of the token, step by step.
 
 An account may use CREDIT_MS_MAX at once. What it uses beyond is a debt, which is repaid as time
-passes. A debtor's next read waits until the debt is repaid, but only while others are at work: an
-account that is alone is never slowed. A read reserves what the last one of its kind took, so that
-of many that come together only as many begin as can be paid.
+passes. A debtor's next read waits until the debt is repaid, but only while other accounts are
+active: an account that is alone is never slowed. A read reserves the cost of the last one of its
+kind, so that of many concurrent reads only those begin for which there is credit.
 
-A debt is repaid at half of what the others leave of one processor. A debtor thereby gets all but
-the half that keeps the others' waits short, and several debtors share it evenly.
+A debt is repaid at half of the processor time that the others leave. The other half keeps the waits
+of the others short, and several debtors share evenly.
 
 Invariants
-- an account alone waits for nothing. Others count as at work for AT_WORK_S after each request.
-- a read waits at most DEBT_WAIT_MS_MAX for its turn, and is refused when it would be longer.
-- what was used is charged, also by a request that failed or was cancelled.
-- only what asks for a bill's turn waits: commits (so renewals and releases of leases too), ends of
-  watches, refreshes and signs of life do not.
-- at most METERS_MAX accounts are kept; forgotten are those that owe nothing, then the oldest.
+- An account that is alone never waits. Others count as active for AT_WORK_S after each request.
+- A read waits at most DEBT_WAIT_MS_MAX, and is refused if it would have to wait longer.
+- Failed and cancelled requests are charged as well.
+- Only calls of `Bill.turn` wait. Commits (including renewals and releases of leases), ends of
+  watches, refreshes and heartbeats do not.
+- At most METERS_MAX accounts are kept; those without debt are dropped first, then the oldest.
 """
 
 import asyncio
@@ -51,16 +51,16 @@ from blackboard.limits import (
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 AT_WORK_S: Final = 0.25
-"""For how long an account counts as at work after it asked for something or worked."""
+"""How long an account counts as active after a request or work of it."""
 _USAGE_S: Final = 1.0
-"""The time over which use of the processor is averaged; before it, e times less counts."""
+"""Time constant of the average of processor use: older use decays by a factor of e."""
 _REPAID_LEAST: Final = 0.1
-"""Of a processor: so much is repaid even while others use all of it. The largest debt is then
-repaid within DEBT_WAIT_MS_MAX: an account which asks for one read at a time is never refused."""
+"""The fraction of a processor that is repaid even while others use all of it. So the largest debt
+is repaid within DEBT_WAIT_MS_MAX, and an account that makes one read at a time is never refused."""
 _UNKNOWN_US: Final = 50_000.0
-"""What a read reserves of a kind that nobody has asked for yet: five of them begin together."""
+"""What the first read of a kind reserves: five of them can begin together."""
 _LOOK_S: Final = 0.05
-"""How often those who wait look whether others are still at work."""
+"""How often waiting requests check whether other accounts are still active."""
 _LOOK_LEAST_S: Final = 0.001
 _US_PER_S: Final = 1_000_000
 _NS_PER_US: Final = 1_000
@@ -70,22 +70,22 @@ _OWED_US: Final = 1_000
 
 @dataclass(slots=True)
 class Account:
-    """What one account used."""
+    """The use of one account."""
 
     balance_us: float = CREDIT_MS_MAX * 1_000.0
-    """What it may use still; negative: its debt."""
+    """Its remaining credit; negative: its debt."""
     reserved_us: float = 0.0
-    """Of that: for requests that have begun."""
+    """The part of it that is reserved by running requests."""
     charged_us: float = 0.0
     used_us: float = 0.0
-    """Lately: what is older than _USAGE_S counts little."""
+    """Recent use: use older than _USAGE_S counts little."""
     at_s: float = 0.0
     prices_us: dict[str, float] = field(default_factory=dict)
-    """What a request of each method took."""
+    """The cost of a request by method."""
     line: "deque[_Waiting]" = field(default_factory=deque)
     timer: asyncio.TimerHandle | None = None
     told_again_s: float = -math.inf
-    """When the log may have another line about it."""
+    """When the next log line about it may be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,11 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class AccountCharge:
-    """What one account used since the process started, and may use still, in milliseconds."""
+    """What one account has used since the process started, and its remaining credit, in
+    milliseconds."""
 
     name: str
-    """"": of all who have not said who they are."""
+    """"": all clients without a token."""
     charged_ms: float
     balance_ms: float
     """Negative: its debt."""
@@ -120,7 +121,7 @@ class ChargeStatistics:
     refused: int = 0
     """Requests that would have waited too long."""
     accounts: tuple[AccountCharge, ...] = ()
-    """Those that were charged most, at most ACCOUNTS_TOLD_MAX."""
+    """The accounts with the highest charges, at most ACCOUNTS_TOLD_MAX."""
 
 
 class Charges:
@@ -132,29 +133,29 @@ class Charges:
         self._told_again_s = limits.security.audit_window_ms / 1_000
         self._clock = clock
         self._accounts: dict[str, Account] = {}
-        self._used_us = 0.0  # lately, by all
+        self._used_us = 0.0  # recent use of all accounts
         self._used_at_s = 0.0
         self._charged_us = 0.0
         self._prices_us: dict[str, float] = {}  # by all
         self._refused = 0
         self._last = ("", -math.inf)
-        """Who was at work last, and when;"""
+        """The account that was active last, and when;"""
         self._other_s = -math.inf
-        """when somebody else was."""
+        """when another account was."""
 
     def charge(self, name: str, spent_us: float) -> None:
-        """Let an account pay for `spent_us` of work that it asked for."""
+        """Charge an account for `spent_us` of work that it requested."""
         now_s = self._clock()
         self._came(name, now_s)
         self._pay(self._account(name, now_s), spent_us)
 
     def charge_aside(self, name: str, spent_us: float) -> None:
-        """The same, of what was not asked for just now: it does not count as being at work."""
+        """The same for background work, which does not make the account count as active."""
         now_s = self._clock()
         self._pay(self._account(name, now_s), spent_us)
 
     def debt_s(self, name: str) -> float:
-        """How long an account would have to wait now before it does more; 0 = it may go on."""
+        """How long an account would have to wait now before its next step; 0 = it may continue."""
         now_s = self._clock()
         found = self._accounts.get(name)
         return 0.0 if found is None else self._wait_s(name, found, now_s, 0.0)
@@ -165,7 +166,7 @@ class Charges:
         return self._refusal(name, account, max(self.debt_s(name), OVERLOAD_RETRY_MS / 1_000))
 
     def bill(self, name: str, method: str) -> "Bill":
-        """What a request of an account is charged on."""
+        """The bill of a request of an account."""
         self._came(name, self._clock())
         return Bill(self, name, method)
 
@@ -187,18 +188,18 @@ class Charges:
         return await self._wait(name, account, method, now_s)
 
     def give_back(self, name: str, reserved_us: float) -> None:
-        """What was reserved was used, and is charged as such; or it was not used."""
+        """Release a reservation; the actual use is charged separately."""
         self._account(name, self._clock()).reserved_us -= reserved_us
 
     def learn(self, name: str, method: str, used_us: float) -> None:
-        """A request is done and took so much: the next one of its kind will reserve about that.
+        """Record the cost of a finished request: the next one of its kind reserves about that much.
 
-        An account that has not asked for one yet reserves what those of all others took.
+        An account without such a request reserves the average of all others.
         """
         account = self._account(name, self._clock())
         for prices_us in (account.prices_us, self._prices_us):
             prices_us[method] = (prices_us.get(method, used_us) + used_us) / 2
-        if account.timer is not None:  # those that wait may go on with what it did not use
+        if account.timer is not None:  # waiting requests may use what it did not need
             account.timer.cancel()
             self._look(name, account)
 
@@ -235,11 +236,11 @@ class Charges:
         return now_s - (self._other_s if name == last else last_s) > AT_WORK_S
 
     def _others(self, account: Account) -> float:
-        """What all other accounts used lately, of one processor."""
+        """The recent use of all other accounts, as a fraction of one processor."""
         return max(self._used_us - account.used_us, 0.0) / (_USAGE_S * _US_PER_S)
 
     def _rate(self, account: Account) -> float:
-        """What is repaid, of one processor."""
+        """The rate of repayment, as a fraction of one processor."""
         return max((1 - self._others(account)) / 2, _REPAID_LEAST)
 
     def _repay(self, account: Account, now_s: float) -> None:
@@ -261,7 +262,7 @@ class Charges:
         account.balance_us = max(account.balance_us - spent_us, -DEBT_MS_MAX * 1_000.0)
 
     def _wait_s(self, name: str, account: Account, now_s: float, before_us: float) -> float:
-        """For how long the next request waits behind others that reserve `before_us`."""
+        """How long the next request waits after others that reserve `before_us`."""
         if self._is_alone(name, now_s):
             return 0.0
         self._repay(account, now_s)
@@ -301,7 +302,7 @@ class Charges:
         except asyncio.CancelledError:
             if given.done() and not given.cancelled() and given.exception() is None:
                 account.reserved_us -= given.result()
-            with contextlib.suppress(ValueError):  # it had its answer
+            with contextlib.suppress(ValueError):  # it was already answered
                 account.line.remove(waiting)
             raise
 
@@ -319,7 +320,7 @@ class Charges:
         account.timer = loop.call_later(delay_s, self._look, name, account)
 
     def _look(self, name: str, account: Account) -> None:
-        """Let those of the line go on who may; those that waited too long are refused."""
+        """Admit waiting requests that have credit, and refuse those that waited too long."""
         account.timer = None
         now_s = self._clock()
         while account.line:
@@ -342,12 +343,12 @@ class Charges:
         if now_s >= account.told_again_s:
             account.told_again_s = now_s + self._told_again_s
             log.warning("%s is refused reads: it used %.0f ms", name, account.charged_us / 1_000)
-        reason = f"{name} used more of the processor than its share while others are at work"
+        reason = f"{name} used more of the processor than its share while others are active"
         return Overloaded("account", reason, math.ceil(wait_s * 1_000))
 
 
 class Bill:
-    """What one request of an account is charged on: a `Payer` while it is carried out."""
+    """The bill of one request of an account: its `Payer` while it runs."""
 
     __slots__ = (
         "_charges",
@@ -371,7 +372,8 @@ class Bill:
         self._is_open = True
 
     async def begin(self) -> None:
-        """Wait until the account may do more; from then on it may be held up between two steps.
+        """Wait until the account may continue; from then on the request may be delayed between its
+        steps.
 
         Errors: Overloaded.
         """
@@ -379,7 +381,7 @@ class Bill:
         self._task = asyncio.current_task()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Carry out `work`, and charge what it takes, whatever becomes of it."""
+        """Run `work`, and charge its cost, also if it fails."""
         try:
             with paid_by(self):
                 return await measured(work(), self.charge)
@@ -403,7 +405,7 @@ class Bill:
     async def turn(self) -> None:
         """As `Payer.turn`: at most DEBT_PAUSE_MS_MAX in all; only in the task of the request."""
         if self._task is None or not self._is_open or asyncio.current_task() is not self._task:
-            return  # a task that it began, such as that of a board, waits for nobody
+            return  # a task that the request started, such as that of a board, never waits
         left_s = DEBT_PAUSE_MS_MAX / 1_000 - self._paused_s
         pause_s = min(self._charges.debt_s(self.account), left_s, _LOOK_S)
         if pause_s > 0:
@@ -412,7 +414,7 @@ class Bill:
 
 
 class Subscription:
-    """What a watch costs: a `Payer` of what is made for it."""
+    """The cost of a watch: the `Payer` of its deliveries."""
 
     __slots__ = ("_account", "_charges", "_owed_us", "is_due")
 
@@ -421,25 +423,28 @@ class Subscription:
         self._account = account
         self._owed_us = 0.0
         self.is_due = False
-        """Whether to take a `turn` before the next news: something was charged since the last."""
+        """Whether to take a `turn` before the next delivery: something was charged since the last
+        one."""
 
     def charge(self, spent_ns: int) -> None:
         """As `Payer.charge`."""
         self.owe(spent_ns / _NS_PER_US)
 
     def owe(self, spent_us: float) -> None:
-        """Note what is not worth a look at the clock; it is charged when it is worth that."""
+        """Add a cost that is too small to be charged alone; it is charged when enough has
+        accumulated."""
         self._owed_us += spent_us
         if self._owed_us >= _OWED_US:
             self.settle()
 
     def settle(self) -> None:
-        """Charge all of it."""
+        """Charge everything accumulated."""
         owed_us, self._owed_us, self.is_due = self._owed_us, 0.0, True
         self._charges.charge_aside(self._account, owed_us)
 
     async def turn(self) -> None:
-        """As `Payer.turn`: news of a debtor come together, at most DEBT_PAUSE_MS_MAX later."""
+        """As `Payer.turn`: deliveries to a debtor are batched, and at most DEBT_PAUSE_MS_MAX
+        late."""
         self.is_due = False
         pause_s = min(self._charges.debt_s(self._account), DEBT_PAUSE_MS_MAX / 1_000)
         if pause_s > 0:
@@ -457,7 +462,7 @@ def measured(work: Coroutine[Any, Any, T], charge: Callable[[int], None]) -> Gen
             result: T = end.value
             return result
         finally:
-            del step  # an error holds this frame: it must not be held by it
+            del step  # an error refers to this frame, so the frame must not refer to the error
         try:
             step = partial(work.send, (yield awaited))
         except BaseException as error:  # noqa: BLE001 - whatever it is, `work` gets it

@@ -1,35 +1,34 @@
 """Fair shares of the one thread that does the work of a process.
 
-The event loop serves whoever comes, in the order of coming: behind a thousand requests of one agent
-the one request of another waits for all of them. So what takes time is asked for first. The first
-ROUND_US of work in a round of the loop are anybody's, and up to FULL_ROUND_US are for accounts that
-were given nothing in this round and have nothing waiting. What is beyond waits for a later round,
-and then it is not who came first that counts but who has had least: server/overload/fair_share.py.
+The event loop serves requests in the order of arrival: one request of an account would wait for a
+thousand earlier ones of another. So work is admitted first. In each round of the loop, the first
+ROUND_US of work are open to all accounts, and up to FULL_ROUND_US to accounts that got nothing in
+this round and have nothing waiting. Further work waits for a later round, in which the account with
+the least work so far comes first (`FairQueue`).
 
-While there is only one account there is nobody to be fair to: its rounds may be as long as
-LONE_ROUND_US, so that whoever comes next waits no longer than that.
+A single account has nobody to share with: its rounds may be as long as LONE_ROUND_US, so that a
+second account waits no longer than that.
 
-Costs are estimates, of processor time on a machine of 2020: what matters is how they compare. If
-all are too small by a factor, a round takes longer by that factor. What a request really took is
-charged to its account afterwards (charges.py).
+Costs are estimates of processor time on a machine of 2020; only their ratios matter. If all are too
+small by a factor, a round takes longer by that factor. The real cost of a request is charged to its
+account afterwards (charges.py).
 
 Invariants
-- what is asked for is given, unless whoever asked is cancelled: each round gives at least one.
-- an account that has had less than its share waits for one round, and one item of each other one.
+- Each round admits at least one item, so every request is admitted unless it is cancelled.
+- An account below its share waits for one round, and for one item of each other account.
 
-Who is next, when several want more than there is: start-time fair queueing.
+The order of waiting items is that of start-time fair queueing.
 
-Each account has its own line. The whole of an item is charged to its account: the next item of the
-same account stands as far behind it as it costs. So whoever asks for much waits behind himself, and
-whoever asks for little now and then is next, however many items the others have waiting.
+Each account has its own queue. The cost of an item delays the next item of the same account. So an
+account with much work waits for itself, and an account with little work is next, however many items
+the others have waiting.
 
 Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996, with equal weights.
 
-Invariants
-- items of one account come out in the order in which they came in.
-- while an account has something waiting, no other one gets more than its own share and one item
-  beyond what this one gets.
-- what is remembered of accounts that have nothing waiting is bounded by what waits.
+Invariants of `FairQueue`
+- Items of one account leave in the order of their arrival.
+- While an account has items waiting, no other one gets more than the same share and one item.
+- The state of accounts with nothing waiting is bounded by the number of waiting items.
 """
 
 import asyncio
@@ -43,27 +42,27 @@ _FORGET_ABOVE = 64
 
 
 class FairQueue(Generic[T]):
-    """Items that wait, each on somebody's account and with a cost, in any unit above 0."""
+    """Waiting items, each with an account and a cost, in any unit above 0."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, float, Hashable, T]] = []
         self._number = 0
-        self._now = 0.0  # the start of the item that came out last
+        self._now = 0.0  # the start of the item that left last
         self._waiting: Counter[Hashable] = Counter()
         self._ends: dict[Hashable, float] = {}
-        """Up to where what each account asked for reaches."""
+        """The end of the last item of each account, in virtual time."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def __contains__(self, account: Hashable) -> bool:
-        """Whether something waits on that account."""
+        """Whether an item of that account is waiting."""
         return account in self._waiting
 
     def add(self, account: Hashable, cost: float, item: T) -> None:
-        """Let `item` wait."""
+        """Add an item."""
         if not self._heap:
-            self._ends.clear()  # everybody has had what he asked for
+            self._ends.clear()  # all requests were served
         start = max(self._now, self._ends.get(account, 0.0))
         if len(self._ends) > 2 * len(self._heap) + _FORGET_ABOVE:
             self._ends = {name: self._ends[name] for name in self._waiting}
@@ -82,27 +81,27 @@ class FairQueue(Generic[T]):
 
 
 ROUND_US: Final = 500
-"""Work that a round of the loop takes on: long beside the 20 us that a round costs by itself, short
-beside the few milliseconds in which a commit is answered."""
+"""Work per round of the loop: long compared with the 20 us that a round costs by itself, short
+compared with the few milliseconds in which a commit is answered."""
 FULL_ROUND_US: Final = 4 * ROUND_US
-"""With what those bring whose first work in it this is: many agents at once who do not ask for much
-are no crowd to be put in line."""
+"""Limit including the first work of further accounts: many agents with little work each need not
+queue."""
 LONE_ROUND_US: Final = 10_000
-"""For an account that is alone. Whoever comes then waits so long, once."""
+"""Work per round for an account that is alone. A second account waits that long, once."""
 HANDSHAKE_US: Final = 300
-"""A connection that is let in, up to its `hello`."""
+"""A new connection, up to its `hello`."""
 READ_US: Final = 300
-"""A look-up; most take less, a large page more."""
+"""A read; most take less, a large page more."""
 COMMIT_US: Final = 100
-"""A commit, beside what it takes to read it: its part of a batch of its engine, and its answer."""
+"""A commit, without parsing it: its part of an engine batch, and its answer."""
 DELIVERY_US: Final = 40
-"""News for one watch."""
+"""A delivery to one watch."""
 STRANGERS: Final = ""
-"""The account of all who have not said who they are."""
+"""The account of all clients without a token."""
 _MESSAGE_US: Final = 50
 _BYTES_PER_US: Final = 50
 _SHARED_S: Final = 0.25
-"""For how long an account that came counts as one that is at work."""
+"""How long an account counts as active after a request."""
 
 
 def frame_us(size: int) -> float:
@@ -111,27 +110,27 @@ def frame_us(size: int) -> float:
 
 
 class Shares:
-    """Those of one process."""
+    """The shares of one process."""
 
     def __init__(self) -> None:
         self._queue: FairQueue[tuple[str, asyncio.Future[None]]] = FairQueue()
         self._account: str | None = None
-        """Who was given something last."""
+        """The account that was admitted last."""
         self._shared_until_s = 0.0
-        """Until then more than one account counts as at work."""
+        """Until then more than one account counts as active."""
         self._round_us = LONE_ROUND_US
         self._spent_us = 0.0
         self._served: set[str] = set()
-        """Who was given something in this round."""
-        self._is_counting = False  # whether the round that comes will be noticed
+        """The accounts that were admitted in this round."""
+        self._is_counting = False  # whether the beginning of the next round will be noticed
 
     @property
     def waiting(self) -> int:
-        """How much was asked for and not given yet, in items."""
+        """The number of waiting items."""
         return len(self._queue)
 
     def at_once(self, account: str, cost_us: float) -> bool:
-        """Whether work that costs so much may be done now; else whoever asks has to `wait`."""
+        """Whether work of this cost may be done now; otherwise the caller has to `wait`."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         if account != self._account:
@@ -148,7 +147,7 @@ class Shares:
         return self._spent_us < FULL_ROUND_US and not has_more
 
     async def wait(self, account: str, cost_us: float) -> None:
-        """Return when work that costs so much may be done. A cancelled caller has taken nothing."""
+        """Return when work of this cost may be done. Cancellation: nothing is used."""
         if self.at_once(account, cost_us):
             return
         given: asyncio.Future[None] = asyncio.get_running_loop().create_future()

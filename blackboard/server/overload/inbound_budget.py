@@ -1,18 +1,18 @@
-"""How much is on its way into the process, of all connections together.
+"""Limits the bytes of incoming messages of all connections together.
 
 A message is in memory from its first byte until it has been processed, for a while in several
 copies, and each connection may send one of FRAME_BYTES_MAX. Above INTAKE_ACCOUNT_BYTES_MAX of one
 account, or INTAKE_BYTES_MAX of all, a connection is closed, and its client reconnects. Senders are
 not made to wait instead, because a waiting connection keeps its memory.
 
-It is the newest one that ends: if it were the one that has come furthest, many who send at once
-would never get to the end of a message. And it is one of the account that has most, counted in
-whole messages of the largest size: a crowd on one account ends nobody else.
+The newest connection is closed: if it were the one with the most bytes, many concurrent senders
+would never complete a message. It is one of the account with the most bytes, counted in whole
+messages of the largest size, so a crowd on one account closes no other connections.
 
 Invariants
-- `bytes_held` is the sum of what connections noted last.
-- after `note` all that is held is within the two bounds, or nothing more can be let go of: what is
-  left is with the application, one message of each connection at most.
+- `bytes_held` is the sum of the last reports of the connections.
+- After `note` the total is within both limits, or no connection can release more: the rest is being
+  processed, at most one message of each connection.
 """
 
 import logging
@@ -52,24 +52,24 @@ class Holder(Protocol):
     """A connection."""
 
     def let_go(self) -> None:
-        """End, and note that nothing waits any more."""
+        """Close, and report that nothing is held any more."""
 
 
 _NOTHING: Final = Held("", 0, 0)
 
 
 class Intake:
-    """That of one process."""
+    """The inbound budget of one process."""
 
     def __init__(self) -> None:
         self.bytes_held = 0
         self.ended = 0
-        """Connections that had to end."""
-        self._held: dict[Holder, Held] = {}  # who came first is first
+        """Connections that were closed."""
+        self._held: dict[Holder, Held] = {}  # in the order of arrival
         self._per_account: Counter[str] = Counter()
 
     def note(self, holder: Holder, held: Held) -> None:
-        """Note how much a connection holds now; it may have to let go at once."""
+        """Record how much a connection holds now; it may be closed at once."""
         before = self._held.get(holder, _NOTHING)
         self._count(before, -before.counted)
         self._count(held, held.counted)
@@ -93,8 +93,7 @@ class Intake:
             del self._per_account[held.account]
 
     def _doomed(self, account: str) -> Holder | None:
-        """Who is to let go now, of whom `account` has noted something; None: nobody, or all that
-        could have."""
+        """The connection to close after a report of `account`; None if there is none to close."""
         is_over = self._per_account[account] > INTAKE_ACCOUNT_BYTES_MAX
         found = self._newest(account) if is_over else None
         if found is None and self.bytes_held > INTAKE_BYTES_MAX:

@@ -1,6 +1,6 @@
-"""Log lines that anybody can cause: the first are written, the others are counted.
+"""Limits log lines that any client can cause: the first ones are written, the others counted.
 
-Anybody can send any number of bad requests. So that they cannot fill the disk, at most
+Any client can send any number of bad requests. So that they cannot fill the disk, at most
 AUDIT_ALIKE_MAX similar lines are written in AUDIT_WINDOW_MS, like refusals in the audit; after
 that, one line says how many more there were.
 """
@@ -38,7 +38,7 @@ class Thinned(logging.Filter):
         """Whether the line is written. An exception with its traceback always is."""
         if record.exc_info or isinstance(record.msg, _SuppressedCount):
             return True
-        kind = str(record.msg)  # before its arguments are put in: they are the sender's
+        kind = str(record.msg)  # without its arguments, which the client chooses
         if kind not in self._seen and len(self._seen) >= self._limits.audit_kinds_max:
             kind = _OTHERS
         self._seen[kind] += 1
@@ -48,7 +48,7 @@ class Thinned(logging.Filter):
         return kind != _OTHERS and self._seen[kind] <= self._limits.audit_alike_max
 
     def tell(self) -> None:
-        """Write how many were left out, and begin to count from nothing."""
+        """Write how many lines were left out, and reset the counts."""
         self._timer = None
         seen, self._seen = self._seen, Counter()
         for kind, count in seen.items():
@@ -58,6 +58,6 @@ class Thinned(logging.Filter):
 
 
 class _SuppressedCount(str):
-    """The text of a line of our own, which is not counted."""
+    """The text of a line of this filter, which is not counted."""
 
     __slots__ = ()

@@ -1,18 +1,19 @@
-"""How much a principal may ask of one process: requests, bytes, and growth of the logs, by time.
+"""Rate limits of a principal in one process: requests, bytes, and growth of the logs.
 
 Narrowed tokens share the account of the original. Admins of everything have no rate, because they
-must be able to act when others ask for too much.
+must be able to act during an overload.
 
 Invariants
-- a principal gets no more than its rate over time, whatever it opens, closes or narrows.
-- at most METERS_MAX accounts are kept; forgotten are only those that owe nothing.
+- A principal gets no more than its rate over time, whatever it opens, closes or narrows.
+- At most METERS_MAX accounts are kept; only those without debt are dropped.
 
 A token bucket: a steady rate, and a burst after a pause.
 
 It is the generic cell rate algorithm (ITU-T I.371, annex A): its whole state is one instant, at
-which everything taken so far will be paid for. A request passes if that instant is then no further
-ahead than the burst; a request larger than a burst passes when there is no debt, and is paid for by
-waiting. So nothing is too large to pass, and over time nobody gets more than the rate.
+which everything taken so far will be repaid. A request passes if that instant is then no further
+ahead than the burst; a request larger than a burst passes when there is no debt, and delays the
+following ones. So no request is too large to pass, and over time no principal gets more than the
+rate.
 """
 
 import math
@@ -27,11 +28,11 @@ from blackboard.errors import Overloaded, RateLimited
 from blackboard.limits import METERS_MAX, OVERLOAD_RETRY_MS, RATE_BURST_MS
 from blackboard.units import Milliseconds
 
-_CLOSE_ENOUGH_MS: Final = 1e-3  # sums of fractions; no clock of a service is as exact
+_CLOSE_ENOUGH_MS: Final = 1e-3  # tolerance for sums of fractions, below the precision of any clock
 
 
 class Bucket:
-    """`per_second` of something, and what `burst_ms` of that rate amount to at once."""
+    """A rate of `per_second`, with a burst of `burst_ms` of that rate."""
 
     __slots__ = ("_burst_ms", "_each_ms", "_paid_ms")
 
@@ -41,7 +42,7 @@ class Bucket:
         self._paid_ms = float("-inf")
 
     def take(self, amount: int, now_ms: float) -> float:
-        """Take `amount`: 0 if it is taken, else after how many milliseconds it can be had.
+        """Take `amount`: 0 if it was taken, else the milliseconds until it can be.
 
         `now_ms` is a clock that never goes back. Nothing is taken when the answer is not 0.
         """
@@ -58,7 +59,7 @@ class Bucket:
         return 0.0
 
     def is_full(self, now_ms: float) -> bool:
-        """Whether nothing is owed: one like new is as good."""
+        """Whether there is no debt, so that the bucket can be replaced by a new one."""
         return self._paid_ms <= now_ms
 
 
@@ -67,10 +68,10 @@ _HOUR_S: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What each principal may ask of one process; None = as much as it can.
+    """The rates of each principal in one process; None = unlimited.
 
-    `log_bytes_per_hour` bounds what its commits add to the logs, live or not. A principal that was
-    idle may ask for what `burst_ms` of a rate amount to at once; of the logs' growth, an hour's.
+    `log_bytes_per_hour` bounds what its commits add to the logs, compacted or not. A principal that
+    was idle has a burst of `burst_ms` of each rate; for the growth of the logs, of an hour.
     """
 
     requests_per_second: int | None = None
@@ -80,7 +81,7 @@ class Rates:
 
     @property
     def are_unlimited(self) -> bool:
-        """Whether there is nothing to keep count of."""
+        """Whether no rate is limited."""
         return (self.requests_per_second, self.bytes_per_second, self.log_bytes_per_hour) == (
             None,
             None,
@@ -89,7 +90,7 @@ class Rates:
 
 
 class Meter:
-    """What one account asked for. Each method tells why what it is given is not to be had now."""
+    """The use of one account. Each method returns the refusal if its argument exceeds the rate."""
 
     __slots__ = ("__weakref__", "_account", "_bytes", "_log", "_rates", "_requests")
 
@@ -121,12 +122,12 @@ class Meter:
         return self._refusal(f"{self._rates.log_bytes_per_hour} bytes of log an hour", wait_ms)
 
     def is_forgettable(self, now_ms: float) -> bool:
-        """Whether nothing is owed."""
+        """Whether there is no debt."""
         kept = (self._requests, self._bytes, self._log)
         return all(bucket is None or bucket.is_full(now_ms) for bucket in kept)
 
     def _refusal(self, rate: str, wait_ms: float) -> RateLimited:
-        reason = f"{self._account} asks for more than {rate}"
+        reason = f"{self._account} exceeds {rate}"
         return RateLimited(what=rate, reason=reason, retry_after_ms=math.ceil(wait_ms))
 
 
@@ -141,12 +142,12 @@ class Meters:
         self._rates = rates
         self._kept: dict[str, Meter] = {}
         self._in_use: WeakValueDictionary[str, Meter] = WeakValueDictionary()
-        """Those kept, and those forgotten that somebody still draws on."""
+        """The meters that are kept, and dropped ones that are still in use."""
 
     def meter(self, principal: Principal) -> Meter | None:
-        """The account that `principal` draws on; None if it has no rate.
+        """The meter of the account of `principal`; None without a rate.
 
-        Errors: Overloaded when METERS_MAX others owe something.
+        Errors: Overloaded when METERS_MAX other accounts have a debt.
         """
         if self._rates.are_unlimited or principal.credential is None or access.is_admin(principal):
             return None
@@ -170,5 +171,5 @@ class Meters:
 
 
 def clock_ms() -> float:
-    """The clock of rates: it never jumps, and says nothing of the date."""
+    """The clock of rates: it is monotonic, and unrelated to the date."""
     return time.monotonic() * 1_000

@@ -1,13 +1,13 @@
 """The connections of one process that have not shown a valid token.
 
-Anybody can open them, so their number is bounded, in all and for each peer. Beyond the limit, the
-oldest connection of the peer with the most is closed, not the new one: a client with a token shows
-it in its first request or message, so it is known long before as many others have come. Strangers
-can therefore lock out only strangers.
+Any client can open them, so their number is bounded, in total and for each peer. Beyond the limit,
+the oldest connection of the peer with the most is closed, not the new one: a client with a token
+shows it in its first request or message, so it is known long before as many others have come. So
+unauthenticated clients can only lock out each other.
 
 Invariants
 - at most `at_most` are kept, and `per_peer` of one peer.
-- one that has entered is kept until it leaves or is turned out; it is turned out once.
+- One that has entered is kept until it leaves or is turned out, which happens at most once.
 """
 
 from ipaddress import IPv6Address, ip_address
@@ -16,18 +16,18 @@ from typing import Final, Protocol
 from blackboard.limits import STRANGERS_MAX, STRANGERS_PER_PEER_MAX
 
 _NETWORK_BITS: Final = 64
-"""Of an IPv6 address: the rest its owner chooses freely."""
+"""Prefix length of an IPv6 address that identifies a peer: its owner chooses the rest freely."""
 
 
 class Stranger(Protocol):
     """A connection."""
 
     def turn_out(self) -> None:
-        """End it. It has been forgotten already."""
+        """Close it. It was already removed from the list."""
 
 
 class Strangers:
-    """Those of one process."""
+    """The unauthenticated connections of one process."""
 
     def __init__(
         self, at_most: int = STRANGERS_MAX, per_peer: int = STRANGERS_PER_PEER_MAX
@@ -35,15 +35,15 @@ class Strangers:
         self._at_most = at_most
         self._per_peer = per_peer
         self._peer_of: dict[Stranger, str] = {}
-        self._by_peer: dict[str, dict[Stranger, None]] = {}  # who came first is first
+        self._by_peer: dict[str, dict[Stranger, None]] = {}  # in the order of arrival
         self.turned_out = 0
-        """How many had to go."""
+        """How many were turned out."""
 
     def __len__(self) -> int:
         return len(self._peer_of)
 
     def enter(self, stranger: Stranger, peer: str) -> None:
-        """Keep one more, of the address `peer`; another may be turned out for it."""
+        """Add a connection of the address `peer`; another one may be turned out for it."""
         self.leave(stranger)
         self._peer_of[stranger] = peer
         mine = self._by_peer.setdefault(peer, {})
@@ -54,7 +54,8 @@ class Strangers:
             self._turn_out(max(self._by_peer.values(), key=len))
 
     def leave(self, stranger: Stranger) -> None:
-        """Forget one that is known now, or gone; nothing happens if it was not kept."""
+        """Remove a connection that is authenticated now, or closed; does nothing if it is not
+        listed."""
         peer = self._peer_of.pop(stranger, None)
         if peer is None:
             return
@@ -71,10 +72,10 @@ class Strangers:
 
 
 def peer_of(address: object) -> str:
-    """What counts as one peer, of the address that a socket or an ASGI scope tells.
+    """The identity of a peer, from the address of a socket or an ASGI scope.
 
-    An IPv4 address, or the network of an IPv6 address; one for all whose address is not known, as
-    on a Unix socket. Behind a proxy all are one peer.
+    An IPv4 address, or the network of an IPv6 address; all unknown addresses, as on a Unix socket,
+    count as one peer. Behind a proxy all are one peer.
     """
     host = address[0] if isinstance(address, tuple | list) and address else ""
     try:

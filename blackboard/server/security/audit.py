@@ -1,36 +1,35 @@
-"""The audit: who did what that others may want to know of, out of everybody's reach.
+"""The audit: a tamper-evident record of security-relevant requests.
 
-Recorded is, of principals that came with a token: what was refused (access_denied,
-unauthenticated, fenced), what changes or copies a board as a whole (restore, branch, export,
-import, prune ...), what is done to tokens and keys, and each look into somebody else's private
-namespace. Of whoever was not let in: how, and why not. Of the service itself: which master key it
-uses, and each data key that it makes. Names of keys and patterns are recorded, values never.
+For principals with a token it records refusals (access_denied, unauthenticated, fenced), actions
+that change or copy a whole board (restore, branch, export, import, prune ...), changes of tokens
+and keys, and each read of another agent's private namespace. For rejected clients it records how
+they connected, and why they were rejected; for the service itself, which master key it uses, and
+each data key that it makes. Names of keys and patterns are recorded, values never.
 
-The records lie in a board of the service's own, `~audit`. Each process writes a chain: a record has
-its number and the hash of the one before, so that one that was changed, taken out or put in shows;
-and a seal, by a key that comes from the secret of the service, so that who can write to the engine
-cannot write the chain anew.
-Records taken from the end show in three ways: the process that wrote them misses the last one
-before it writes the next; what a caller exported before is compared (`missing`); and whoever cut
-the end of a chain cannot go on with it, as that needs the numbers of the process.
+The records are on a board of the service's own, `~audit`. Each process writes a chain: a record has
+its number and the hash of the one before, so a changed, removed or inserted record is detected.
+Each is signed with a key derived from the secret of the service, so an attacker who can write to
+the engine cannot rewrite the chain.
+
+Records removed from the end are detected in three ways: the process that wrote them checks the last
+one before it writes the next; an earlier export can be compared (`missing`); and an attacker who
+cut the end of a chain cannot continue it without the process's numbers.
 
 Invariants
-- nobody waits for a record to be written, and no request fails because one cannot be; at most
-  AUDIT_QUEUE_MAX wait, and how many were left out above that is itself recorded.
-- refusals, which anybody can cause, are recorded so often in a minute and counted above that
-  (`server/security/audit.py`).
+- No request waits for its record to be written, or fails because it cannot be written. At most
+  AUDIT_QUEUE_MAX records are queued; the number of those dropped above that is itself recorded.
+- Refusals, which any client can cause, are recorded up to a number per minute, and counted above
+  that (`Repeats`).
 
-Has what a request comes to recorded: `with Audited(...)` around what carries it out.
+`with Audited(...)` around a request records its outcome.
 
-Refusals that repeat: the first are recorded one by one, the others are counted.
+A refused client may retry as often as it likes. So that the records cannot fill the disk, similar
+refusals (principal, token, verb, board, outcome) is recorded at most AUDIT_ALIKE_MAX times in a
+window of AUDIT_WINDOW_MS, and AUDIT_REFUSALS_MAX refusals in all; the others become one record for
+each kind, with their count, when the window is over. There are at most AUDIT_KINDS_MAX kinds in a
+window, and one for the rest of them.
 
-Whoever is refused may try again as often as he likes, and has each refusal recorded. So that this
-fills no disk, what is alike (principal, token, verb, board, outcome) is recorded at most
-AUDIT_ALIKE_MAX times in a window of AUDIT_WINDOW_MS, and AUDIT_REFUSALS_MAX refusals in all; the
-others become one record for each kind, with their count, when the window is over. There are at most
-AUDIT_KINDS_MAX kinds in a window, and one for the rest of them.
-
-Time is an argument: that of the records.
+Time is an argument, taken from the records.
 """
 
 import asyncio
@@ -83,7 +82,8 @@ OTHERS: Final = "(several)"
 
 @dataclass(slots=True)
 class _Alike:
-    """Refusals of one kind: how many were recorded, how many only counted, the last of those."""
+    """Refusals of one kind: how many were recorded, how many only counted, and the last counted
+    one."""
 
     recorded: int = 0
     counted: int = 0
@@ -91,7 +91,7 @@ class _Alike:
 
 
 class Repeats:
-    """The refusals of the window that runs."""
+    """The refusals of the current window."""
 
     def __init__(self, limits: Limits = DEFAULT) -> None:
         self._limits = limits.security
@@ -100,7 +100,7 @@ class Repeats:
         self._kinds: dict[tuple[str, ...], _Alike] = {}
 
     def take(self, record: AuditRecord) -> Sequence[AuditRecord]:
-        """What is to be written now: what was counted before, `record` itself, or nothing."""
+        """The records to write now: those counted before, `record` itself, or none."""
         found = self.ended(record.time_ms)
         kind: tuple[str, ...] = (
             record.principal,
@@ -126,7 +126,7 @@ class Repeats:
         return found
 
     def ended(self, now_ms: Milliseconds) -> Sequence[AuditRecord]:
-        """What was counted in a window that is over at `now_ms`."""
+        """The counts of a window that is over at `now_ms`."""
         window = now_ms // max(1, self._limits.audit_window_ms)
         if window == self._window:
             return []
@@ -136,7 +136,7 @@ class Repeats:
         return found
 
     def counted(self) -> Sequence[AuditRecord]:
-        """What was counted until now, a record for each kind; it is counted no longer."""
+        """The counts until now, one record for each kind; they are reset."""
         found = []
         for alike in self._kinds.values():
             if alike.last is not None:
@@ -151,7 +151,7 @@ def _kind_of(record: AuditRecord) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Sent:
-    """The first of those that wait, on their way to the engine as `records`.
+    """The first queued records, in flight to the engine as `records`.
 
     The board was at revision `since` before.
     """
@@ -178,7 +178,7 @@ class Audit:
         self._limits = limits.security
         self._keys = AuditKeys([])
         self._writer = secrets.token_hex(8)
-        self._lane = int(self._writer, 16) % LANES_MAX  # others write, too
+        self._lane = int(self._writer, 16) % LANES_MAX  # other processes write, too
         self._waiting: deque[AuditRecord] = deque()
         self._left_out = 0
         self._number, self._previous, self._step = 0, "", 0
@@ -191,11 +191,12 @@ class Audit:
         """Called after records were written."""
 
     def seal_with(self, secrets: Sequence[str]) -> None:
-        """From here on seal what is written with the first of `secrets`, and check with all."""
+        """From here on sign records with a key from the first of `secrets`, and verify with all."""
         self._keys = AuditKeys(list(secrets))
 
     def note(self, principal: Principal, verb: str, board: str, what: str, outcome: str) -> None:
-        """Record something; who came without a token is not recorded: he opened the service."""
+        """Record a request. A principal without a token is not recorded: it opened the service in
+        this process."""
         if principal.credential is None:
             return
         token = principal.credential.ids[-1]
@@ -250,12 +251,12 @@ class Audit:
         return [(key, self._keys.checked(record)) for key, record in found]
 
     async def settle(self) -> None:
-        """Wait until what was noted until now is written."""
+        """Wait until all records until now are written."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def aclose(self) -> None:
-        """Write what waits, once; what cannot be written now is logged as lost."""
+        """Write the queued records, once; those that cannot be written are logged as lost."""
         self._tell_counts()
         if self._task is not None:
             self._task.cancel()
@@ -276,17 +277,17 @@ class Audit:
                 await asyncio.sleep(self._limits.audit_retry_ms / 1000)
 
     async def _write_some(self) -> None:
-        """Errors: Unavailable and others: the records wait on.
+        """Errors: Unavailable and others; the records stay queued.
 
-        Cancellation: perhaps they are written. The next call sends them again under the same name,
-        so that none stands there twice.
+        Cancellation: they may have been written. The next call sends them again with the same
+        commit id, so that none is written twice.
         """
         if self._sent is None:
             await self._miss_the_last()
             self._sent = await self._next()
         sent = self._sent
         prepared = prepare(sent.commit)
-        # From now on it may be there: what is sent next is a retry.
+        # From now on it may have been applied, so the next attempt is a retry.
         sent.commit = with_fields(sent.commit, retry_since=sent.since)
         (outcome,) = await self._store.commit(AUDIT_BOARD, [prepared])
         if isinstance(outcome, OutcomeUnknown) and not outcome.final:
@@ -304,7 +305,7 @@ class Audit:
             self._waiting.append(replace(written[-1], verb="audit", what=f"{left_out} left out"))
 
     async def _next(self) -> _Sent:
-        """What is to be written next."""
+        """The records to write next."""
         chained = list(self._chained(islice(self._waiting, self._limits.audit_batch_max)))
         head = await self._store.open(AUDIT_BOARD)
         self._step += 1
@@ -313,7 +314,7 @@ class Audit:
         return _Sent(Commit(name, head.epoch.id, ops), head.revision, chained)
 
     async def _miss_the_last(self) -> None:
-        """Look whether the last record that was written is there; record it if it is not."""
+        """Check that the last written record still exists; record it if it does not."""
         if self._last is None:
             return
         key, time_ms = self._last
@@ -321,8 +322,8 @@ class Audit:
         if reading.entries or time_ms + AUDIT_KEPT_MS <= _now_ms():
             return
         self._last = None
-        log.error("audit: records up to number %d of this process were taken out", self._number)
-        what = f"records up to {self._writer} {self._number} were taken out"
+        log.error("audit: records up to number %d of this process were removed", self._number)
+        what = f"records up to {self._writer} {self._number} were removed"
         self._waiting.appendleft(
             AuditRecord(_now_ms(), SYSTEM_AGENT, "", "audit", "", what, "corrupt")
         )
@@ -338,10 +339,10 @@ class Audit:
 
 
 def findings(records: Iterable[AuditRecord]) -> Sequence[str]:
-    """What is wrong with records in their order: changed, taken out or put in. Empty if nothing is.
+    """Problems of consecutive records: changed, removed or inserted ones. Empty if there are none.
 
-    The oldest record of each writer is taken as it is: what was before it may be over. A record of
-    somebody's request that has no seal, behind one that has, was not written by a service.
+    The oldest record of each writer is accepted: earlier ones may have expired. An unsigned record
+    of a request, after a signed one, was not written by a service.
     """
     found: list[str] = []
     last: dict[str, AuditRecord] = {}
@@ -349,15 +350,17 @@ def findings(records: Iterable[AuditRecord]) -> Sequence[str]:
     for record in records:
         is_sealed |= bool(record.sealed_with)
         if record.checked == FORGED:
-            found.append(f"{record.writer}: the seal of {record.number} is forged")
+            found.append(f"{record.writer}: the signature of {record.number} is forged")
         elif is_sealed and not record.sealed_with and record.principal != SYSTEM_AGENT:
-            found.append(f"{record.writer}: {record.number} has no seal")
+            found.append(f"{record.writer}: {record.number} has no signature")
         before = last.get(record.writer)
         if before is not None:
             if record.number != before.number + 1:
                 found.append(f"{record.writer}: {record.number} follows {before.number}")
             elif record.sealed_with != before.sealed_with:
-                found.append(f"{record.writer}: {record.number} has not the key of its chain")
+                found.append(
+                    f"{record.writer}: {record.number} is not signed with the key of its chain"
+                )
             elif record.previous != before.hash():
                 found.append(f"{record.writer}: {before.number} is not what was written")
         last[record.writer] = record
@@ -365,15 +368,16 @@ def findings(records: Iterable[AuditRecord]) -> Sequence[str]:
 
 
 def unproved(records: Iterable[AuditRecord]) -> int:
-    """How many are not signed, or signed with a key that the service no longer has: anybody who can
-    write to the engine could have written them."""
+    """The number of records without a signature, or signed with a key that the service no longer
+    has: anyone who can write to the engine could have written them."""
     return sum(1 for record in records if record.checked in ("", UNKNOWN_KEY))
 
 
 def missing(
     records: Iterable[AuditRecord], before: Iterable[AuditRecord], now_ms: Milliseconds
 ) -> Sequence[str]:
-    """Which records of an earlier export are not among `records`, though they are not too old."""
+    """The records of an earlier export that are missing in `records`, although they are not too
+    old."""
     there = {(record.writer, record.number): record.hash() for record in records}
     found: list[str] = []
     for record in before:
@@ -385,9 +389,9 @@ def missing(
 
 
 def looks_into_others(principal: Principal, patterns: Iterable[str]) -> bool:
-    """Whether a look at `patterns` shows `principal` what is private to somebody else."""
+    """Whether a read of `patterns` shows `principal` private data of another agent."""
     if not allows(principal.grants, Right.READ, "private/~/x"):
-        return False  # narrower grants on others are grants for that very purpose
+        return False  # a narrower grant was given for that purpose
     own = {f"private/{principal.name}", f"inbox/{principal.name}"}
     for pattern in patterns:
         first, _, rest = pattern.partition("/")
@@ -411,15 +415,15 @@ def _record(key: Key, value: bytes) -> AuditRecord:
 _REFUSALS: Final = (AccessDenied, Unauthenticated, Fenced)
 _LOOKS: Final = frozenset({"read", "list", "log", "watch", "why", "history", "differences"})
 _AT_ALL: Final = frozenset({"log", "differences"})
-"""Looks that name no key and no pattern."""
+"""Reads that name no key and no pattern."""
 _NOTHING: Final[tuple[object, ...]] = (None, (), "", False)
-"""What an argument is that was not given; it is not recorded."""
+"""Values of arguments that were not given; they are not recorded."""
 
 
 class Audited:
-    """Records, at the end of its block, what the rules of `server/security/audit.py` say.
+    """Records a request at the end of its block, by the rules above.
 
-    `verb` is a method of the table; `about` is what it was given: for a look, first the keys or
+    `verb` is a method of the table; `about` has its arguments: for a read, first the keys or
     patterns. Errors pass through.
     """
 
@@ -435,7 +439,7 @@ class Audited:
         self._about = about
 
     def __enter__(self) -> None:
-        """Nothing is recorded before it is known how it ends."""
+        """Records nothing: the outcome is not known yet."""
 
     def __exit__(
         self,
@@ -443,7 +447,7 @@ class Audited:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Record a refusal, or a success that is worth it; anything else is not the audit's."""
+        """Record a refusal, or a success of an audited method."""
         if isinstance(error, _REFUSALS):
             self._note(str(error.fields().get("key", "")), error.code)
         elif error is None and self._principal.credential is not None:
@@ -459,7 +463,7 @@ class Audited:
         self._audit.note(self._principal, self._verb, self._board, what, outcome)
 
     def _patterns(self) -> Sequence[str]:
-        """The keys or patterns that a look is at; everything, if it names none."""
+        """The keys or patterns of a read; everything, if it names none."""
         if self._verb in _AT_ALL or not self._about:
             return ["**"]
         subject = self._about[0]

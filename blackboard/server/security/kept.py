@@ -1,14 +1,14 @@
-"""The service's own boards, which its archive keeps: who was revoked, and the audit.
+"""The service's own boards, which its archive keeps: the revocations and the audit.
 
-An engine that lost them lets revoked tokens in again. So before anybody is served, and every
-ENGINE_CHECK_INTERVAL_MS, these boards are compared with the archive, and what it has and the engine
-has not is put back, by one commit.
+An engine that lost them would accept revoked tokens again. So before the first request is served,
+and every ENGINE_CHECK_INTERVAL_MS, these boards are compared with the archive, and one commit puts
+back what the engine lost.
 
 Invariants
-- no token counts before the comparison succeeded; while the archive is away at a start, all are
-  refused (`Unavailable`).
-- what was recorded since the loss stays, behind what was there before it.
-- nothing comes back that is over: a revocation whose tokens have ended, a record that expired.
+- No token is accepted before the comparison succeeded. While the archive is unavailable at a start,
+  all are refused (`Unavailable`).
+- Records since the loss stay, after those from before it.
+- Expired records do not come back, nor revocations whose tokens have expired.
 """
 
 import logging
@@ -50,32 +50,32 @@ from blackboard.wire.codec import prepare
 
 log = logging.getLogger(__name__)
 _TRIES: Final = 5
-"""Times that a board is compared again because somebody committed meanwhile."""
+"""Attempts to compare a board, when there were commits in the meantime."""
 _HELD_BACK: Final = (
-    "who was revoked cannot be compared with the archive: no token counts until that is done"
+    "the revocations cannot be compared with the archive: no token is accepted until that is done"
 )
 _NOTE: Final = "put back from the archive"
 Entries = Mapping[Key, Entry]
 
 
 class OwnBoards:
-    """Sees to the own boards of a service with an archive."""
+    """Maintains the own boards of a service with an archive."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._looked_s = float("-inf")
 
     async def begin(self) -> None:
-        """Compare them before anybody is served; if that fails, no token counts until `look`
-        succeeds."""
+        """Compare them before the first request is served; if that fails, no token is accepted
+        until `look` succeeds."""
         try:
             await self.look()
         except BlackboardError as error:
-            log.error("%s (%s). See to the archive; the service tries again", _HELD_BACK, error)
+            log.error("%s (%s). Check the archive; the service tries again", _HELD_BACK, error)
             self._host.revocations.hold_back(_HELD_BACK)
 
     async def look_again(self) -> None:
-        """As `look`, if that is due: it failed, or was ENGINE_CHECK_INTERVAL_MS ago."""
+        """As `look`, if it is due: it failed, or was ENGINE_CHECK_INTERVAL_MS ago."""
         past_s = time.monotonic() - self._looked_s
         if self._host.revocations.is_held_back or past_s >= ENGINE_CHECK_INTERVAL_MS / 1000:
             await self.look()
@@ -91,7 +91,7 @@ class OwnBoards:
         for board in (ACCESS_BOARD, AUDIT_BOARD):
             await self._look(board, self._host.archiver)
         if self._host.revocations.is_held_back:
-            await self._host.revocations.catch_up()  # it knows what was there before
+            await self._host.revocations.catch_up()  # it knows the records from before
             self._host.revocations.hold_back("")
 
     async def _look(self, board: str, archiver: Archiver) -> None:
@@ -105,7 +105,7 @@ class OwnBoards:
             archiver.follow(board)
 
     async def _lost(self, board: str, archive: Archive) -> Lost | None:
-        """What the engine lost last, be it found just now, or not archived yet."""
+        """The last loss of the engine, whether or not it is archived yet."""
         found = await go_above(self._host.store, archive, board)
         if found is not None:
             return found
@@ -134,9 +134,9 @@ class OwnBoards:
                 return
             outcome = await self._commit(board, head, ops, lost)
             if isinstance(outcome, Committed):
-                log.warning("board %s: %d records are back from the archive", board, len(ops))
+                log.warning("board %s: %d records were put back from the archive", board, len(ops))
                 return
-        raise Unavailable(what=f"board {board}", reason="it changes while it is put back")
+        raise Unavailable(what=f"board {board}", reason="it changes while records are put back")
 
     async def _commit(
         self, board: str, head: Head, ops: tuple[Op, ...], lost: Lost
@@ -158,7 +158,7 @@ class OwnBoards:
         return found
 
     async def _present(self, board: str, head: Head) -> dict[Key, Entry] | None:
-        """All that the engine has, as of `head`; None when that has moved."""
+        """The content of the engine's board as of `head`; None when that has moved."""
         found: dict[Key, Entry] = {}
         async for page in pages_of(self._host.store, board, ""):
             if page.revision != head.revision:
@@ -168,14 +168,15 @@ class OwnBoards:
 
 
 def merged(board: str, then: Entries, now: Entries, now_ms: Milliseconds) -> Iterator[Op]:
-    """What brings the archived entries `then` back to a board that holds `now`."""
+    """The operations that put the archived entries `then` back on a board with the entries
+    `now`."""
     lasting = {
         key: entry
         for key, entry in then.items()
         if (entry.expires_at_ms is None or entry.expires_at_ms > now_ms)
         and not (board == ACCESS_BOARD and is_over(entry, now_ms))
     }
-    if board == ACCESS_BOARD:  # what was recorded since then is about the same, and newer
+    if board == ACCESS_BOARD:  # newer records about the same subject take precedence
         missing = (entry for key, entry in lasting.items() if key not in now)
         yield from (PutBack(e.key, e.value, e.expires_at_ms) for e in missing)
     else:
@@ -183,7 +184,7 @@ def merged(board: str, then: Entries, now: Entries, now_ms: Milliseconds) -> Ite
 
 
 def _listed(then: Entries, now: Entries) -> Iterator[Op]:
-    """As `merged`, of a list: what was appended since the loss goes behind all that was before."""
+    """As `merged`, for a list: items since the loss are placed after those from before."""
     changed = [e for key, e in then.items() if key not in now or now[key].value != e.value]
     if not changed:
         return

@@ -1,33 +1,29 @@
-"""Tokens that were taken back: kept in a board of the service's own, followed by every process.
+"""Revoked tokens: recorded on a board of the service's own, which every process follows.
 
-A record names a token (with everything that was narrowed from it), or a principal: every token that
-it was issued until then, and every one of a name narrowed from its own, whoever narrows it, and
-when. The revoking process knows at once; every other one when it reads that board's log, like any
-commit: within milliseconds.
+A record names a token (with everything that was narrowed from it), or a principal: every token
+issued to it until then, and every token of a name narrowed from it, at any time. The revoking
+process knows at once; the others when they read that board's log, within milliseconds.
 
-An engine that several processes share closes that gap in the commit itself: who revokes tells every
-board the revision of his record, its access number, before he answers, and a commit under a token
-that was looked at by who knew less is not decided there (server/security/revocations.py).
+On an engine that several processes share, the commit itself closes that gap: before it answers, the
+revoking process raises the access number of every board to the revision of its record. A board does
+not decide a commit under a token that was checked against an older record (`Permits`).
 
 Invariants
 - `check` passes only while the table is known and was updated within ACCESS_STALE_MS: a process
   that cannot read the record accepts no token.
-- a record, once seen, counts until the token that it names would have ended anyway.
-- `epoch` grows with each record: what was permitted at an earlier one is looked at again.
-- every record up to revision `through` is in the table.
+- A record, once seen, counts until its token would have expired.
+- `epoch` grows with each record: permits from an earlier one are checked again.
+- Every record up to revision `through` is in the table.
 
-Commits under tokens, on an engine that other processes use as well.
+`Permits` checks each token once more when a commit is sent to the engine. This process may not know
+a recent revocation of another process yet, or for long if it was suspended in between. So each
+batch with a token carries the access number up to which this process knows the record, and a board
+with a higher one does not decide it. Then the process reads the record, checks each token again,
+and sends what is still permitted again.
 
-A process looks at a token once more as a commit leaves for the engine, with what it knows of the
-revocations. What another process has revoked a moment ago it may not know yet, or for long when it
-is frozen in between. So each batch with a token in it carries the access number up to which this
-process knows the record, and the board, which whoever revokes has told the number of his record,
-does not decide what comes with a lower one. Then the record is read on, each token is looked at
-again, and what is still permitted is sent again.
-
-Invariants
-- a commit whose permit does not stand when its board decides was not carried out.
-- nothing is sent again that may have been carried out.
+Invariants of `Permits`
+- A commit whose permit is not valid when its board decides is not applied.
+- A commit that may have been applied is not sent again.
 """
 
 import asyncio
@@ -82,14 +78,14 @@ _TOLD_AT_ONCE: Final = 64
 UNKNOWN: Final = -1
 """The known revision of the record before it was read."""
 Permit = tuple[Principal, int]
-"""Somebody who was let do something, and the epoch of the revocations at which he was."""
+"""A principal that was permitted an action, and the epoch of the revocations at that time."""
 
 
 class Revocations:
     """The revoked tokens and principals, as one process knows them.
 
-    It looks for nothing until `ready` is awaited: a service that is used only from its own process
-    has no tokens.
+    It reads nothing until `ready` is awaited: a service that is used only from its own process has
+    no tokens.
     """
 
     def __init__(self, store: Store, limits: Limits = DEFAULT) -> None:
@@ -101,21 +97,22 @@ class Revocations:
         self._before: dict[Key, Milliseconds] = {}
         """By record of a principal: tokens issued up to then are revoked."""
         self._heard_s = float("-inf")
-        self._loop: asyncio.AbstractEventLoop | None = None  # once something was heard
+        self._loop: asyncio.AbstractEventLoop | None = None  # set once the record was read
         self._known = asyncio.Event()
         self._asking = asyncio.Lock()
-        self._begun = self._done = 0  # looks at the record: begun, and the last that succeeded
+        # Reads of the record: the last one begun, and the last one that succeeded.
+        self._begun = self._done = 0
         self._follower: asyncio.Task[None] | None = None
         self._incarnation, self._step = secrets.token_hex(8), 0
         self.epoch = 0
-        """Counts the records that were seen."""
+        """The number of records seen."""
         self.through: Revision = UNKNOWN
         """The record is known up to here."""
         self.changed: list[Callable[[], None]] = []
         """Called whenever something was revoked."""
         self.archived: Callable[[Revision], Awaitable[None]] | None = None
-        """Awaited with the revision of a record before it is answered: it outlives the engine
-        then."""
+        """Awaited with the revision of a record before the answer, so that the record survives a
+        loss of the engine."""
         self._held_back = ""
 
     # --- asking -----------------------------------------------------------------------------------
@@ -136,15 +133,15 @@ class Revocations:
             raise Unavailable("revocations", "they cannot be read") from error
 
     def check(self, principal: Principal) -> None:
-        """Errors: Unauthenticated when the principal's token was revoked, or ran out; Unavailable
-        while nothing is heard of the revocations."""
+        """Errors: Unauthenticated when the principal's token was revoked, or has expired;
+        Unavailable while the revocations cannot be read."""
         credential = principal.credential
         if credential is None:
             return
         if self._held_back:
             raise Unavailable("revocations", self._held_back)
         if self._is_stale():
-            raise Unavailable("revocations", "the engine is away, which tells them")
+            raise Unavailable("revocations", "the engine, which has them, is unavailable")
         if self._is_over(principal):
             raise Unauthenticated(reason="the token has expired")
         if not self._until:
@@ -157,7 +154,7 @@ class Revocations:
             raise Unauthenticated(reason="the token was revoked")
 
     def hold_back(self, why: str) -> None:
-        """Let no token count until this is called with "": who was revoked is not known."""
+        """Accept no token until this is called with "", because the revocations are not known."""
         if why == self._held_back:
             return
         self._held_back = why
@@ -166,23 +163,24 @@ class Revocations:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether no token counts."""
+        """Whether no token is accepted."""
         return bool(self._held_back)
 
     async def confirm(self, principal: Principal) -> None:
-        """As `check`, with what the engine has now, whatever was heard. Errors: as of `check`."""
+        """As `check`, after reading the record from the engine. Errors: as of `check`."""
         if principal.credential is not None and shared_of(self._store) is not None:
             await self.catch_up()
         self.check(principal)
 
     def permit(self, principal: Principal) -> Permit | None:
-        """What to look at again before a commit of `principal`, just checked, leaves."""
+        """The permit to check again before a commit of `principal`, which was just checked, is
+        sent."""
         return None if principal.credential is None else (principal, self.epoch)
 
     def recheck(self, permits: Sequence[Permit | None]) -> dict[int, Unauthenticated | Unavailable]:
-        """Which of what was permitted may not be done any more, by its number, and why.
+        """The permits that are no longer valid, by their numbers, with the reasons.
 
-        It costs two comparisons for each as long as nothing was revoked in between.
+        It costs two comparisons for each, as long as nothing was revoked in between.
         """
         refused: dict[int, Unauthenticated | Unavailable] = {}
         now_ms, is_stale = _now_ms(), self._is_stale()
@@ -211,10 +209,10 @@ class Revocations:
     ) -> int:
         """Revoke tokens by their ids, and all that `principal` was issued until now.
 
-        `until_ms` is when the last of them ends by itself, if that is known. Returns how many
-        records there are now; who calls it then calls `tell_soon`.
-        Errors: InvalidRequest; LimitExceeded; Unavailable: perhaps recorded, and not yet in effect
-        in every process; to revoke again does no harm.
+        `until_ms` is when the last of them expires, if that is known. Returns how many records
+        there are now; the caller must then call `tell_soon`. Errors: InvalidRequest; LimitExceeded;
+        Unavailable: it may be recorded, and not yet in effect in every process; repeating it is
+        safe.
         """
         await self.ready()
         now_ms = _now_ms()
@@ -243,7 +241,7 @@ class Revocations:
         """Make all boards refuse commits of processes that do not know the record up to `revision`.
 
         A board that is made in the meantime has no access number: its first commit under a token
-        asks for it.
+        requests it.
         """
         engine = shared_of(self._store)
         if engine is None:
@@ -254,12 +252,12 @@ class Revocations:
             await asyncio.gather(*[engine.raise_access(board, revision) for board in some])
 
     def tell_soon(self) -> None:
-        """Have connections closed in the next turn of the loop: who revokes his own token gets the
-        answer first."""
+        """Close connections in the next turn of the loop, so that a client that revokes its own
+        token gets the answer first."""
         asyncio.get_running_loop().call_soon(self._tell)
 
     async def _commit(self, ops: Sequence[Op]) -> Revision:
-        """Errors: Unavailable, also when the outcome is unknown: revoking again does no harm."""
+        """Errors: Unavailable, also when the outcome is unknown: repeating it is safe."""
         self._step += 1
         epoch = (await self._store.open(ACCESS_BOARD)).epoch.id
         name = CommitId(SYSTEM_AGENT, 0, self._incarnation, self._step)
@@ -273,10 +271,10 @@ class Revocations:
     # --- following --------------------------------------------------------------------------------
 
     async def catch_up(self, revision: Revision | None = None) -> None:
-        """Know what was revoked up to `revision` of the record; None = up to now.
+        """Read the record up to `revision`; None = up to now.
 
-        Many who ask at once share one look that begins after all of them.
-        Errors: Unavailable; Corrupt.
+        Concurrent callers share one read that begins after all of them. Errors: Unavailable;
+        Corrupt.
         """
         begun = self._begun
         async with self._asking:
@@ -286,12 +284,12 @@ class Revocations:
                 await self._read_on()
                 self._done = number
         if revision is not None and self.through < revision:
-            # A board names a revision that the record does not have: its part of the engine was
-            # lost. Who was revoked there nobody knows, so nobody is let in.
+            # A board names a revision that the record does not have: a part of it was lost. The
+            # revocations in it are unknown, so no token is accepted.
             raise Unavailable("revocations", f"the engine has lost them after {self.through}")
 
     async def _read_on(self) -> None:
-        """Take in what was recorded since `through`."""
+        """Read the records since `through`."""
         before, head = self.epoch, UNKNOWN
         try:
             while self.through != UNKNOWN and self.through != head:
@@ -321,7 +319,8 @@ class Revocations:
                 await asyncio.sleep(_RETRY_S)
 
     async def _load(self) -> Position:
-        """Everything that is recorded, and since when to watch: what comes twice does no harm."""
+        """Read all records; returns the position from which to watch. Reading a record twice is
+        safe."""
         head = await self._store.open(ACCESS_BOARD)
         async for page in pages_of(self._store, ACCESS_BOARD, _BELOW):
             self._note_all(page.entries)
@@ -375,14 +374,14 @@ class Revocations:
 
 
 def is_over(entry: Entry, now_ms: Milliseconds) -> bool:
-    """Whether the tokens that a record names have ended by themselves."""
+    """Whether the tokens that a record names have expired."""
     record: Any = decode_value(entry.value)
     until_ms = record.get("until_ms") if isinstance(record, dict) else None
     return isinstance(until_ms, int) and until_ms <= now_ms
 
 
 def shared_of(store: Store) -> Shared | None:
-    """The engine as one that other processes may use at the same time, if it is one."""
+    """The engine's port for several processes, if it has one."""
     engine = store.raw if isinstance(store, SealedStore) else store
     return cast("Shared", store) if isinstance(engine, Shared) else None
 
@@ -392,13 +391,13 @@ def _now_ms() -> Milliseconds:
 
 
 _ATTEMPTS_MAX: Final = 8
-"""Times that a batch is sent while somebody revokes again and again in between."""
+"""Attempts to send a batch while tokens are being revoked."""
 Decision = Outcome | BlackboardError
 
 
 @dataclass
 class _Batch:
-    """A batch on its way: `left` are the numbers of those that have no decision yet."""
+    """A batch in flight: `left` are the numbers of the commits without a decision."""
 
     commits: Sequence[Prepared]
     permits: Sequence[Permit | None]
@@ -406,7 +405,7 @@ class _Batch:
     left: list[int]
 
     def take(self, answers: Sequence[Outcome | Behind]) -> Behind | None:
-        """Note what was decided; why the rest was not."""
+        """Record the decisions; returns why the rest was not decided."""
         behind, still = None, []
         for number, answer in zip(self.left, answers, strict=True):
             if isinstance(answer, Behind):
@@ -419,7 +418,7 @@ class _Batch:
 
 
 class Permits:
-    """The way of commits to the engine of one process."""
+    """Sends the commits of one process to the engine."""
 
     def __init__(self, store: Store, revocations: Revocations) -> None:
         self._store = store
@@ -435,10 +434,10 @@ class Permits:
     async def commit(
         self, board: str, commits: Sequence[Prepared], permits: Sequence[Permit | None]
     ) -> Sequence[Decision]:
-        """As `Store.commit`, of what was just permitted: one permit each, None = the service's own.
+        """As `Store.commit`, with a permit for each commit; None = the service's own.
 
-        Errors: Unavailable when certainly none of them was applied. One alone may be refused as
-        Unauthenticated or Unavailable.
+        Errors: Unavailable when certainly none of them was applied. A single commit may be refused
+        as Unauthenticated or Unavailable.
         """
         if self._shared is None or not any(permits):
             return await self._store.commit(board, commits)
@@ -458,7 +457,8 @@ class Permits:
         return [batch.decisions[number] for number in range(len(commits))]
 
     async def _look_again(self, board: str, batch: _Batch, behind: Behind, engine: Shared) -> None:
-        """Know what the board asks for, and leave out what is not permitted any more."""
+        """Read the record up to the board's access number, and drop commits that are no longer
+        permitted."""
         try:
             await self._revocations.catch_up(behind.access)
             if behind.access is None:
@@ -469,6 +469,6 @@ class Permits:
             permits = [batch.permits[number] for number in batch.left]
             refused = dict(self._revocations.recheck(permits))
         for place, refusal in refused.items():
-            # One error for all would share a traceback among tasks: each gets its own.
+            # Each gets its own error, because a shared one would share its traceback among tasks.
             batch.decisions[batch.left[place]] = type(refusal)(**refusal.fields())
         batch.left = [number for place, number in enumerate(batch.left) if place not in refused]

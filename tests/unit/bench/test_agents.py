@@ -18,6 +18,7 @@ from bench.agents import (
 )
 from bench.peers import POWER_LOSS
 from bench.servers import Lab
+from bench.session import has_failed
 
 
 class Growing(AgentRow):
@@ -86,9 +87,11 @@ async def test_our_steps_are_measured_on_a_real_board(tmp_path: Path) -> None:
 
 
 async def test_a_row_that_fails_is_told_and_the_others_are_measured() -> None:
-    """With exit status 1, which `run` makes of the number."""
-    results, failed = await measure([Broken(), Growing()], 2, 8)
-    assert (failed, sorted(results.rounds_of(CELL, "growing"))) == (2, [1, 2])
+    """With exit status 1, which `run` makes of its troubles."""
+    troubles: dict[str, str] = {}
+    results = await measure([Broken(), Growing()], 2, 8, troubles)
+    assert has_failed(troubles)
+    assert (len(troubles), sorted(results.rounds_of(CELL, "growing"))) == (2, [1, 2])
     assert [table.title for table in tables(results)] == [CELL, "targets"]
 
 

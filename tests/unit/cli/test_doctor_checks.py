@@ -88,7 +88,7 @@ async def test_an_engine_that_somebody_uses_is_fine(tmp_path: Path) -> None:
     await store.aclose()
     engine, durability = await checks.engine(settings)
     assert engine.text.startswith("sqlite 3.")
-    assert durability.text == "what is acknowledged is on disk"
+    assert durability.text == "an acknowledged commit is on disk"
 
 
 async def test_an_unknown_engine_fails() -> None:

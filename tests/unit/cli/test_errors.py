@@ -59,7 +59,7 @@ def test_exit_codes(error: errors.BlackboardError, code: int) -> None:
         ("import_end", "blackboard boards"),
         ("checkpoint", "blackboard checkpoint list"),
         ("erase", "blackboard audit"),
-        ("prune", "to do it twice does no harm"),
+        ("prune", "repeating it is safe"),
     ],
 )
 def test_what_is_not_known_to_be_done_says_where_to_look(method: str, fix: str) -> None:

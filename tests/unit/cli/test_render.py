@@ -5,8 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from blackboard.cli import render as show
-from blackboard.cli import screen
+from blackboard.cli import render as show, screen
 from blackboard.client.views import Cause, Change, Entry, RevisionEvent
 from blackboard.core.commit import Epoch, Lease
 

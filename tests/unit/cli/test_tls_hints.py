@@ -56,7 +56,7 @@ async def test_a_port_without_tls(service: Service, authority: Authority) -> Non
     async with serving(service) as served:
         url = served.url.replace("ws:", "wss:")
         hint = await hint_of_a_command(url, authority.ca)
-        assert hint == f"It is there without TLS: use {served.url}, or serve it with --tls-cert."
+        assert hint == f"It is running without TLS: use {served.url}, or serve it with --tls-cert."
         finding = await finding_of_doctor(url, authority.ca)
         assert (finding.text, finding.fix) == (
             f"{url} does not answer: it does not speak TLS at that port",
@@ -69,7 +69,7 @@ async def test_a_port_with_tls(service: Service, authority: Authority) -> None:
     async with serving(service, pair=authority.issue()) as served:
         url = served.url.replace("wss:", "ws:")
         hint = await hint_of_a_command(url, authority.ca)
-        assert hint == f"Use {served.url} if it is served over TLS: blackboard doctor tells."
+        assert hint == f"Use {served.url} if it is served over TLS: try blackboard doctor."
         finding = await finding_of_doctor(url, authority.ca)
         assert (finding.text, finding.fix) == (
             f"{url} does not answer: it speaks TLS at that port",
@@ -94,7 +94,7 @@ async def test_a_port_that_speaks_something_else(authority: Authority) -> None:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("untrusted", "If it is your own, trust the one that signed it (--ca FILE"),
+        ("untrusted", "If it is your own, trust its CA (--ca FILE"),
         ("another name", "Use a name that its certificate has (--url)"),
         ("expired", "It needs a new certificate"),
     ],

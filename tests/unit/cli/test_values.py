@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from blackboard.cli.errors import CommandError
 from blackboard.cli.values import compact, parse, parse_bytes, pretty

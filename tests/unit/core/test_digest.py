@@ -4,8 +4,7 @@ import hashlib
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from blackboard.core import digest
 

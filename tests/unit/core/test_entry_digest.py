@@ -4,8 +4,7 @@ import hashlib
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.msgpack import encode
 from msgspec.structs import fields, replace
 

@@ -1,8 +1,7 @@
 """What a log is, what one reader may see of an entry, and how entries become one."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from blackboard.core.commit import (
     BRANCH,

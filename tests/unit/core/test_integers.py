@@ -2,8 +2,7 @@
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from blackboard.core.model import kind_of, read_integer, write_integer
 from blackboard.limits import INTEGER_MAX

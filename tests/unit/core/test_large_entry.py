@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from blackboard.core import history
 from blackboard.core.commit import RESTORE, Change, ChangeKind, CommitId, Epoch, LogEntry

@@ -1,7 +1,6 @@
 """Patterns in an index find what each of them would find by itself, and cost nothing else."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from blackboard.core.path import parse_pattern
 from blackboard.core.pattern_index import PatternIndex, intersection, intersections

@@ -3,8 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from blackboard.core.commit import CommitId, Epoch, Head, LogEntry
 from blackboard.core.watch import (

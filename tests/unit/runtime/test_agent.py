@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from blackboard.errors import InvalidRequest
 from blackboard.runtime.agent import Agent
+from blackboard.runtime.context import Context
 
 
 class Mind(BaseModel):
@@ -20,6 +21,9 @@ class Thinker(Agent[Mind]):
 
     package = "thinkers 1.2"
     parameters: ClassVar[dict[str, Any]] = {"model": "m"}
+
+    async def step(self, ctx: Context[Mind]) -> None:
+        """Think."""
 
 
 class Elder(Thinker):
@@ -69,8 +73,8 @@ def test_what_is_no_name_is_refused(name: str) -> None:
         Thinker(name)
 
 
-async def test_a_step_is_to_be_written() -> None:
-    """There is none by default."""
-    context: Any = None
-    with pytest.raises(NotImplementedError):
-        await Thinker().step(context)
+def test_an_agent_without_a_step_cannot_be_made() -> None:
+    """At once, not at the first step."""
+    unfinished: Any = type("Unfinished", (Agent,), {})
+    with pytest.raises(TypeError, match=r"abstract method '?step"):
+        unfinished()

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.limits import (

@@ -8,8 +8,7 @@ from anyio.lowlevel import checkpoint
 from blackboard.core.commit import Put
 from blackboard.errors import CallFailed, Conflict, Corrupt, Diverged, LimitExceeded
 from blackboard.limits import LARGE_PART_BYTES, STEP_CALLS_MAX, STEP_PARTS_MAX, VALUE_BYTES_MAX
-from blackboard.runtime import chunks as large
-from blackboard.runtime import journal as module
+from blackboard.runtime import chunks as large, journal as module
 from blackboard.runtime.calls import Call, CallOptions, Retry
 from blackboard.runtime.journal import (
     Journal,

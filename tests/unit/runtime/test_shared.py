@@ -7,8 +7,7 @@ import pytest
 
 import blackboard
 from blackboard.limits import LARGE_BYTES_MAX, LARGE_PART_BYTES, VALUE_BYTES_MAX
-from blackboard.runtime import chunks as large
-from blackboard.runtime import journal as shared
+from blackboard.runtime import chunks as large, journal as shared
 from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.wire.codec import encode_large, encode_value
 

@@ -8,7 +8,7 @@ import pytest
 
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.core.commit import LogPage, Reading
+from blackboard.core.commit import Head, LogPage, Reading
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges
 from blackboard.engines.base import EngineFacts
@@ -44,6 +44,11 @@ class HookedStore(SqliteStore):
         """As `Store.facts`, with hooks."""
         await self._at("before facts")
         return await super().facts()
+
+    async def open(self, board: str, *, again: bool = False) -> Head:
+        """As `Store.open`, with hooks."""
+        await self._at("before open")
+        return await super().open(board, again=again)
 
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """As `Store.commit`, with hooks."""

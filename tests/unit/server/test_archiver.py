@@ -19,8 +19,7 @@ from blackboard.core.checkpoints import Mark, Point
 from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
-from blackboard.server import archiver as archiver_module
-from blackboard.server import sweeper as sweeper_module
+from blackboard.server import archiver as archiver_module, sweeper as sweeper_module
 from blackboard.server.archiver import _LOOK_MS, Archiver
 from blackboard.server.assembly import archive_beside
 from blackboard.server.boards import Boards

@@ -8,7 +8,7 @@ import pytest
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Committed, Put
-from blackboard.errors import LimitExceeded, NoSuchBoard
+from blackboard.errors import LimitExceeded, NoSuchBoard, Unavailable
 from blackboard.server import boards as host_module
 from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.writer import Writer
@@ -21,6 +21,63 @@ async def test_a_board_has_one_queue_and_one_feed_however_many_ask_at_once(tmp_p
         assert len({id(board.queue) for board in opened}) == 1
         assert len({id(board.feed) for board in opened}) == 1
         assert [board.name for board in service.boards] == ["main"]
+
+
+async def test_a_board_is_opened_once_for_all_who_come_first(tmp_path: Path) -> None:
+    """However many they are, and whichever of them is cancelled meanwhile."""
+    async with service_over(tmp_path) as (service, store):
+        times, opened, may_open = 0, asyncio.Event(), asyncio.Event()
+
+        async def hold() -> None:
+            nonlocal times
+            times += 1
+            opened.set()
+            await may_open.wait()
+
+        store.hook("before open", hold)
+        tasks = [asyncio.create_task(service.boards.use("main")) for _ in range(50)]
+        await opened.wait()
+        tasks[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        may_open.set()
+        assert len(set(map(id, await asyncio.gather(*tasks[1:])))) == 1
+        assert times == 1
+
+
+async def test_all_who_come_first_learn_why_a_board_does_not_open(tmp_path: Path) -> None:
+    """And the next one tries again."""
+    async with service_over(tmp_path) as (service, store):
+
+        async def fail() -> None:
+            raise Unavailable(what="engine", reason="it was told to be")
+
+        store.hook("before open", fail)
+        attempts = [service.boards.use("main") for _ in range(5)]
+        answers = await asyncio.gather(*attempts, return_exceptions=True)
+        assert all(isinstance(answer, Unavailable) for answer in answers)
+        del store.hooks["before open"]
+        assert (await service.boards.use("main")).name == "main"
+
+
+async def test_a_service_closes_after_what_is_being_opened(tmp_path: Path) -> None:
+    """Also if nobody waits for it any more."""
+    async with service_over(tmp_path) as (service, store):
+        opened, may_open = asyncio.Event(), asyncio.Event()
+
+        async def hold() -> None:
+            opened.set()
+            await may_open.wait()
+
+        store.hook("before open", hold)
+        task = asyncio.create_task(service.boards.use("main"))
+        await opened.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_open.set()
+    async with service_over(tmp_path) as (service, _):
+        assert (await client_of(service).board("main").put("public/x", 1)).revision
 
 
 async def test_the_number_of_open_boards_is_bounded(

@@ -1,8 +1,7 @@
 """Answers: revisions are packed in pieces that fit."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from blackboard.core.commit import Change, ChangeKind, CommitId, LogEntry

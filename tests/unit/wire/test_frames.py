@@ -5,8 +5,7 @@ import tracemalloc
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from blackboard.errors import InvalidRequest, LimitExceeded, Rejected, RemoteProtocolError
 from blackboard.limits import (

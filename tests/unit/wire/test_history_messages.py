@@ -21,8 +21,7 @@ from blackboard.core.checkpoints import (
 )
 from blackboard.core.commit import Entry, Epoch
 from blackboard.errors import InvalidRequest, LimitExceeded, RemoteProtocolError
-from blackboard.wire import answers, methods, reading, requests
-from blackboard.wire import history_messages as past
+from blackboard.wire import answers, history_messages as past, methods, reading, requests
 from blackboard.wire.codec import encode_value
 from blackboard.wire.frames import JSON, MSGPACK, Encoding, exported_in
 

@@ -4,8 +4,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from blackboard.core.commit import Head, LogEntry, LogPage, Reading
 from blackboard.core.watch import Position

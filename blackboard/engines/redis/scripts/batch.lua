@@ -1,6 +1,6 @@
--- The arguments of commit.lua: decodes every commit of a batch, and reads what they name of the
--- board, a few commands for all of them. One that cannot be decoded refuses only itself. Stands
--- between board.lua and lease.lua.
+-- The arguments of commit.lua: decodes every commit of a batch, and reads what they refer to with a
+-- few commands for all of them. A commit that cannot be decoded is refused alone. Placed between
+-- board.lua and lease.lua.
 local wanted_entries, wanted_lanes, wanted_leases, wanted_usage = {}, {}, {}, {}
 
 local function want(cache, wanted, name)
@@ -28,9 +28,9 @@ local function want_operation(op)
   want(usage, wanted_usage, 'u:' .. namespace_of(path))
 end
 
-local barriers = {}  -- by agent: the key that says that a checkpoint waits for it
+local barriers = {}  -- by agent: the key of its barrier, if a checkpoint waits for it
 local function barrier_of(agent)
-  -- A signature has an @ where the account ends: it stands for the dot in the name.
+  -- A signature has an @ where the account ends, in place of the dot in the name.
   local key = 'system/barriers/' .. string.gsub(agent, '@', '.')
   barriers[agent] = key
   want(entries, wanted_entries, key)
@@ -58,7 +58,7 @@ local function read_commit(control, body, large)
   return c
 end
 
-local FROZEN = 'system/frozen'  -- there is an entry while the board is frozen
+local FROZEN = 'system/frozen'  -- it has an entry while the board is frozen
 
 local function read_batch()
   local commits, at = {}, 4

@@ -1,9 +1,9 @@
--- The board during one call of commit.lua: what was read of it, and what is still to be written.
--- Of commits nothing is decided here. Stands between prelude.lua and batch.lua.
+-- The board during one call of commit.lua: a cache of what was read, and what is still to be
+-- written. No commit is decided here. Placed between prelude.lua and batch.lua.
 local LIMIT = cmsgpack.unpack(ARGV[1])
 local revision, oldest, epoch_id, epoch, held_until, access = opened()
 if not revision then return {} end
--- Something was revoked since these tokens were looked at; or nobody told this board yet.
+-- A token was revoked since these tokens were checked, or the board has no access number yet.
 if ARGV[3] ~= '' and (not access or tonumber(access) > tonumber(ARGV[3])) then
   return {-1, access or ''}
 end
@@ -49,7 +49,7 @@ local function size_of(raw)
   return #raw - at + 1
 end
 
--- How much is there of a namespace, of the board (''), or of an account's share (@<account>).
+-- The usage of a namespace, of the board (''), or of an account's share (@<account>).
 local function used_of(name)
   local field = 'u:' .. name
   local used = usage[field]
@@ -79,8 +79,8 @@ local function namespace_of(key)
   return string.match(key, '^%a+/[^/]+')
 end
 
--- Up to OPERATIONS_MAX members of the index below `prefix` ("/" is directly followed by "0"), with
--- the `before` that the commit looked at already; up to `last`, if it is given.
+-- Up to OPERATIONS_MAX members of the index below `prefix` ("/" is directly followed by "0"),
+-- including the `before` that the commit already scanned; up to `last`, if it is given.
 local function below(mark, prefix, before, last)
   local found = call('ZRANGEBYLEX', INDEX, '[' .. mark .. prefix .. '/',
     '(' .. mark .. prefix .. (last or '0'), 'LIMIT', 0, LIMIT.OPERATIONS_MAX + 1 - before)
@@ -107,7 +107,7 @@ local function send(command, key, arguments)
   end
 end
 
--- Write `fields` of a hash; those that are false disappear.
+-- Write `fields` of a hash; those that are false are removed.
 local function write_hash(key, fields)
   local set, gone = {}, {}
   for name, content in pairs(fields) do
@@ -122,7 +122,7 @@ local function write_hash(key, fields)
   send('HDEL', key, gone)
 end
 
--- Write members of a sorted set with their scores; those that are false disappear.
+-- Write members of a sorted set with their scores; those that are false are removed.
 local function write_set(key, members)
   local set, gone = {}, {}
   for name, score in pairs(members) do
@@ -150,9 +150,9 @@ local function flush()
   flushed = true
 end
 
--- Whether the server takes writes now, asked once, by one that changes nothing: every later write
--- of this call would pass, even out of memory. What only frees memory passes then, because its
--- first write is of a kind that needs none.
+-- Whether the server accepts writes now. A write that changes nothing tests it once, because later
+-- writes of this call would pass even out of memory. What only frees memory passes, because its
+-- first write needs none.
 local refusal
 local function check_writable(frees)
   if refusal == nil then

@@ -2,15 +2,15 @@
 --   KEYS  see prelude.lua
 --   ARGV  1 limits, msgpack map of name to number (rows of blackboard/types.py)
 --         2 msgpack array: how many large values each commit has
---         3 the access number at which the tokens of these commits were looked at; '' = no tokens
+--         3 the access number at which the tokens of these commits were checked; '' = no tokens
 --         then for each commit: control, body (wire/codec.py), its large values
 -- Reply: nothing was decided and it is {} when the board must be opened on this run of the server
 --        first, {-1, access number of the board ('' = none)} when ARGV[3] does not reach that, {ms}
 --        when it is held for so long; else {revision, time_ms, outcome of each commit ...}, where
 --        an outcome is
 --        {1, revision, results?}        committed; results only if an operation computed something;
---                                       of a commit that leaves nothing to tell the revision is the
---                                       newest one: it has no log entry and no answer that is kept
+--                                       a commit that makes no log entry has the newest revision,
+--                                       and its answer is not kept
 --        {2, revision, time_ms, results} the same commit was applied before
 --        {0, code, field ...}           refused, nothing was written
 -- An error reply means that the log and the state disagree (a right is missing, a bug): the log is
@@ -57,8 +57,8 @@ local function check_limits(c)
   at_most('BASED_ON_MAX', #c.based_on / 2, 'based_on')
 end
 
--- A frozen board takes restores, the service's own commits, and what only keeps or ends leases.
--- Twin: `passes` of core/freeze.py.
+-- A frozen board accepts restores, the service's own commits, and commits that only renew or
+-- release leases. Twin: `_passes` of core/freeze.py.
 local function check_frozen(c)
   if c.begins or c.agent == '~system' then return end
   local only_keeps = true
@@ -72,7 +72,7 @@ local function check_frozen(c)
 end
 
 -- A restore (`begins` is its epoch: number, id, cause, from_revision, revision) takes effect as the
--- revision that it was computed for, or not at all.
+-- revision for which it was computed, or not at all.
 local function check_begins(c)
   local begins = c.begins
   local is_next = begins[1] == cmsgpack.unpack(epoch)[1] + 1 and begins[3] == 'restore'
@@ -83,15 +83,16 @@ local function check_begins(c)
   if begins[5] ~= revision + 1 then refuse('moved', begins[5] - 1, revision) end
 end
 
--- When the checkpoint asked that `raw` tells of; nothing if there is none, or its time is over.
+-- When the checkpoint of the barrier `raw` asked for the state; nil if there is none, or its time
+-- is over.
 local function asked_at(raw)
   if not is_live(raw) then return nil end
   local asked, _, _, expires_at_ms = unpack_integers('>I8I8I8I8', raw)
   if expires_at_ms == 0 or expires_at_ms > time_ms then return asked end
 end
 
--- An agent that a checkpoint asked for its state may only deliver, and keep its leases, until the
--- cut: so no state of it is in the cut without the memory that belongs to it.
+-- While a checkpoint waits for the state of an agent, the agent may only deliver it and renew its
+-- leases. So the cut has no state of it without the memory that belongs to it.
 local function check_barrier(c)
   local asked = asked_at(entries[c.barrier]) or asked_at(entries[c.cut])
   if not asked then return end
@@ -122,12 +123,12 @@ local function check_key(key, expected)
   if actual ~= expected and not (live and expected == -1) then conflict(key, expected) end
 end
 
--- `looked`: how many keys the prefix conditions of this commit have looked at.
+-- `looked`: how many keys the prefix conditions of this commit have scanned.
 local function check_prefix(prefix, since, looked)
   if since > revision then refuse('future', since, revision) end
   if since < oldest - 1 then refuse('compacted', since, oldest) end
   flush()
-  local last = namespace_of(prefix) == prefix and '/~' or nil  -- without its books, which are last
+  local last = namespace_of(prefix) == prefix and '/~' or nil  -- the runtime's branches sort last
   local living = below('', prefix, looked.living, last)
   local removed = below('\1', prefix, looked.removed, last)
   looked.living, looked.removed = looked.living + #living, looked.removed + #removed
@@ -173,7 +174,7 @@ end
 
 local IDENTITY = '^private/[^/]+/~identity$'
 
--- Add a lease to sums of how many each account has, and '' of identities, or take it out (-1).
+-- Add a lease to the counts by account (and '' for identities), or remove it (-1).
 local function hold(sums, key, lease, times)
   if not lease then return end
   for at = WAITERS - 3, #lease, 3 do
@@ -268,7 +269,7 @@ local function append(prefix, value, ttl_ms)
   return key
 end
 
--- An index that the board does not know of was given: `append` goes on above it.
+-- A restored item may have an index that the board has no record of: `append` continues above it.
 local function count_item(key, item)
   if not item then return end
   local prefix = string.match(key, '^(.*)/')
@@ -302,7 +303,7 @@ local function delete_prefix(prefix)
   return doomed
 end
 
--- Whether the board has room for another lease, and one of this kind.
+-- Refuses a lease when the board has its full number of them, or of this kind.
 local function check_room(key)
   local count = call('HLEN', LEASES) + draft.lease_count
   if count > LIMIT.LEASES_MAX then
@@ -311,7 +312,7 @@ local function check_room(key)
   if not string.find(key, IDENTITY) then at_most('LEASES_ORDINARY_MAX', count - held(''), key) end
 end
 
--- Whether the account has, or waits for, no more than its share.
+-- Refuses a lease when the account holds, or waits for, its full share.
 local function check_share(key, lease, account)
   local count, waiting = held(account), 0
   if count > LIMIT.LEASES_PER_ACCOUNT_MAX then
@@ -334,13 +335,13 @@ local function change_lease(c, code, key, op)
   return after and without(after, TTL, 1) or {}
 end
 
--- Whether an operation only removes; one that is to end a lane is more than that.
+-- Whether an operation only removes. The removal that supersedes a lane does more than that.
 local function removes(op)
   return op[1] == 'x' or op[1] == 'd' and sub(op[2], -12) ~= '/~superseded'
 end
 
--- Whether the commit leaves nothing to tell: it moved deadlines, which no log keeps, and removed
--- what was not there. A retry that removes does tell: an earlier attempt may still be under way.
+-- Whether the commit makes no log entry: it only moved deadlines, which the log does not keep, or
+-- removed absent keys. A retry that removes makes one: an earlier attempt may still be in flight.
 local function tells_nothing(c)
   if draft.count > 0 then return false end
   for _, op in ipairs(c.ops) do
@@ -352,7 +353,7 @@ local function tells_nothing(c)
   return not c.begins
 end
 
--- Apply one operation to the draft; what it computed, or false.
+-- Apply one operation to the draft; returns its result, or false.
 local function apply(c, position, op)
   local code, path = op[1], op[2]
   if code == 'p' then
@@ -361,7 +362,7 @@ local function apply(c, position, op)
     set(path, c.large[op[3]], expiry(op[4]))
   elseif code == 'b' or code == 'B' then
     if not c.begins then refuse('put_back') end
-    local value = op[3]  -- false: it goes
+    local value = op[3]  -- false: it is removed
     if code == 'B' then value = c.large[value] end
     set(path, value, op[4] ~= NO_LIMIT and op[4] or nil)
     count_item(path, op[5])
@@ -400,9 +401,8 @@ local function add_share(sums, account, namespace, keys, bytes)
   if sub(namespace, 1, 6) == 'inbox/' then add(sums, '@' .. account .. '/inbox', keys, bytes) end
 end
 
--- By how much the draft lets each namespace, the board ("") and the shares of accounts grow: by
--- name, and in sums[1..] the names in order of appearance. What stays as large as it is does not
--- appear.
+-- By how much the draft makes each namespace, the board ("") and the shares of accounts grow: by
+-- name, and in sums[1..] the names in order of appearance. Unchanged ones are left out.
 local function growth(account)
   local sums = {}
   for i = 1, draft.count do
@@ -451,7 +451,7 @@ local function slice(list, first, count)
   return {unpack(list, first, math.min(first + count - 1, #list))}
 end
 
-local BUNDLE = 64  -- large values of a restore in one field: more fields than Lua unpacks else
+local BUNDLE = 64  -- large values of a restore per field: Lua cannot unpack more
 local function log(c, results)
   local fields, count = {'b', c.body, 't', time_text, 'r', results}, 6
   local each = c.begins and BUNDLE or 1
@@ -520,7 +520,7 @@ local function merge_leases()
   end
 end
 
--- An epoch voids every lease, with its queue, and lets those go on who waited for the restore.
+-- An epoch voids every lease with its queue, and ends the hold.
 local function merge_epoch(begins)
   epoch_id, epoch = begins[2], cmsgpack.pack(begins)
   fresh_usage.epoch, fresh_usage.e, fresh_usage.hold = epoch_id, epoch, false
@@ -563,7 +563,8 @@ local function merge(c, sums, results)
   for _, name in ipairs(sums) do
     local field, more = 'u:' .. name, sums[name]
     local used = used_of(name)
-    -- What was written before shares were counted is taken out of none.
+    -- Entries from before shares were counted are in no share, so the sums must not become
+    -- negative.
     used.keys, used.bytes = math.max(0, used.keys + more.keys), math.max(0, used.bytes + more.bytes)
     fresh_usage[field] = pack('>I8I8', used.keys, used.bytes)
   end

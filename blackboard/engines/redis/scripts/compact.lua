@@ -1,10 +1,11 @@
 -- Raises the low-water mark of the log, then drops what lies below it, a slice per call.
 --   KEYS  see prelude.lua
---   ARGV  1 the oldest revision to keep   2 where to go on: "" at first, then as replied
---         3 entries and tombstones that one call may look at
--- Reply: {} when the board must be opened first; else {head, where to go on, or "done"}.
+--   ARGV  1 the oldest revision to keep   2 where to continue: "" at first, then as replied
+--         3 entries and tombstones that one call may process
+-- Reply: {} when the board must be opened first; else {head, where to continue, or "done"}.
 --
--- The mark rises first: from then on readers are told, and commits no longer see the tombstones.
+-- The mark rises first: from then on readers get Compacted, and commits no longer see the
+-- tombstones.
 local wanted, cursor, slice = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local revision, oldest, _, epoch = opened()
 if not revision then return {} end

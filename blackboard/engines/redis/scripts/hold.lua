@@ -1,6 +1,6 @@
--- Lets the commits of a board wait, all but a restore; or lets them go on.
+-- Makes the commits of a board wait, except for a restore; or ends the wait.
 --   KEYS  see prelude.lua
---   ARGV  1 for how many milliseconds; 0 = they go on
+--   ARGV  1 for how many milliseconds; 0 = end the wait
 -- Reply: {} when the board must be opened first; else head.
 local hold_ms, time_ms = tonumber(ARGV[1]), now_ms()
 local revision, oldest, _, epoch = opened()

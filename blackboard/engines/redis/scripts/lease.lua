@@ -1,6 +1,6 @@
--- The rules of leases. Stands between batch.lua and commit.lua. Twin: core/lease.py.
--- A lease is a flat list (see prelude.lua) that is never changed in place; false means that nobody
--- has it. Each operation takes the lease as it is and answers the lease after it.
+-- The rules of leases. Placed between batch.lua and commit.lua. Twin: core/lease.py.
+-- A lease is a flat list (see prelude.lua) that is never changed in place; false means that it is
+-- free. Each operation takes the lease and returns the lease after it.
 
 local function check_fence(lease, key, holder, fence)
   if not lease then refuse('fenced', key, fence, 0, false) end
@@ -22,7 +22,7 @@ local function without(lease, at, count)
   return rest
 end
 
--- The lease granted to the first waiter whose ticket is still good, false if there is none.
+-- The lease granted to the first waiter whose ticket is still valid, false if there is none.
 local function pass_on(lease)
   for at = WAITERS, #lease, 3 do
     if lease[at + 2] > time_ms then
@@ -34,7 +34,7 @@ local function pass_on(lease)
   return false
 end
 
--- Where in the list the waiter `holder` stands.
+-- The position of the waiter `holder` in the list.
 local function place_of(lease, key, holder)
   for at = WAITERS, lease and #lease or 0, 3 do
     if lease[at] == holder then return at end
@@ -71,8 +71,8 @@ local function renew(held, key, holder, fence, ttl_ms)
   return after
 end
 
--- Who of `after`, which a commit of `account` leaves of the lease that was `before`, is on which
--- account: `by` of read_lease. Who had the lease, or waited for it, keeps the one that it had.
+-- The accounts of the names in `after` (`by` of read_lease), when a commit of `account` turned
+-- `before` into it. Names that are in `before` keep their account.
 local function charge(before, after, account)
   local known, by = {}, {}
   for at = WAITERS, before and #before or 0, 3 do
@@ -88,7 +88,7 @@ local function charge(before, after, account)
   return by
 end
 
--- Whether nothing but deadlines tells the one from the other.
+-- Whether the two differ only in deadlines.
 local function is_prolonged(before, after)
   if not before or #before ~= #after then return false end
   for i = 1, #after do

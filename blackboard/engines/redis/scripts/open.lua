@@ -1,16 +1,16 @@
 -- Makes sure that a board exists and belongs to this run of the server.
 --   ARGV  1 id of an epoch, should one begin   2 revisions to skip then
---         3 the highest revision that the caller has ever seen of this board
+--         3 the highest revision of this board that the caller has seen
 --         4 id of the epoch to end ('' = none), if the head is still revision 5: another one begins
 --         although the server is the same
---         6 the time to live of a lease that does not tell its own
+--         6 the time to live of a lease that does not record its own
 --         7 '1' if a board that was removed (remove.lua) is to begin again
 -- Reply: head, see prelude.lua; {} while the board is being made (seed.lua); {its last revision} if
 -- it was removed.
 --
--- A server that came back may hold less than it acknowledged. The revisions that it lost must never
--- be given to other commits (readers may have seen them), so the next one lies far above, and a
--- marker in the log begins an epoch and says which revision survived.
+-- A restarted server may hold less than it acknowledged. The revisions that it lost must never be
+-- given to other commits (readers may have seen them), so the next one lies far above, and a marker
+-- in the log begins an epoch and says which revision survived.
 local run, time_ms = server_run(), now_ms()
 local m = call('HMGET', META, 'run', 'rev', 'low', 'e', 'seed', 'epoch', 'gone', 'number')
 if m[5] then return {} end
@@ -30,8 +30,8 @@ elseif m[1] or seen > 0 then
   oldest = m[3] and tonumber(m[3]) or 1
 end
 
--- Each lease has its full time to live again, and each ticket: how long nobody could renew them,
--- and what was renewed last before that, no clock of this server can tell.
+-- Gives each lease and each ticket its full time to live again: no clock of this server can tell
+-- how long they could not be renewed.
 local function date_leases()
   local found = call('HGETALL', LEASES)
   for i = 1, #found, 2 do
@@ -55,8 +55,8 @@ if not m[1] then
   call('ZADD', INDEX, 0, '')
   call('ZADD', EXPIRY, '+inf', '')
 else
-  -- Out of memory, a board must open all the same, or nothing could be deleted any more: after a
-  -- first write that needs no memory the others pass.
+  -- Out of memory, a board must still open, or nothing could be deleted any more. After a first
+  -- write that needs no memory, the others pass.
   call('HDEL', ENTRIES, '\0')
   date_leases()
 end
@@ -66,5 +66,5 @@ end
 call('HSET', META, 'run', run, 'rev', format('%d', revision), 'low', format('%d', oldest),
   'epoch', ARGV[1], 'e', epoch)
 call('HDEL', META, 'gone', 'number')
-call('HDEL', META, 'access')  -- it may be one from before: who commits under a token asks anew
+call('HDEL', META, 'access')  -- it may be outdated: the next commit under a token sets it again
 return head(revision, oldest, epoch, time_ms)

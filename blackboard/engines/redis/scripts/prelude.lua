@@ -1,4 +1,4 @@
--- What every script begins with: prepended to it by engines/redis/lua.py.
+-- The common beginning of all scripts; engines/redis/lua.py prepends it.
 --
 -- KEYS, the same list for every script, all of one hash slot and all existing from the board's
 -- creation (a declared key that does not exist stops commits during a slot migration):
@@ -7,7 +7,7 @@
 --                         when other commits than a restore wait), access (access.lua),
 --                         u:<namespace> and u: (usage: keys, bytes as two 8-byte integers);
 --                         u:@<account>, u:@<account>/inbox (the same of what it wrote last);
---                         h:<account> (leases that it has or waits for), h: (identities); while
+--                         h:<account> (leases held or waited for), h: (identities); while
 --                         it is being made (seed.lua) there is seed, and no run: nothing else finds
 --                         a board then; of one that was removed (remove.lua) there is nothing but
 --                         gone (its last revision) and number (that of its last epoch)
@@ -33,10 +33,11 @@ local VALUE, LARGE, TOMBSTONE = 118, 76, 116  -- "v", "L", "t"
 local call, byte, sub, format = redis.call, string.byte, string.sub, string.format
 local pack, unpack_integers = struct.pack, struct.unpack
 
--- Names the history that this server continues. It changes when the server process did (restart,
--- failover) and when the server began another history (a replica promoted, a primary demoted and
--- promoted again): only then can it hold less than was acknowledged. The script asks by itself, so
--- no connection that came back unnoticed can reach a board on another run.
+-- The id of the history that this server continues. It changes when the server process did
+-- (restart, failover) and when the server began another history (a replica promoted, a primary
+-- demoted and promoted again): only then can it hold less than was acknowledged. The script reads
+-- it by itself, so a connection that was silently re-established cannot reach a board on another
+-- run.
 local function server_run()
   local info = call('INFO', 'server', 'replication')
   return string.match(info, '\nrun_id:(%x+)') .. string.match(info, '\nmaster_replid:(%x+)')
@@ -47,14 +48,14 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- revision, oldest, epoch, time and number of log entries: what engines/redis/layout.py reads as
--- a Head
+-- revision, oldest, epoch, time and number of log entries: engines/redis/layout.py reads this as a
+-- Head
 local function head(revision, oldest, epoch, time_ms)
   return {revision, oldest, epoch, time_ms, call('XLEN', LOG)}
 end
 
 -- revision, oldest, epoch's id, epoch, until when commits wait (false: they do not), access number
--- (false: nobody has told it); nothing when the board must be opened first (open.lua)
+-- (false: not set yet); nothing when the board must be opened first (open.lua)
 local function opened()
   local m = call('HMGET', META, 'run', 'rev', 'low', 'epoch', 'e', 'hold', 'access')
   if m[1] ~= server_run() then return nil end
@@ -63,8 +64,9 @@ end
 
 -- A lease as a flat list: holder, fence, until_ms, ttl_ms, then of each who waits for it holder,
 -- ttl_ms, until_ms; at its end a list of the accounts of these holders, in the same order, which is
--- kept here as a map from holder to account, `by`. An older form lacks the list: whose they are is
--- not known. A still older one lacks the lease's ttl_ms: it has at least what is left of it.
+-- kept here as a map from holder to account, `by`. An older form lacks the list, so their accounts
+-- are not known. A still older one lacks the lease's ttl_ms; then it is at least the time that is
+-- left.
 local HOLDER, FENCE, UNTIL, TTL, WAITERS = 1, 2, 3, 4, 5
 local function read_lease(raw, usual_ms, time_ms)
   local lease = cmsgpack.unpack(raw)

@@ -1,9 +1,9 @@
--- Reads entries as they are together at one revision. Writes nothing.
+-- Reads entries as of one revision. Writes nothing.
 --   KEYS  see prelude.lua
 --   ARGV  1 bytes after which the reply ends (it holds at least one entry)   2 what is read:
 --         "keys"   3.. the keys; more bytes than allowed are refused, never left out
 --         "ranges" 3 most entries, 4.. first and last (in the form of ZRANGEBYLEX) of each range
---         "due"    3 most entries: what has expired, the longest past first
+--         "due"    3 most entries: expired ones, the earliest first
 -- Reply: {} when the board must be opened first; else {revision, epoch, is_cut, entries}, the
 --        entries flat: key, field of {board}:n, large value or nil. `is_cut` says that there are
 --        more than these.

@@ -1,5 +1,5 @@
--- Removes a board for good. What is left says that there was one, and how far it got: whoever still
--- has it open is told so (open.lua), and a board that begins under its name later begins above it.
+-- Removes a board for good. A record of its last revision stays: services that still have it open
+-- learn from it that it was removed (open.lua), and a later board of that name begins above it.
 --   KEYS  see prelude.lua
 --   ARGV  1 a revision that the board had at least
 -- Reply: "ok", also when it was removed before, or while it was being made.

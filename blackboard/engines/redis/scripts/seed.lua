@@ -1,6 +1,6 @@
 -- Makes a board that begins with entries of another one, in calls of bounded size. Until the last
 -- of them the board cannot be opened: the field `seed` holds the name of the call of `Store.seed`
--- whose it is, and what another one left there is removed by the first call.
+-- that makes it, and the first step removes what another call left there.
 --   KEYS  see prelude.lua
 --   ARGV  1 "begin"   2 the name   3 and 4, if a board is to be replaced: its revision, and the
 --                     id of its epoch
@@ -8,8 +8,8 @@
 --                     scores and members of {board}:k and of {board}:x, fields of {board}:m
 --         1 "end"     2 the name   3 epoch, msgpack   4 its id   5 its revision   6 time in ms
 --         1 "undo"    2 the name
--- Reply: "ok"; "exists": there is such a board; "at <revision>": the one that is to be replaced
--- stands elsewhere; "lost": somebody else is making or has removed it.
+-- Reply: "ok"; "exists": there is such a board; "at <revision>": the board to be replaced has
+-- another head; "lost": another call is making it or has removed it.
 local step, name = ARGV[1], ARGV[2]
 
 local function send(command, key, arguments)
@@ -51,7 +51,7 @@ end
 
 if step == 'begin' then return begin() end
 local m = call('HMGET', META, 'seed', 'epoch')
-if step == 'end' and m[2] == ARGV[4] then return 'ok' end  -- it was done, and the answer got lost
+if step == 'end' and m[2] == ARGV[4] then return 'ok' end  -- done before, the answer was lost
 if m[1] ~= name then return 'lost' end
 if step == 'page' then return page() end
 if step == 'end' then return finish() end

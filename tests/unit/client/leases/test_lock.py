@@ -13,8 +13,7 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.views import Change, RevisionEvent
 from blackboard.core import access
-from blackboard.core.access import AccessGrant as AccessGrant
-from blackboard.core.access import Principal, Right
+from blackboard.core.access import AccessGrant as AccessGrant, Principal, Right
 from blackboard.core.checkpoints import Moment
 from blackboard.core.commit import Grant, Lease, Reading, Release, Waiter
 from blackboard.errors import (
@@ -305,7 +304,7 @@ async def test_a_lock_that_cannot_be_given_back_is_left_to_run_out(
     with caplog.at_level(logging.WARNING):
         async with ada.lock(A, ttl_ms=HOUR_MS):
             store.hook("before commit", failing(Unavailable("engine", "away")))
-    assert "lock on public/a is left to run out" in caplog.text
+    assert "lock on public/a is left to expire" in caplog.text
     store.hooks.clear()
     assert (await lease_of(ada, A)).holder.startswith("ada~")
 
@@ -317,7 +316,7 @@ async def test_a_restore_that_ends_a_lock_warns_nobody(
     with caplog.at_level(logging.DEBUG), pytest.raises(LeaseLost, match="restore"):
         async with ada.lock(A, ttl_ms=HOUR_MS):
             store.hook("before commit", failing(StaleEpoch("1", "2", 2, "restore", 1, 9)))
-    found = [r for r in caplog.records if "left to run out" in r.message]
+    found = [r for r in caplog.records if "left to expire" in r.message]
     assert [record.levelno for record in found] == [logging.DEBUG]
 
 

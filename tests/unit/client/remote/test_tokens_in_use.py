@@ -24,8 +24,7 @@ from blackboard.errors import (
 )
 from blackboard.integrity.tokens import attenuate, unverified
 from blackboard.limits import Limits
-from blackboard.server.http import documents
-from blackboard.server.http import handshake as gate
+from blackboard.server.http import documents, handshake as gate
 from blackboard.server.security import revocations
 from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.server.service import Service

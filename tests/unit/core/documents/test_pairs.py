@@ -8,8 +8,13 @@ import pytest
 from pycrdt import Doc, Map, Text
 
 from blackboard.client.documents.replica import DamagedError, Replica
-from blackboard.core.documents.update import Pairs, Update, read_update, write_text
-from blackboard.core.documents.update import write_number as n
+from blackboard.core.documents.update import (
+    Pairs,
+    Update,
+    read_update,
+    write_number as n,
+    write_text,
+)
 
 CLIENT, OTHER = 7, 9
 

@@ -6,8 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pycrdt import Array, Doc, Map, Text, XmlElement, XmlFragment, XmlText, merge_updates
 
 from blackboard.core.documents import update as crdt
@@ -16,10 +15,10 @@ from blackboard.core.documents.update import (
     Struct,
     read_state,
     read_update,
+    write_number as n,
     write_state,
     write_text,
 )
-from blackboard.core.documents.update import write_number as n
 from blackboard.errors import InvalidRequest
 from blackboard.limits import VALUE_DEPTH_MAX
 

@@ -1,8 +1,7 @@
 """Numbers, strings and buffers of CRDT peers, and what is none."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from blackboard.core.documents.update import Reader, write_buffer, write_number, write_text
 from blackboard.errors import InvalidRequest

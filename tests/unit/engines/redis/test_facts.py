@@ -90,5 +90,5 @@ async def test_an_account_without_config_counts_as_weakest(redis_binary: Path) -
         finally:
             await store.aclose()
         assert facts.level == "memory"
-        assert any("does not tell" in text for text in facts.warnings)
+        assert any("does not report" in text for text in facts.warnings)
         assert "secret" not in facts.location

@@ -8,8 +8,10 @@ from pathlib import Path
 import anyio
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+    TimeoutError as RedisTimeoutError,
+)
 
 from blackboard.engines.redis import process as redis_process
 from blackboard.engines.redis.process import (

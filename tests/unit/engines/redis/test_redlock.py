@@ -161,7 +161,7 @@ async def test_check_warns_of_an_even_number(
 ) -> None:
     assert await masters.check() == ()
     two = LockMasters([server.url for server in servers[:2]])
-    assert await two.check() == ("2 lock masters bear no more failures than 1",)
+    assert await two.check() == ("2 lock masters survive no more failures than 1",)
     await two.aclose()
 
 

@@ -11,9 +11,7 @@ from blackboard import limits
 from blackboard.core.commit import Committed, Epoch, Grant, Put, Renew
 from blackboard.core.model import Outcome
 from blackboard.core.state import evolve
-from blackboard.engines.sqlite import board as sqlite_board
-from blackboard.engines.sqlite import board as sqlite_group
-from blackboard.engines.sqlite import owed as sqlite_owed
+from blackboard.engines.sqlite import board as sqlite_board, board as sqlite_group, deferred_rows
 from blackboard.engines.sqlite.file import log_entries
 from blackboard.errors import Compacted, FutureRevision, HeadMoved, StaleEpoch, Unavailable
 from blackboard.wire.codec import prepare
@@ -182,12 +180,12 @@ async def test_the_journal_is_copied_as_rows_are_moved(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In place of a transaction, once nobody waits for one."""
-    monkeypatch.setattr(sqlite_owed, "RESTED_WRITES", 0)
+    monkeypatch.setattr(deferred_rows, "QUIET_WRITES", 0)
     monkeypatch.setattr(sqlite_board, "_COPY_AFTER_S", 3600)
     await large(opened)
-    for _ in range(sqlite_owed.COPIED_ROWS // sqlite_owed.PAID_ROWS - 1):
+    for _ in range(deferred_rows.COPIED_ROWS // deferred_rows.MOVED_ROWS - 1):
         await opened.commit()
-    assert opened.gate.writes == sqlite_owed.COPIED_ROWS // sqlite_owed.PAID_ROWS
+    assert opened.gate.writes == deferred_rows.COPIED_ROWS // deferred_rows.MOVED_ROWS
     opened.gate.open.clear()
     last, next_one = (asyncio.create_task(opened.commit()) for _ in range(2))
     await turn()

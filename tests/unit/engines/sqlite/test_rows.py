@@ -4,8 +4,7 @@ import copy
 from dataclasses import fields
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from blackboard.core.commit import Committed
 from blackboard.core.lease import dated

@@ -37,8 +37,7 @@ from blackboard.core.commit import (
     Renew,
     Waiter,
 )
-from blackboard.engines.sqlite import new
-from blackboard.engines.sqlite import store as sqlite_store
+from blackboard.engines.sqlite import new, store as sqlite_store
 from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.rows import LEASE, checksum, weigh
 from blackboard.engines.sqlite.store import SqliteStore

@@ -10,8 +10,7 @@ import pytest
 
 from blackboard.core.commit import ENGINE, Committed, Put
 from blackboard.engines.disk import sync_path
-from blackboard.engines.sqlite import file as sqlite_file
-from blackboard.engines.sqlite import suspect
+from blackboard.engines.sqlite import file as sqlite_file, suspect
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
 from blackboard.limits import EPOCH_JUMP

@@ -23,9 +23,11 @@ from blackboard.limits import (
     AWARENESS_STATES_MAX,
     Limits,
 )
-from blackboard.server.documents import awareness as documents_presence
-from blackboard.server.documents import awareness as documents_whispers
-from blackboard.server.documents import session as documents_session
+from blackboard.server.documents import (
+    awareness as documents_presence,
+    awareness as documents_whispers,
+    session as documents_session,
+)
 from blackboard.server.documents.awareness import Presences, Publishing, pubsub_of
 from blackboard.server.service import Service
 from blackboard.wire import ysync

@@ -18,8 +18,7 @@ from blackboard.core.documents import update as crdt
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import DocumentRefused, LimitExceeded
 from blackboard.limits import VALUE_BYTES_MAX
-from blackboard.server.documents import rooms as documents
-from blackboard.server.documents import trial as documents_trial
+from blackboard.server.documents import rooms as documents, trial as documents_trial
 from blackboard.server.documents.room import Room
 from blackboard.server.service import Service
 from blackboard.wire import ysync

@@ -303,7 +303,7 @@ async def test_who_takes_the_end_away_is_noticed_by_its_writer(
     found = [record for _, record in await audit.read(None, 10)]
     assert [(r.verb, r.outcome) for r in found[2:]] == [("audit", "corrupt"), ("make_key", "ok")]
     assert findings(found) == [f"{found[0].writer}: 4 follows 2"]
-    assert "taken out" in caplog.text
+    assert "removed" in caplog.text
 
 
 async def test_an_export_shows_what_was_taken_away_later(service: Service) -> None:
@@ -448,7 +448,7 @@ async def test_a_request_without_a_seal_behind_sealed_ones_is_noticed(service: S
     """No service writes that any more."""
     made = await sealed_records(service, KEYS, 2)
     forged = replace(made[1], writer="another", number=1, previous="", sealed_with="", seal="")
-    assert findings([made[0], replace(forged, checked="")]) == ["another: 1 has no seal"]
+    assert findings([made[0], replace(forged, checked="")]) == ["another: 1 has no signature"]
 
 
 async def test_secrets_change_and_old_seals_still_check(service: Service) -> None:

@@ -7,14 +7,18 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from blackboard.core.commit import Delete, Op, Put
 from blackboard.core.state import State
-from blackboard.engines.sqlite import owed as sqlite_owed
+from blackboard.engines.sqlite import deferred_rows
+from blackboard.engines.sqlite.deferred_rows import (
+    COPIED_ROWS,
+    DEFERRED_ROWS_MIN,
+    MOVED_ROWS,
+    QUIET_WRITES,
+)
 from blackboard.engines.sqlite.file import PAGE_BYTES, BoardFile
-from blackboard.engines.sqlite.owed import COPIED_ROWS, OWED_ROWS_MIN, PAID_ROWS, RESTED_WRITES
 from blackboard.errors import Corrupt
 from tests.conformance.drawing import Drawing
 from tests.conformance.machines import lowered_limits
@@ -25,12 +29,12 @@ from tests.unit.engines.sqlite.test_rows import group, same_state
 ONE = packed(1)
 
 
-def keys(count: int = OWED_ROWS_MIN) -> list[str]:
+def keys(count: int = DEFERRED_ROWS_MIN) -> list[str]:
     """So many keys, sorted."""
     return [f"public/k/{number:05d}" for number in range(count)]
 
 
-def puts(value: object, count: int = OWED_ROWS_MIN) -> tuple[Op, ...]:
+def puts(value: object, count: int = DEFERRED_ROWS_MIN) -> tuple[Op, ...]:
     """What writes them all at once."""
     return tuple(Put(key, packed(value)) for key in keys(count))
 
@@ -62,11 +66,11 @@ class Written:
 
     def wait(self) -> None:
         """As many small ones as come first after a large one."""
-        owed = self.found("owed")
-        for number in range(RESTED_WRITES):
-            assert self.found("owed") == owed
+        deferred = self.found("owed")
+        for number in range(QUIET_WRITES):
+            assert self.found("owed") == deferred
             self.commit(Put("public/a", packed(number)))
-        assert self.found("owed") == owed
+        assert self.found("owed") == deferred
 
     def reopen(self) -> None:
         """Another process goes on."""
@@ -86,23 +90,23 @@ class Written:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Iterator[Written]:
-    """A file with a small entry, nothing owed."""
+    """A file with a small entry and no deferred rows."""
     written = Written(tmp_path / "board.db")
     written.commit(Put("public/a", ONE))
     yield written
     written.file.abandon()
 
 
-def test_a_large_commit_is_owed_and_small_ones_pay(written: Written) -> None:
+def test_a_large_commit_is_deferred_and_small_ones_move_it(written: Written) -> None:
     """Some rows with each, but for the first ones; nothing of it shows but where they are."""
     written.commit(*puts(1))
     assert (list(written.found("owed")), list(written.found("entry"))) == (keys(), ["public/a"])
     written.wait()
-    left = OWED_ROWS_MIN
+    left = DEFERRED_ROWS_MIN
     while left > 0:
         written.commit(Put("public/a", packed(left)))
-        left = max(0, left - PAID_ROWS)
-        assert list(written.found("owed")) == keys()[OWED_ROWS_MIN - left :]
+        left = max(0, left - MOVED_ROWS)
+        assert list(written.found("owed")) == keys()[DEFERRED_ROWS_MIN - left :]
     assert set(written.found("entry")) == {"public/a", *keys()}
 
 
@@ -115,16 +119,16 @@ def test_rows_are_paid_in_the_order_of_the_table(written: Written) -> None:
     left = sorted(names)
     while left:
         written.commit(Put("public/a", packed(len(left))))
-        left = left[PAID_ROWS:]
+        left = left[MOVED_ROWS:]
         assert sorted(written.found("owed")) == left
 
 
 def test_a_commit_below_the_edge_is_put_in_its_place(written: Written) -> None:
-    written.commit(*puts(1, OWED_ROWS_MIN - 1))
+    written.commit(*puts(1, DEFERRED_ROWS_MIN - 1))
     assert written.found("owed") == {}
 
 
-def test_what_is_owed_may_change_again(written: Written) -> None:
+def test_a_deferred_row_may_change_again(written: Written) -> None:
     """By another large commit, a small one, a removal; old values come back nowhere."""
     written.commit(*puts(1))
     written.commit(*puts(2))
@@ -133,49 +137,51 @@ def test_what_is_owed_may_change_again(written: Written) -> None:
     written.commit(Delete(second))
     written.commit(Delete(third), Put("public/a", packed(3)))
     assert not {first, second, third} & set(written.found("owed"))
-    for _ in range(RESTED_WRITES + OWED_ROWS_MIN // PAID_ROWS):
+    for _ in range(QUIET_WRITES + DEFERRED_ROWS_MIN // MOVED_ROWS):
         written.commit(Put("public/a", packed(4)))
     assert written.found("owed") == {}
     assert set(written.found("entry").values()) == {packed(2), packed(3), packed(4)}
 
 
-def test_what_is_loaded_is_still_owed(written: Written) -> None:
+def test_deferred_rows_survive_loading(written: Written) -> None:
     """The next process pays it, and may remove it."""
     written.commit(*puts(1))
     written.reopen()
     written.commit(Delete(keys()[0]))
     written.commit(Put("public/a", packed(2)))
-    assert list(written.found("owed")) == keys()[1 + PAID_ROWS :]
+    assert list(written.found("owed")) == keys()[1 + MOVED_ROWS :]
 
 
-def test_there_is_an_end_to_what_is_owed(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit besides is put in its place, and what it stands for is owed no more."""
-    monkeypatch.setattr(sqlite_owed, "OWED_ROWS_MAX", OWED_ROWS_MIN)
+def test_the_number_of_deferred_rows_is_limited(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows above the limit go to `entry`, and their deferred versions are dropped."""
+    monkeypatch.setattr(deferred_rows, "DEFERRED_ROWS_MAX", DEFERRED_ROWS_MIN)
     written.commit(*puts(1))
-    assert len(written.found("owed")) == OWED_ROWS_MIN
-    written.commit(*puts(2, OWED_ROWS_MIN + 1))
+    assert len(written.found("owed")) == DEFERRED_ROWS_MIN
+    written.commit(*puts(2, DEFERRED_ROWS_MIN + 1))
     assert written.found("owed") == {}
     written.commit(*puts(3))
-    assert len(written.found("owed")) == OWED_ROWS_MIN
+    assert len(written.found("owed")) == DEFERRED_ROWS_MIN
     written.wait()
-    for number in range(OWED_ROWS_MIN // PAID_ROWS):
+    for number in range(DEFERRED_ROWS_MIN // MOVED_ROWS):
         written.commit(Put("public/a", packed(number)))
     written.commit(*puts(4))
-    assert len(written.found("owed")) == OWED_ROWS_MIN
+    assert len(written.found("owed")) == DEFERRED_ROWS_MIN
 
 
 def test_the_journal_is_to_be_copied_whenever_enough_was_moved(written: Written) -> None:
     """And after the last rows; then the file has them."""
-    count = COPIED_ROWS + 2 * PAID_ROWS
+    count = COPIED_ROWS + 2 * MOVED_ROWS
     written.commit(*puts(1, count))
     written.wait()
     due = []
-    for number in range(count // PAID_ROWS):
+    for number in range(count // MOVED_ROWS):
         written.commit(Put("public/a", packed(number)))
         due.append(written.file.is_copy_due)
         if written.file.is_copy_due:
             written.file.checkpoint()
-            assert keys(count)[len(due) * PAID_ROWS - 1].encode() in written.path.read_bytes()
+            assert keys(count)[len(due) * MOVED_ROWS - 1].encode() in written.path.read_bytes()
         assert not written.file.is_copy_due
     assert due == [False, False, False, True, False, True]
 
@@ -186,13 +192,13 @@ DAMAGES: dict[str, str] = {
     "a revision": "UPDATE owed SET mod_revision = 1 WHERE key = 'public/k/00007'",
     "a lost row": "DELETE FROM owed WHERE key = 'public/k/00007'",
     "a lost table": "DROP TABLE owed",
-    "a row that was paid": "INSERT INTO owed SELECT * FROM entry WHERE key = 'public/a';"
+    "a row that was moved": "INSERT INTO owed SELECT * FROM entry WHERE key = 'public/a';"
     " UPDATE owed SET value = x'c0' WHERE key = 'public/a'",
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
-def test_damage_of_what_is_owed_is_found(written: Written, damage: str) -> None:
+def test_damage_of_a_deferred_row_is_found(written: Written, damage: str) -> None:
     written.commit(*puts(1))
     with closing(sqlite3.connect(written.path)) as connection:
         connection.executescript(damage)
@@ -205,7 +211,7 @@ def test_an_index_that_says_something_else_is_refused(
     written: Written, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """A write would miss the row, and the next reader find it; whichever of the two is right."""
-    monkeypatch.setattr(sqlite_owed, "OWED_ROWS_MIN", 2)
+    monkeypatch.setattr(deferred_rows, "DEFERRED_ROWS_MIN", 2)
     written.commit(*puts(1, 2))
     written.file.close()
     with closing(sqlite3.connect(written.path)) as connection:
@@ -225,12 +231,12 @@ def test_an_index_that_says_something_else_is_refused(
 def test_every_history_is_kept(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever is owed and paid when: the file gives the state again after each transaction."""
+    """Whichever rows are deferred and moved: the file holds the state after each transaction."""
     with lowered_limits(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite_owed, "OWED_ROWS_MIN", data.draw(st.integers(1, 3)))
-        patch.setattr(sqlite_owed, "OWED_ROWS_MAX", data.draw(st.integers(1, 8)))
-        patch.setattr(sqlite_owed, "PAID_ROWS", data.draw(st.integers(1, 2)))
-        patch.setattr(sqlite_owed, "RESTED_WRITES", data.draw(st.integers(0, 2)))
+        patch.setattr(deferred_rows, "DEFERRED_ROWS_MIN", data.draw(st.integers(1, 3)))
+        patch.setattr(deferred_rows, "DEFERRED_ROWS_MAX", data.draw(st.integers(1, 8)))
+        patch.setattr(deferred_rows, "MOVED_ROWS", data.draw(st.integers(1, 2)))
+        patch.setattr(deferred_rows, "QUIET_WRITES", data.draw(st.integers(0, 2)))
         opened = [new_file(tmp_path_factory.mktemp("owed") / "board.db")]
         try:
             _write_and_reopen(opened, data)

@@ -11,7 +11,7 @@ from blackboard.core import access
 from blackboard.core.documents import update as crdt
 from blackboard.errors import DocumentRefused, Unauthenticated
 from blackboard.server.documents import room as documents_room
-from blackboard.server.documents.room import Flight, Room
+from blackboard.server.documents.room import EditInFlight, Room
 from blackboard.server.documents.session import Session
 from blackboard.wire.ysync import Edit
 from tests.conformance.peers import Peer
@@ -117,12 +117,14 @@ async def test_what_builds_on_an_edit_is_not_told_before_it(tmp_path: Path) -> N
         first, second = (peer.edit(word) for word in ("a", "b"))
         async with service.link(access.operator()).document(BOARD, KEY) as member:
             for data in (first, second):
-                flight = Flight(member, crdt.read_update(data))
-                room._flights._flights[data] = flight
-            room._tell_acknowledged([second])
+                edit = EditInFlight(member, crdt.read_update(data))
+                room._in_flight._in_flight[data] = edit
+            room._forward_acknowledged([second])
             assert not room.live.clocks
-            room._tell_acknowledged([first, second])
-            assert room._flights.find(first) == Flight(member, crdt.read_update(first), True)
+            room._forward_acknowledged([first, second])
+            assert room._in_flight.find(first) == EditInFlight(
+                member, crdt.read_update(first), True
+            )
             assert room.live.clocks == crdt.read_state(peer.doc.get_state())
             assert room._apply_once(Item((), second, "ann")) == []
 
@@ -145,8 +147,8 @@ async def test_what_cannot_be_told_is_not_passed_over(
             room._listening.add(ben)
             edits = [peer.edit(word) for word in ("a", "b")]
             for data in edits:
-                room._flights._flights[data] = Flight(ann, crdt.read_update(data))
-            room._tell_acknowledged(edits)
+                room._in_flight._in_flight[data] = EditInFlight(ann, crdt.read_update(data))
+            room._forward_acknowledged(edits)
             async with asyncio.timeout(TIMEOUT_S):
                 await asyncio.wait([room._task])
             assert room._task.cancelled()

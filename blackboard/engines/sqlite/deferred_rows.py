@@ -1,14 +1,15 @@
-"""Entries of a large commit on the way to their places in a board's file.
+"""Rows of a large commit that are written to a side table first, and moved to their places later.
 
-A thousand keys of a large board are on as many pages. Writing all of them at once takes several
-times as long as writing their bytes, and all other commits wait for it. So the rows of a large
-commit are first written next to each other into table `owed`, in the transaction of the commit;
-later small transactions move them to table `entry`, some at a time.
+A thousand keys of a large board are on about a thousand pages. Writing all of these pages at once
+takes several times as long as writing the rows, and all other commits wait for it. So the rows of a
+large commit are first written next to each other into table `owed`, in the transaction of the
+commit. Later small transactions move them to table `entry`, some at a time.
 
 Invariants
 - A row of `owed` replaces the row of `entry` with its key, if there is one, in the state and in the
   checksum of the file.
-- `_keys` are those of table `owed`, as long as no write failed. There are at most OWED_ROWS_MAX.
+- `_keys` has the keys of table `owed`, as long as no write failed. There are at most
+  DEFERRED_ROWS_MAX.
 """
 
 import sqlite3
@@ -27,16 +28,17 @@ from blackboard.errors import Corrupt
 from blackboard.limits import RESTORE_CHANGES_MAX
 from blackboard.units import Key
 
-OWED: Final[Table[str, Entry]] = replace(ENTRY, name="owed")
-OWED_ROWS_MIN: Final = 256
+DEFERRED: Final[Table[str, Entry]] = replace(ENTRY, name="owed")
+DEFERRED_ROWS_MIN: Final = 256
 """Rows of one transaction from which on they are deferred."""
-OWED_ROWS_MAX: Final = RESTORE_CHANGES_MAX + 1
-"""Deferred rows at most: the largest restore, with its answer. Further ones are put in their places
-directly."""
-PAID_ROWS: Final = 64
-"""Rows that one transaction moves beside its own: about a millisecond."""
-RESTED_WRITES: Final = 16
-"""Small transactions after a large one that move nothing: they are of those who waited for it."""
+DEFERRED_ROWS_MAX: Final = RESTORE_CHANGES_MAX + 1
+"""Most deferred rows: the largest restore, with its answer. Further rows are written to table
+`entry` directly."""
+MOVED_ROWS: Final = 64
+"""Rows that one transaction moves in addition to its own: about a millisecond."""
+QUIET_WRITES: Final = 16
+"""Small transactions after a large one that move nothing: their commits have already waited for
+it."""
 COPIED_ROWS: Final = 256
 """Moved rows after which the journal is copied into the file. Each is on separate pages: a thousand
 of them block commits for 11 milliseconds, this number for 3."""
@@ -47,76 +49,78 @@ _IN_PLACE: Final = "SELECT key FROM owed NOT INDEXED"
 _MOVE: Final = "{} SELECT {} FROM owed WHERE key <= ? ON CONFLICT {}".format(
     ENTRY.upsert.partition(" VALUES ")[0], _COLUMNS, ENTRY.upsert.partition(" ON CONFLICT ")[2]
 )
-_PAID: Final = "DELETE FROM owed WHERE key <= ?"
+_DELETE_MOVED: Final = "DELETE FROM owed WHERE key <= ?"
 
 
-class Owed:
+class DeferredRows:
     """The deferred rows of one open file. Each call belongs to a transaction, or to loading the
     file."""
 
     def __init__(self) -> None:
         self._keys: SortedSet[Key] = SortedSet()  # as SQLite orders them: by code points
-        self._resting = 0
+        self._quiet = 0
         self._moved = 0
 
     @property
     def is_copy_due(self) -> bool:
-        """Whether the rows that were moved since the last copy are enough for one, or the last."""
+        """Whether enough rows were moved since the last copy of the journal, or all of them."""
         return self._moved >= COPIED_ROWS or (self._moved > 0 and not self._keys)
 
     def note_copy(self) -> None:
-        """The journal is being copied."""
+        """Record that the journal is being copied."""
         self._moved = 0
 
     def fill(self, state: State, cursor: sqlite3.Cursor) -> None:
         """Replace rows in `state` from table `entry` by their deferred versions. Errors:
         Corrupt."""
-        rows = cursor.execute(OWED.select).fetchall()
+        rows = cursor.execute(DEFERRED.select).fetchall()
         self._keys = SortedSet(row[0] for row in rows)
-        if {key for (key,) in cursor.execute(_IN_PLACE)} != self._keys:  # those are of its index
+        # This query reads the table, the one above its index.
+        if {key for (key,) in cursor.execute(_IN_PLACE)} != self._keys:
             raise Corrupt(what="table owed", reason="its index is damaged")
         supersede(state, rows)
 
     def put(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
         """Write rows of entries; if there are few, also move some deferred ones."""
-        is_large = len(rows) >= OWED_ROWS_MIN
-        if is_large and len(self._keys) + len(rows) <= OWED_ROWS_MAX:
-            insert(connection, OWED.upsert, rows)
+        is_large = len(rows) >= DEFERRED_ROWS_MIN
+        if is_large and len(self._keys) + len(rows) <= DEFERRED_ROWS_MAX:
+            insert(connection, DEFERRED.upsert, rows)
             self._keys.update(row[0] for row in rows)
-            self._resting = RESTED_WRITES
+            self._quiet = QUIET_WRITES
             return
         insert(connection, ENTRY.upsert, rows)
         if self._keys:
             self.drop(connection, rows)
-            if self._resting:
-                self._resting -= 1
+            if self._quiet:
+                self._quiet -= 1
             elif not is_large:
-                self._pay(connection)
+                self._move(connection)
 
     def drop(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-        """Forget deferred versions of written or removed rows, whose keys are the first column of
+        """Drop the deferred versions of written or removed rows, whose keys are the first column of
         `rows`."""
         gone = [(row[0],) for row in rows if row[0] in self._keys]
-        connection.executemany(OWED.delete, gone)
+        connection.executemany(DEFERRED.delete, gone)
         self._keys.difference_update(key for (key,) in gone)
 
-    def _pay(self, connection: sqlite3.Connection) -> None:
-        """Move the first rows to where they belong.
+    def _move(self, connection: sqlite3.Connection) -> None:
+        """Move the first rows to table `entry`.
 
-        Which these are is not asked of the table: each row of an answer is a step (see `insert`).
+        Their keys come from `_keys` and not from a query, because each row of a result is a step
+        (see `insert`).
         """
-        paid = list(self._keys.islice(0, PAID_ROWS))
-        if paid:
-            connection.execute(_MOVE, paid[-1:])
-            connection.execute(_PAID, paid[-1:])
-            self._keys.difference_update(paid)
-            self._moved += len(paid)
+        moved = list(self._keys.islice(0, MOVED_ROWS))
+        if moved:
+            connection.execute(_MOVE, moved[-1:])
+            connection.execute(_DELETE_MOVED, moved[-1:])
+            self._keys.difference_update(moved)
+            self._moved += len(moved)
 
 
 def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
     """Insert many rows with few statements.
 
-    Each step of a statement lets go of the interpreter and must get it back from a busy event
+    Each step of a statement releases the interpreter lock and must get it back from a busy event
     loop, which takes far longer than the step. A statement of many rows is one step. Their numbers
     are powers of two, so that the same few statements stay prepared.
     """
