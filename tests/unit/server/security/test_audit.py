@@ -13,13 +13,14 @@ from blackboard.client.audit_record import FORGED, SEALED, UNKNOWN_KEY, AuditKey
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential, Principal
-from blackboard.core.commit import Commit, CommitId, Delete, HeldFence, Put, Reading
+from blackboard.core.commit import Append, Commit, CommitId, Delete, HeldFence, Put, Reading
 from blackboard.core.model import Outcome
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, Fenced, OutcomeUnknown
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.commit_queue import system_id
 from blackboard.server.security.audit import (
     AUDIT_BOARD,
     findings,
@@ -100,10 +101,7 @@ async def test_records_that_expired_are_removed(
         audit = service.host.audit
         audit.note_service("recover", "main", "recent")
         await audit.settle()
-        monkeypatch.setattr("blackboard.server.security.audit.AUDIT_KEPT_MS", 1)
-        for number in range(5):
-            audit.note_service("recover", "main", f"old {number}")
-        await audit.settle()
+        await record_for_a_moment(service, 5)
 
         async def is_swept() -> bool:
             return [what for _, _, what, _ in await records(service)] == ["recent"]
@@ -115,14 +113,21 @@ async def test_records_that_expired_are_removed(
         assert not any(record.outcome == "corrupt" for record in found)
 
 
+async def record_for_a_moment(service: Service, count: int) -> None:
+    """Let the audit have records that expire at once, of another process."""
+    store = service.host.store
+    epoch = (await store.open(AUDIT_BOARD)).epoch.id
+    record = encode_value(AuditRecord(1, "ada", "", "read", "main", "old", "ok").stored())
+    ops = tuple(Append("system/audit", record, 1) for _ in range(count))
+    await store.commit(AUDIT_BOARD, [prepare(Commit(system_id(), epoch, ops))])
+
+
 async def test_two_services_remove_an_expired_record_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that came late changes nothing."""
-    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_KEPT_MS", 1)
     async with service_over(tmp_path) as (service, store):
-        service.host.audit.note_service("recover", "main", "old")
-        await service.host.audit.settle()
+        await record_for_a_moment(service, 1)
 
         async def is_due() -> bool:
             return bool((await store.due(AUDIT_BOARD, limit=1)).entries)
