@@ -4,6 +4,8 @@ Invariants
 - A blob's name is the SHA-256 of its content: it is written once and never changes.
 - It is stored (in a directory, durably) before anything refers to it, and checked against its name
   when it is read.
+- `discard` runs only in a transaction that holds `Database.lock_blobs` alone. A transaction that
+  refers to a blob shares this lock, and checks under it that the blob is still there.
 """
 
 import asyncio
@@ -102,6 +104,22 @@ class Blobs:
     async def put_all(self, values: Iterable[bytes]) -> None:
         """Store several values at once. Errors: Unavailable."""
         await asyncio.gather(*map(self.put, values))
+
+    async def put_missing(self, values: Iterable[bytes]) -> None:
+        """Store those of `values` that are not there. Errors: Unavailable."""
+        for value in values:
+            if not await self._holds(hashlib.sha256(value).digest()):
+                await self.put(value)
+
+    async def _holds(self, name: bytes) -> bool:
+        try:
+            async with self._calls:
+                await obstore.head_async(self._store, _path(name))
+        except FileNotFoundError:
+            return False
+        except (BaseError, OSError, ValueError) as error:
+            raise self._unavailable(error) from error
+        return True
 
     async def remove(self, names: Iterable[bytes]) -> None:
         """Remove unreferenced blobs, except recent ones, which a transaction may be about to

@@ -58,6 +58,9 @@ _PAGE_BYTES: Final = 8 * 1024  # values of a kilobyte fill them; each table and 
 _WAL_PAGES: Final = 128  # a megabyte; then it is copied into the file
 _CONNECTIONS: Final = 8
 _SCHEMA_LOCK: Final = 0x626C61636B  # two services may make the tables at once
+_BLOBS_LOCK: Final = 0x626C6F6273  # a redaction looks for references, then discards
+_BLOBS_ALONE: Final = text("SELECT pg_advisory_xact_lock(:lock)")
+_BLOBS_SHARED: Final = text("SELECT pg_advisory_xact_lock_shared(:lock)")
 _ROWS_AT_ONCE: Final = 128  # a millisecond; times 12 columns: SQLite takes 32,766 parameters
 _VACUUM_BY_HAND: Final = (
     "run VACUUM FULL in the archive's PostgreSQL; its write-ahead log, replicas and backups hold"
@@ -254,6 +257,16 @@ class Database:
         """The database's clock."""
         statement = _SQLITE_NOW if self.is_sqlite else _POSTGRES_NOW
         return int((await connection.execute(statement)).scalar_one())
+
+    async def lock_blobs(self, connection: AsyncConnection, *, shared: bool) -> None:
+        """Keep other transactions from discarding blobs, and unless `shared` from referring to any,
+        until this one ends.
+
+        Call it after locking the rows of boards. SQLite has one writer at a time anyway.
+        """
+        if not self.is_sqlite:
+            lock = _BLOBS_SHARED if shared else _BLOBS_ALONE
+            await connection.execute(lock, {"lock": _BLOBS_LOCK})
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -363,7 +363,9 @@ class Redacting:
 
     async def _remove_blobs(self) -> None:
         """Remove the large values that were redacted, except for those that another key also
-        has."""
+        has. `SqlArchive.append` stores a value again that it is about to refer to."""
+        if self._doomed:
+            await self.database.lock_blobs(self.connection, shared=False)
         for name in sorted(self._doomed):
             named = select(VERSION.c.board).where(VERSION.c.form == BLOB, VERSION.c.content == name)
             if not await rows(self.connection, named.limit(1)):

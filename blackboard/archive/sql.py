@@ -183,6 +183,8 @@ class SqlArchive:
             async for page in pages:
                 oldest = max(oldest, page.revision)
                 large = [e.value for e in page.entries if len(e.value) > BLOB_BYTES]
+                if large:
+                    await self._database.lock_blobs(connection, shared=True)
                 await self._blobs.put_all(large)
                 await archive_boards.adopt(connection, number, page.entries, totals)
             counters = [{"board": number, "prefix": p, "next": n} for p, n in items]
@@ -223,12 +225,16 @@ class SqlArchive:
     ) -> Mark:
         """As `Archive.append`."""
         history.check_sequence(after, entries)
-        await self._blobs.put_all(large_values(entries, BLOB_BYTES))
+        large = large_values(entries, BLOB_BYTES)
+        await self._blobs.put_all(large)
         warm: Warm | None = None
         async with self._database.writing() as connection:
             row = await archive_boards.owned(connection, board, fence)
             if row.through != after:
                 raise archive_boards.out_of_turn(board, fence, row)
+            if large:  # no row referred to them: a redaction may have discarded them
+                await self._database.lock_blobs(connection, shared=True)
+                await self._blobs.put_missing(large)
             for run in runs(entries):
                 if warm is not None:  # the previous run's
                     row = await board_by_id(connection, row.id)

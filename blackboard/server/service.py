@@ -91,6 +91,9 @@ class Service:
                 _every(SWEEP_INTERVAL_MS, sweeper.sweep, SWEEP_INTERVAL_MS // 4), name="sweeper"
             ),
             asyncio.create_task(_every(SWEEP_INTERVAL_MS, trim), name="log trimmer"),
+            asyncio.create_task(
+                _every(ENGINE_CHECK_INTERVAL_MS, sweeper.sweep_audit), name="audit sweeper"
+            ),
             asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, self.host.look), name="look"),
             asyncio.create_task(
                 _every(SWEEP_INTERVAL_MS, self._own_boards.look_again), name="own boards"

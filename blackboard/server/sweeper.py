@@ -18,6 +18,7 @@ from blackboard.core.commit import (
     ABSENT,
     Commit,
     CommitId,
+    Committed,
     Delete,
     Entry,
     Expire,
@@ -35,8 +36,10 @@ from blackboard.limits import (
     SWEEP_ENTRIES_MAX,
 )
 from blackboard.server.boards import Boards, SweeperStatistics
+from blackboard.server.commit_queue import salted, system_id
 from blackboard.server.open_board import OpenBoard
-from blackboard.wire.codec import SYSTEM_AGENT
+from blackboard.server.security.audit import AUDIT_BOARD
+from blackboard.wire.codec import SYSTEM_AGENT, prepare
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +78,28 @@ class Sweeper:
                     await self._boards.let_go(board.name, error)
         self._rounds += 1
 
+    async def sweep_audit(self) -> None:
+        """Remove the expired records of the audit, whose board is not open like others.
+
+        Errors: Unavailable and others: what is left is removed next time.
+        """
+        if await self._boards.host.store.exists(AUDIT_BOARD):
+            while await self._sweep_audit():
+                pass
+
+    async def _sweep_audit(self) -> bool:
+        """Remove SWEEP_ENTRIES_MAX records in one commit; returns whether more may be due."""
+        store = self._boards.host.store
+        due = await store.due(AUDIT_BOARD, limit=SWEEP_ENTRIES_MAX)
+        if not due.entries:
+            return False
+        ops = tuple(Delete(entry.key) for entry in due.entries)
+        unchanged = tuple(KeyAt(entry.key, entry.mod_revision) for entry in due.entries)
+        commit = Commit(system_id(), due.epoch, ops, unchanged, note=EXPIRED_NOTE)
+        (outcome,) = await store.commit(AUDIT_BOARD, [prepare(salted(commit))])
+        self._count(outcome, len(ops))
+        return isinstance(outcome, Committed) and len(ops) == SWEEP_ENTRIES_MAX
+
     async def _sweep(self, board: OpenBoard) -> None:
         over = await board.store.leases(board.name, due=True)
         due = await board.store.due(board.name, limit=SWEEP_ENTRIES_MAX)
@@ -107,12 +132,14 @@ class Sweeper:
         # Commits of the service pass on a frozen board. These should not.
         not_frozen = KeyAt(FROZEN_KEY, ABSENT)
         commit = Commit(name, epoch, ops, (*conditions, not_frozen), note=EXPIRED_NOTE)
-        outcome = await board.commit(commit)
+        self._count(await board.commit(commit), 1)
+
+    def _count(self, outcome: object, removed: int) -> None:
         # A refusal means that another process was faster, or that the entry was renewed in time.
         if isinstance(outcome, BlackboardError):
-            self.refused += 1
+            self.refused += removed
         else:
-            self.expired += 1
+            self.expired += removed
 
     async def trim_due(self, kept: int) -> None:
         """As `trim`, for the boards that were opened since the last call or not checked for

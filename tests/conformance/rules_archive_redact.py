@@ -238,6 +238,31 @@ class RedactRules:
         found = await self.findings(archive, 10)
         assert [each for each in found if OTHER not in each] == []
 
+    async def test_a_large_value_that_another_key_gets_meanwhile_stays(
+        self, archive: Archive, place: Any
+    ) -> None:
+        """On a board of another family: its value was put among the blobs, and no row names it yet,
+        when the redaction discards the blob."""
+        await self.tell_secrets(archive)
+        other = await place.open()
+        put_all = other._blobs.put_all
+
+        async def and_redact(values: list[bytes]) -> None:
+            await put_all(values)
+            if values:
+                await self.redact(archive, KEY, 9)
+
+        other._blobs.put_all = and_redact
+        await beside().archive_into(other, "beside")
+        await self.check_shared(archive)
+
+    async def check_shared(self, archive: Archive) -> None:
+        """The large value is redacted on the board, and is the other's as it was."""
+        for held, point in ((REDACTED, Point(BOARD, 5)), (SECRETS[2], Point("beside", 1))):
+            reading = await archive.read(point, [KEY])
+            assert [entry.value for entry in reading.entries] == [held]
+            assert [finding async for finding in archive.verify(point)] == []
+
     async def test_done_again_it_changes_nothing(self, archive: Archive, place: Any) -> None:
         """Nor does it find anything."""
         await self.tell_secrets(archive)
@@ -317,6 +342,13 @@ class RedactRules:
             reading = await archive.list(Point(BOARD, revision), "", limit=1_000)
             expected = {k: REDACTED if k == key else e.value for k, e in held.items()}
             assert {e.key: e.value for e in reading.entries} == expected
+
+
+def beside() -> Story:
+    """A board that shares no history with BOARD, and has its large value."""
+    story = Story(1)
+    story.tell(Put(KEY, SECRETS[2]))
+    return story
 
 
 def sum_of(value: bytes) -> int:

@@ -22,11 +22,12 @@ from blackboard.archive.sql import SqlArchive
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
+from blackboard.encryption.master_key import Wrapper
 from blackboard.engines.base import Store
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.integrity.signing import Seal, make_key
-from blackboard.server.assembly import archive_url
+from blackboard.server.assembly import archive_url, sealed
 from blackboard.server.service import Service
 
 BOARD: Final = "main"
@@ -35,14 +36,23 @@ REDIS: Final = ("older copy", "flushed", "flushed while served")
 
 
 class Site:
-    """A service with an archive over an engine, in `directory`; over Redis at `url`, if given."""
+    """A service with an archive over an engine, in `directory`; over Redis at `url`, if given.
+
+    With a `wrapper` of data keys, private values are encrypted.
+    """
 
     def __init__(
-        self, directory: Path, url: str | None = None, *, archive: type[SqlArchive] = SqlArchive
+        self,
+        directory: Path,
+        url: str | None = None,
+        *,
+        archive: type[SqlArchive] = SqlArchive,
+        wrapper: Wrapper | None = None,
     ) -> None:
         self.directory = directory
         self.url = url
         self._archive = archive
+        self._wrapper = wrapper
         self._service: Service | None = None
         self._dumps: dict[bytes, bytes] = {}
 
@@ -85,7 +95,8 @@ class Site:
         archive = await self._archive.open(
             archive_url(self.directory), blobs=str(blobs), sealer=seal
         )
-        service = Service(await self._store(), archive=archive)
+        store, front = await sealed(await self._store(), archive, self._wrapper)
+        service = Service(store, archive=front)
         self._service = await service.__aenter__()
 
     async def stop(self) -> None:

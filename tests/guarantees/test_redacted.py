@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from blackboard.client.board import Board
+from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Put
 from blackboard.core.redaction import record_key
+from blackboard.encryption.archive import SealedArchive
+from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.errors import AccessDenied, InvalidRequest
 from blackboard.limits import BLOB_BYTES
@@ -21,6 +24,7 @@ from tests.guarantees.redact_child import STEPS
 
 KEY = "public/plan/notes"
 DOCUMENT = "public/plan/memo"
+OWN = "private/ada/token"
 MARKER = {"$redacted": True}
 
 
@@ -144,6 +148,54 @@ async def test_a_redacted_value_is_in_no_file_of_the_embedded_engine(
 async def test_a_redacted_value_is_in_no_file_of_redis(redis: Site, tmp_path: Path) -> None:
     """Nor in the archive."""
     await is_gone(Secret(redis, tmp_path))
+
+
+async def test_a_redacted_value_is_in_no_file_with_encryption(tmp_path: Path) -> None:
+    """Public values are in the clear there, beside encrypted ones."""
+    async with Site(tmp_path / "site", wrapper=LocalWrapper.of(new_master_key())) as site:
+        await is_gone(Secret(site, tmp_path))
+
+
+async def test_the_ciphertexts_of_a_redacted_value_are_in_no_file(tmp_path: Path) -> None:
+    """Somebody who gets at the master key later finds nothing that it opens."""
+    async with Site(tmp_path / "site", wrapper=LocalWrapper.of(new_master_key())) as site:
+        ada, board = site.board("ada"), site.board()
+        await ada.put(OWN, "hush")
+        await ada.put("private/ada/other", "hers")
+        await board.checkpoint("first")
+        await ada.put(OWN, "hush" * BLOB_BYTES)
+        await board.checkpoint("second")
+        await site.archived()
+        ciphertexts = await archived_bytes(site, OWN)
+        assert len(ciphertexts) == 2
+        assert all(files_with(tmp_path, each) for each in ciphertexts)
+        assert (await site.client().redact(OWN)).versions == 2
+        for _ in range(2):
+            assert not any(files_with(tmp_path, each) for each in ciphertexts)
+            await check_redacted(site)
+            await site.stop()
+            await site.start()
+        await site.board().restore("first")
+        await check_redacted(site)
+
+
+async def archived_bytes(site: Site, key: str) -> list[bytes]:
+    """The end of each value of a key, as it is archived."""
+    archive = site.service.host.archive
+    assert isinstance(archive, SealedArchive)
+    head = await site.board().head()
+    found = await archive.raw.history(Point(BOARD, head.revision), key, limit=10)
+    return [each.entry.value[-48:] for each in found if each.entry is not None]
+
+
+async def check_redacted(site: Site) -> None:
+    """The owner sees the marker and her other key, and nothing is damaged."""
+    ada = site.board("ada")
+    for name in ("first", "second"):
+        assert await ada.get(OWN, at=name) == MARKER
+        assert await ada.get("private/ada/other", at=name) == "hers"
+        assert (await site.board().verify(name)).findings == ()
+    assert (await site.board().verify()).findings == ()
 
 
 async def is_finished(secret: Secret, step: str) -> None:

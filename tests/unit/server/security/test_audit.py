@@ -13,13 +13,14 @@ from blackboard.client.audit_record import FORGED, SEALED, UNKNOWN_KEY, AuditKey
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential, Principal
-from blackboard.core.commit import Commit, CommitId, Delete, HeldFence, Put
+from blackboard.core.commit import Append, Commit, CommitId, Delete, HeldFence, Put, Reading
 from blackboard.core.model import Outcome
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, Fenced, OutcomeUnknown
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.commit_queue import system_id
 from blackboard.server.security.audit import (
     AUDIT_BOARD,
     findings,
@@ -28,6 +29,7 @@ from blackboard.server.security.audit import (
     unproved,
 )
 from blackboard.server.service import Service
+from blackboard.server.sweeper import Sweeper
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.lowered import lowered
 from tests.unit.server.hooked import service_over
@@ -87,6 +89,62 @@ async def test_what_is_recorded(service: Service) -> None:
         ("operator", "read", "private/ada/x", "private"),
         ("operator", "revoke", "bob", "ok"),
     ]
+
+
+async def test_records_that_expired_are_removed(
+    tmp_path: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, however many there are, and no other one."""
+    monkeypatch.setattr("blackboard.server.service.ENGINE_CHECK_INTERVAL_MS", 20)
+    monkeypatch.setattr("blackboard.server.sweeper.SWEEP_ENTRIES_MAX", 2)
+    async with Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as service:
+        audit = service.host.audit
+        audit.note_service("recover", "main", "recent")
+        await audit.settle()
+        await record_for_a_moment(service, 5)
+
+        async def is_swept() -> bool:
+            return [what for _, _, what, _ in await records(service)] == ["recent"]
+
+        await wait_until(is_swept)
+        audit.note_service("recover", "main", "next")
+        await audit.settle()
+        found = [record for _, record in await audit.read(None, 100)]
+        assert not any(record.outcome == "corrupt" for record in found)
+
+
+async def record_for_a_moment(service: Service, count: int) -> None:
+    """Let the audit have records that expire at once, of another process."""
+    store = service.host.store
+    epoch = (await store.open(AUDIT_BOARD)).epoch.id
+    record = encode_value(AuditRecord(1, "ada", "", "read", "main", "old", "ok").stored())
+    ops = tuple(Append("system/audit", record, 1) for _ in range(count))
+    await store.commit(AUDIT_BOARD, [prepare(Commit(system_id(), epoch, ops))])
+
+
+async def test_two_services_remove_an_expired_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that came late changes nothing."""
+    async with service_over(tmp_path) as (service, store):
+        await record_for_a_moment(service, 1)
+
+        async def is_due() -> bool:
+            return bool((await store.due(AUDIT_BOARD, limit=1)).entries)
+
+        await wait_until(is_due)
+        sweeper, late = (Sweeper(service.boards, each) for each in ("ab", "cd"))
+        due = await store.due(AUDIT_BOARD, limit=1)
+        await sweeper.sweep_audit()
+        assert await records(service) == []
+        with monkeypatch.context() as patched:
+
+            async def as_before(*_: object, **__: object) -> Reading:
+                return due
+
+            patched.setattr(store, "due", as_before)
+            await late.sweep_audit()
+        assert (sweeper.expired, late.expired, late.refused) == (1, 0, 1)
 
 
 async def test_a_wish_is_recorded_in_words(tmp_path: Path) -> None:
