@@ -8,6 +8,7 @@ and writes as before.
 
 import asyncio
 import contextlib
+import errno
 import json
 import re
 import socket
@@ -387,9 +388,19 @@ async def test_half_closed_and_halting_sockets(target: Target, sent: bytes) -> N
     peer = socket.create_connection(("127.0.0.1", target.port), timeout=PATIENCE_S)
     with peer, contextlib.suppress(ConnectionError):
         peer.sendall(sent)
-        peer.shutdown(socket.SHUT_WR)
+        half_close(peer)
         while await asyncio.to_thread(peer.recv, 65_536):
             pass
+
+
+def half_close(peer: socket.socket) -> None:
+    """Send nothing more. Errors: ConnectionError when the service has closed it already."""
+    try:
+        peer.shutdown(socket.SHUT_WR)
+    except OSError as error:  # ENOTCONN is no ConnectionError
+        if error.errno != errno.ENOTCONN:
+            raise
+        raise ConnectionError(*error.args) from error
 
 
 @pytest.mark.parametrize("drip", [b"", b"X-Drip: 1\r\n"], ids=["silent", "dripping"])

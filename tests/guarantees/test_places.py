@@ -398,7 +398,7 @@ class PlacesRules:
         [switch] = await records_of(services, "~sealed/~switch")
         for gone in (Delete(switch.key), Put(switch.key, encode_value({"erased_ms": 1}))):
             await commit(services.raw, gone, board=KEYS_BOARD)
-            with pytest.raises(Corrupt, match="gone"):
+            with pytest.raises(Corrupt, match="removed"):
                 await services.begin()
             await commit(services.raw, Put(switch.key, switch.value), board=KEYS_BOARD)
         await services.begin()
