@@ -17,7 +17,7 @@ from blackboard.core.commit import Append, Commit, CommitId, Delete, HeldFence, 
 from blackboard.core.model import Outcome
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import AccessDenied, Fenced, OutcomeUnknown
+from blackboard.errors import AccessDenied, Fenced, OutcomeUnknown, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.commit_queue import system_id
@@ -362,6 +362,34 @@ async def test_who_takes_the_end_away_is_noticed_by_its_writer(
     assert [(r.verb, r.outcome) for r in found[2:]] == [("audit", "corrupt"), ("make_key", "ok")]
     assert findings(found) == [f"{found[0].writer}: 4 follows 2"]
     assert "removed" in caplog.text
+
+
+class Full(SqliteStore):
+    """It has no room for the next commits."""
+
+    left = 0
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`, but for those."""
+        if self.left:
+            self.left -= 1
+            raise Unavailable(what=f"board {board}", reason="disk is full")
+        return await super().commit(board, batch)
+
+
+async def test_an_outage_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And that it is over; a full disk gets no line for each attempt."""
+    store = await Full.at(tmp_path, "memory")
+    async with Service(store, limits=lowered(audit_retry_ms=1)) as service:
+        await service.host.audit.settle()
+        store.left = 20
+        service.host.audit.note_service("make_key", "main", "x")
+        await service.host.audit.settle()
+        assert store.left == 0
+    said = [record.getMessage() for record in caplog.records if "audit" in record.getMessage()]
+    assert len(said) == 2
+    assert "disk is full" in said[0]
+    assert said[1] == "audit records are written again"
 
 
 async def test_an_export_shows_what_was_taken_away_later(service: Service) -> None:
