@@ -135,7 +135,7 @@ async def test_two_services_remove_an_expired_record_once(
         await wait_until(is_due)
         sweeper, late = (Sweeper(service.boards, each) for each in ("ab", "cd"))
         due = await store.due(AUDIT_BOARD, limit=1)
-        await sweeper.sweep_audit()
+        await sweeper.tend_audit(100)
         assert await records(service) == []
         with monkeypatch.context() as patched:
 
@@ -143,8 +143,32 @@ async def test_two_services_remove_an_expired_record_once(
                 return due
 
             patched.setattr(store, "due", as_before)
-            await late.sweep_audit()
+            await late.tend_audit(100)
         assert (sweeper.expired, late.expired, late.refused) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("is_archived", [False, True])
+async def test_the_log_of_the_audit_is_compacted(tmp_path: Path, is_archived: bool) -> None:
+    """To as many entries as are kept, none of which is missing in the archive. Else what was
+    removed from the audit would stay in its log for good."""
+    archive = await archive_beside(tmp_path) if is_archived else None
+    async with Service(await SqliteStore.at(tmp_path, "memory"), archive=archive) as service:
+        store, audit = service.host.store, service.host.audit
+        for number in range(30):
+            audit.note_service("recover", "main", str(number))
+            await audit.settle()
+        if service.host.archiver is not None:
+            service.host.archiver.follow(AUDIT_BOARD)
+            head = await store.open(AUDIT_BOARD)
+            await service.host.archiver.reached(AUDIT_BOARD, head.revision, 60_000)
+        await Sweeper(service.boards, "ab").tend_audit(10)
+        assert (await store.open(AUDIT_BOARD)).log_entries == 10
+        found = [record.what for _, record in await audit.read(None, 100)]
+        assert found == [str(number) for number in range(30)]
+    if is_archived:
+        again = await archive_beside(tmp_path)
+        async with Service(await SqliteStore.at(tmp_path, "memory"), archive=again) as service:
+            assert len(await service.host.audit.read(None, 100)) == 30
 
 
 async def test_a_wish_is_recorded_in_words(tmp_path: Path) -> None:
