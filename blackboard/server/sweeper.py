@@ -78,14 +78,16 @@ class Sweeper:
                     await self._boards.let_go(board.name, error)
         self._rounds += 1
 
-    async def sweep_audit(self) -> None:
-        """Remove the expired records of the audit, whose board is not open like others.
+    async def tend_audit(self, kept: int) -> None:
+        """Remove the expired records of the audit, and compact its log to `kept` entries. Its board
+        is not open like others.
 
         Errors: Unavailable and others: what is left is removed next time.
         """
         if await self._boards.host.store.exists(AUDIT_BOARD):
             while await self._sweep_audit():
                 pass
+            await self._trim(AUDIT_BOARD, kept)
 
     async def _sweep_audit(self) -> bool:
         """Remove SWEEP_ENTRIES_MAX records in one commit; returns whether more may be due."""
@@ -151,7 +153,7 @@ class Sweeper:
             if last_s is None or now_s - last_s >= ENGINE_CHECK_INTERVAL_MS / 1000:
                 self._trimmed_at[board] = now_s
                 with _told(board):
-                    await self._trim(board, kept)
+                    await self._trim(board.name, kept)
 
     async def trim(self, kept: int) -> None:
         """Compact each open board's log that is well above `kept` entries, page by page.
@@ -160,23 +162,21 @@ class Sweeper:
         """
         for board in self._boards:
             with _told(board):
-                await self._trim(board, kept)
+                await self._trim(board.name, kept)
 
-    async def _trim(self, board: OpenBoard, kept: int) -> None:
-        head = await board.head()
+    async def _trim(self, board: str, kept: int) -> None:
+        store, archive = self._boards.host.store, self._boards.host.archive
+        head = await store.open(board)
         if not history.excess(head, kept):
             return
-        archived = REVISION_MAX
-        if board.archive is not None:
-            archived = await board.archive.settle(board.name)
+        archived = REVISION_MAX if archive is None else await archive.settle(board)
         while surplus := history.excess(head, kept):
-            limit = min(surplus, LOG_ENTRIES_MAX)
-            page = await board.log(head.oldest - 1, limit)
+            page = await store.log(board, head.oldest - 1, limit=min(surplus, LOG_ENTRIES_MAX))
             doomed = [entry.revision for entry in page.entries if entry.revision <= archived]
             if not doomed:
-                log.warning("board %s: its log stays, the archive is at %s", board.name, archived)
+                log.warning("board %s: its log stays, the archive is at %s", board, archived)
                 break
-            head = await board.store.compact(board.name, doomed[-1] + 1)
+            head = await store.compact(board, doomed[-1] + 1)
             if head.log_entries <= kept:
                 break
 

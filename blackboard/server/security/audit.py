@@ -269,12 +269,17 @@ class Audit:
 
     async def _write(self) -> None:
         await asyncio.sleep(_WRITTEN_IN_S)
+        reason = ""
         while self._waiting:
             try:
                 await self._write_some()
             except BlackboardError as error:
-                log.warning("audit: %s", error)
+                if str(error) != reason:  # said once, however long it lasts: the disk may be full
+                    reason = str(error)
+                    log.warning("audit records wait, and are tried again: %s", reason)
                 await asyncio.sleep(self._limits.audit_retry_ms / 1000)
+        if reason:
+            log.warning("audit records are written again")
 
     async def _write_some(self) -> None:
         """Errors: Unavailable and others; the records stay queued.

@@ -17,7 +17,7 @@ from blackboard.core.commit import Append, Commit, CommitId, Delete, HeldFence, 
 from blackboard.core.model import Outcome
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import AccessDenied, Fenced, OutcomeUnknown
+from blackboard.errors import AccessDenied, Fenced, OutcomeUnknown, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.commit_queue import system_id
@@ -135,7 +135,7 @@ async def test_two_services_remove_an_expired_record_once(
         await wait_until(is_due)
         sweeper, late = (Sweeper(service.boards, each) for each in ("ab", "cd"))
         due = await store.due(AUDIT_BOARD, limit=1)
-        await sweeper.sweep_audit()
+        await sweeper.tend_audit(100)
         assert await records(service) == []
         with monkeypatch.context() as patched:
 
@@ -143,8 +143,32 @@ async def test_two_services_remove_an_expired_record_once(
                 return due
 
             patched.setattr(store, "due", as_before)
-            await late.sweep_audit()
+            await late.tend_audit(100)
         assert (sweeper.expired, late.expired, late.refused) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("is_archived", [False, True])
+async def test_the_log_of_the_audit_is_compacted(tmp_path: Path, is_archived: bool) -> None:
+    """To as many entries as are kept, none of which is missing in the archive. Else what was
+    removed from the audit would stay in its log for good."""
+    archive = await archive_beside(tmp_path) if is_archived else None
+    async with Service(await SqliteStore.at(tmp_path, "memory"), archive=archive) as service:
+        store, audit = service.host.store, service.host.audit
+        for number in range(30):
+            audit.note_service("recover", "main", str(number))
+            await audit.settle()
+        if service.host.archiver is not None:
+            service.host.archiver.follow(AUDIT_BOARD)
+            head = await store.open(AUDIT_BOARD)
+            await service.host.archiver.reached(AUDIT_BOARD, head.revision, 60_000)
+        await Sweeper(service.boards, "ab").tend_audit(10)
+        assert (await store.open(AUDIT_BOARD)).log_entries == 10
+        found = [record.what for _, record in await audit.read(None, 100)]
+        assert found == [str(number) for number in range(30)]
+    if is_archived:
+        again = await archive_beside(tmp_path)
+        async with Service(await SqliteStore.at(tmp_path, "memory"), archive=again) as service:
+            assert len(await service.host.audit.read(None, 100)) == 30
 
 
 async def test_a_wish_is_recorded_in_words(tmp_path: Path) -> None:
@@ -362,6 +386,34 @@ async def test_who_takes_the_end_away_is_noticed_by_its_writer(
     assert [(r.verb, r.outcome) for r in found[2:]] == [("audit", "corrupt"), ("make_key", "ok")]
     assert findings(found) == [f"{found[0].writer}: 4 follows 2"]
     assert "removed" in caplog.text
+
+
+class Full(SqliteStore):
+    """It has no room for the next commits."""
+
+    left = 0
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`, but for those."""
+        if self.left:
+            self.left -= 1
+            raise Unavailable(what=f"board {board}", reason="disk is full")
+        return await super().commit(board, batch)
+
+
+async def test_an_outage_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And that it is over; a full disk gets no line for each attempt."""
+    store = await Full.at(tmp_path, "memory")
+    async with Service(store, limits=lowered(audit_retry_ms=1)) as service:
+        await service.host.audit.settle()
+        store.left = 20
+        service.host.audit.note_service("make_key", "main", "x")
+        await service.host.audit.settle()
+        assert store.left == 0
+    said = [record.getMessage() for record in caplog.records if "audit" in record.getMessage()]
+    assert len(said) == 2
+    assert "disk is full" in said[0]
+    assert said[1] == "audit records are written again"
 
 
 async def test_an_export_shows_what_was_taken_away_later(service: Service) -> None:
