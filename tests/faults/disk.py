@@ -29,7 +29,7 @@ import pytest
 SECTOR_BYTES = 512
 """What a disk writes whole or not at all."""
 LIVES_IN_MEMORY = "-shm"
-"""The index of a journal is made anew when the power is back."""
+"""The index of a journal is rebuilt after a power loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Somebody was told that a commit is done."""
+    """Record an acknowledged commit."""
 
     revision: int
     digest: bytes

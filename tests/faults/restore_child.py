@@ -61,7 +61,7 @@ def restore_to(head: Head, number: int) -> Commit:
 
 
 def tell(number: int) -> None:
-    """A line for whoever kills this process."""
+    """Print a line for the process that kills this one."""
     sys.stdout.write(f"{number}\n")
     sys.stdout.flush()
 

@@ -9,7 +9,7 @@ from tests.waiting import let_pass
 
 CHUNK_BYTES = 64 * 1024
 CLOSING_S = 5.0
-"""What ending needs that is not told to end: connections notice that they were cut."""
+"""Time for connections to notice that they were cut."""
 SCRIPT_REPLY = b"*"
 """How Redis answers a script: with an array. Its greetings begin otherwise."""
 FRAME = b"\x82"

@@ -41,7 +41,7 @@ WAL_PAGES = 60
 
 @dataclass
 class Disk:
-    """A disk of which syncs fail, and what was told of a board on it.
+    """A disk whose syncs fail, and what was acknowledged for a board on it.
 
     It has the files in `data`. What it would hold had the power been cut is written to `cut`.
     """
@@ -96,7 +96,7 @@ class Disk:
         self.faults["cut"] += 1
 
     def told(self, outcome: Committed, prepared: Prepared) -> None:
-        """Somebody was told that a commit is done."""
+        """Record an acknowledged commit."""
         self.recorder.events.append(Told(outcome.revision, prepared.digest))
 
     def has_ended(self) -> None:
@@ -161,7 +161,7 @@ async def live(disk: Disk, life: int, unanswered: dict[int, list[Prepared]]) -> 
 
 
 def check(path: Path, told: list[Told]) -> None:
-    """Everything that was told is there, and no revision was ever told twice."""
+    """Every acknowledged commit is there, and no revision was acknowledged twice."""
     file = BoardFile(path, level="disk")
     loaded = file.load(BOARD)
     log = file.read_log(0, REVISION_MAX, limit=100_000)

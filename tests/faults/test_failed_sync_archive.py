@@ -54,7 +54,7 @@ class Disk:
 
 @pytest.fixture
 def disk() -> Iterator[Disk]:
-    """A disk that works, until it is told to break."""
+    """A disk that works until the test breaks it."""
     with recorded() as recorder:
         yield Disk(recorder)
 
@@ -138,7 +138,7 @@ async def test_a_sync_that_fails_as_the_journal_is_copied_is_noticed(
 
 
 async def test_an_archive_that_others_still_use_is_not_replaced(folder: Path) -> None:
-    """Another process may have it open; both are told to restart."""
+    """Another process may have it open; both report that they must be restarted."""
     path = folder / "archive.db"
     first = await Database.open(f"sqlite:///{path}")
     suspect.mark(path, "for this test")

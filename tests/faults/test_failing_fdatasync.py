@@ -59,7 +59,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def disk(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """A disk that works, until it is told to break."""
+    """A disk that works until the test breaks it."""
     made = Disk(tmp_path / "flag")
     monkeypatch.setenv("LD_PRELOAD", str(library))
     monkeypatch.setenv("FAILING_SYNC", str(made.flag))

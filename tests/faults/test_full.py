@@ -42,7 +42,7 @@ COUNT, BIG = "public/count", "public/big"
 BIG_BYTES = 200_000
 DISK = "2m"
 WRAPPER = "#!/bin/sh\ntrap '' XFSZ\nexec {binary} \"$@\"\n"
-"""Lets a server be told that its file is too large, instead of ending it."""
+"""Makes a server get an error for a file that is too large, instead of a signal that ends it."""
 
 
 @contextmanager
@@ -89,7 +89,7 @@ async def count_up(board: Board, acknowledged: list[int]) -> BlackboardError:
 
 
 async def check_nothing_is_lost(board: Board, acknowledged: list[int]) -> None:
-    """Each number once, in order; at most one more, whose outcome nobody was told."""
+    """Each number once, in order, and at most one more, whose outcome is unknown."""
     assert acknowledged == list(range(1, len(acknowledged) + 1))
     assert await board.get(COUNT) in (len(acknowledged), len(acknowledged) + 1)
 
@@ -266,7 +266,8 @@ async def test_what_a_board_without_room_may_have_lost_is_not_shown(tmp_path: Pa
 
 @pytest.fixture
 def wrapped(redis_binary: Path, tmp_path: Path) -> Path:
-    """The server, told of a file that is too large instead of ended by it."""
+    """The server, which gets an error for a file that is too large instead of a signal that ends
+    it."""
     path = tmp_path / "server"
     path.write_text(WRAPPER.format(binary=redis_binary))
     path.chmod(0o700)

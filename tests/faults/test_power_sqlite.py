@@ -60,7 +60,8 @@ async def record(directory: Path, dice: random.Random) -> tuple[dict[str, bytes]
 
 
 def check_whole(path: Path, told: Sequence[Told], log: Sequence[LogEntry]) -> int:
-    """What opens is a beginning of the log with everything that was told; returns its length."""
+    """The opened board is a prefix of the log with every acknowledged commit; returns its
+    length."""
     state, found = load(path)
     digests = [entry.digest for entry in found]
     assert digests == [entry.digest for entry in log[: len(found)]]

@@ -1,4 +1,4 @@
-"""A replica takes over without the last commits: whoever knew them is told, nobody goes on blindly.
+"""A replica takes over without the last commits: every client that knew them gets an error.
 
 Real servers, a service process over them, and clients over WebSockets. The link between primary and
 replica is cut; the primary answers some more commits, and dies; then the replica is promoted, and
@@ -151,7 +151,8 @@ async def test_who_did_nothing_for_two_epochs_is_told_of_the_first(failover: Fai
 
 
 async def test_a_lock_that_was_granted_in_what_was_lost_holds_nothing(failover: Failover) -> None:
-    """Its fence is of a revision that is no more: whoever has the lock now is alone."""
+    """Its fence is a revision that no longer exists, so the present holder of the lock is the only
+    one."""
     ada, bob = await failover.board("ada"), await failover.board("bob")
     await failover.lose(ada)
     is_promoted = asyncio.Event()

@@ -253,7 +253,7 @@ async def test_every_kind_of_call_notices_a_server_that_came_back(
 async def test_a_waiting_reader_outlives_the_server(
     server: RedisProcess, store: RedisStore
 ) -> None:
-    """It is told of the new epoch when the server is back."""
+    """It gets the new epoch when the server is back."""
     ada = await Writer.open(store, BOARD)
     await ada.commit(Increment(COUNT, 1))
     pages = []

@@ -225,7 +225,7 @@ async def is_empty(servers: list[RedisProcess]) -> bool:
 async def test_a_cancelled_acquisition_at_hung_masters_ends(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
-    """Closing waits for what is being undone, and not for those who hang."""
+    """Closing waits for votes that are being given back, but not for masters that hang."""
     servers[0].pause()
     asking = asyncio.create_task(masters.acquire(NAME, "one", TTL_MS))
     await asyncio.wait([asking], timeout=0.01)
@@ -258,7 +258,7 @@ async def three(redis_binary: Path) -> AsyncIterator[list[RedisProcess]]:
 
 
 async def grant(board: Board, holder: str, *, ttl_ms: int = TTL_MS, wait: bool = False) -> int:
-    """Ask for the lease; returns the fence of who has it now."""
+    """Request the lease; returns the fence of its present holder."""
     receipt = await board.commit([Grant(LOCK, holder, ttl_ms, wait)])
     result = receipt.results[0]
     assert isinstance(result, tuple)

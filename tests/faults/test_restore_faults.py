@@ -103,7 +103,7 @@ async def check_restored(store: Store) -> int:
 
 
 async def check_branched(store: Store) -> bool:
-    """The branch is whole, or there is none and it can be made anew; whether it was there."""
+    """The branch is complete, or absent and can be made again; returns whether it was there."""
     there = True
     try:
         await store.open(BRANCHED)
@@ -139,7 +139,8 @@ class RestoreFaults:
         raise NotImplementedError
 
     async def test_a_restore_leaves_one_content(self, victim: Victim, seed: int) -> None:
-        """Whatever was told is there; what was not is there whole or not at all."""
+        """Every acknowledged commit is there. Every other commit is there completely or not at
+        all."""
         dice, newest = random.Random(seed), 0
         for _ in range(KILLS):
             told = await run_and_kill(victim, "restore", dice.randint(1, 12), dice)
@@ -149,7 +150,7 @@ class RestoreFaults:
                 newest = revision
 
     async def test_a_branch_is_whole_or_not_there(self, victim: Victim, seed: int) -> None:
-        """And can be made anew then."""
+        """An absent board can then be made again."""
         dice, outcomes = random.Random(seed), set()
         rounds = [("seed", dice.randint(1, PAGES)) for _ in range(KILLS)]
         for what, lines in [("seed", PAGES + 1), ("half", HALF // PAGE + 1), *rounds]:

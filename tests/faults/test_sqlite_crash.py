@@ -192,7 +192,7 @@ def wal_bytes(path: Path) -> int:
 
 
 def copy_board(path: Path, target: Path) -> Path:
-    """Copy a board's file and its WAL; the index of the WAL is made anew from it."""
+    """Copy a board's file and its WAL. SQLite rebuilds the WAL's index."""
     Path(f"{target}-shm").unlink(missing_ok=True)
     for suffix in ("", "-wal"):
         shutil.copyfile(f"{path}{suffix}", f"{target}{suffix}")

@@ -104,7 +104,7 @@ async def test_what_is_committed_is_archived(boards: Boards) -> None:
 
 
 async def test_closing_archives_to_the_end(tmp_path: Path) -> None:
-    """Whoever stops leaves nothing behind, and lets go of its lease."""
+    """An archiver that stops archives everything first, and releases its lease."""
     store = await SqliteStore.at(tmp_path / "data", "memory")
     boards = Boards(Host(store, archive=await archive_beside(tmp_path)))
     await boards.host.look()
@@ -349,7 +349,8 @@ async def test_a_full_page_is_followed_by_the_next_one(
 async def test_an_append_leaves_time_for_others_unless_somebody_waits(
     boards: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ARCHIVE_STEP_PAUSE_MS between the steps of a large commit; none for who waits for it."""
+    """ARCHIVE_STEP_PAUSE_MS between the steps of a large commit; none while a caller waits for
+    it."""
     archiver, board, pauses = boards.host.archiver, client(boards), asyncio.Queue[Pause]()
     assert archiver is not None
     append, loop = archiver.archive.append, asyncio.get_running_loop()

@@ -1,4 +1,5 @@
-"""Group commit: who shares a call, who gets which outcome, and what a failing engine does."""
+"""Group commit: which commits share a call, which outcomes they get, and what a failing engine
+does."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A board goes on above what is archived of it, whatever its engine and its archive disagree in."""
+"""A board continues above its archived revisions, however its engine and its archive disagree."""
 
 import asyncio
 import contextlib
@@ -99,7 +99,7 @@ async def test_a_board_that_was_lost_goes_on_above_once(
 
 
 async def test_an_epoch_begins_only_where_the_board_still_stands(store: SqliteStore) -> None:
-    """Whoever committed meanwhile is not left behind."""
+    """A commit that was made in the meantime is not lost."""
     await commits(store, 3, "ada")
     head = await store.open(BOARD)
     await commits(store, 1, "bob")
@@ -155,7 +155,8 @@ async def test_a_log_that_was_cut_before_it_was_archived_leaves_a_gap(
 async def test_a_recovery_tells_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After RECOVER_WAIT_MS it answers that it goes on; who asked asks again, until it is done."""
+    """After RECOVER_WAIT_MS the answer is that it continues. The caller repeats the request until
+    it is done."""
     monkeypatch.setattr(recover_module, "RECOVER_WAIT_MS", 0)
     async with blackboard.open(tmp_path) as client:
         board = client.board(BOARD)

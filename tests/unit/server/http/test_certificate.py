@@ -23,7 +23,7 @@ from tests.certificates import Authority
 def test_an_address_gives_way_to_a_name_of_the_certificate(
     tmp_path: Path, host: str, named: tuple[str, ...], let_in: tuple[str, ...], told: str
 ) -> None:
-    """If that has not the address, and the service lets in who asks for the name."""
+    """If the certificate lacks the address, and the service accepts requests for the name."""
     pair = Authority(tmp_path).issue(hosts=named)
     assert host_for_clients(host, pair.cert, let_in) == told
 

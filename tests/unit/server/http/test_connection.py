@@ -80,7 +80,7 @@ async def test_a_hello_without_the_right_to_it(
 async def test_a_connection_has_to_greet_in_time(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it is closed, whatever else it does."""
+    """Otherwise it is closed, even if it sends other messages."""
     monkeypatch.setattr("blackboard.wire.session.HANDSHAKE_TIMEOUT_MS", 40)
     async with talking(served.url, served.token()) as talk:
         assert await talk.closed() == 4401
@@ -188,7 +188,7 @@ async def test_what_is_in_flight_is_answered_before_the_end(
 async def test_a_bug_ends_one_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With 1011, and a traceback for us; others go on."""
+    """With code 1011 and a traceback in the log. Other connections continue."""
 
     async def broken(_: RequestHandler) -> Any:
         raise ZeroDivisionError("a bug")
@@ -259,7 +259,7 @@ async def test_reads_that_wait_are_limited(served: Served, monkeypatch: pytest.M
 async def test_reads_that_wait_end_with_their_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None is begun for who is gone, and no task of his is left."""
+    """No read is started for a client that is gone, and none of its tasks is left."""
     begun, never, board = 0, asyncio.Event(), {"board": "b"}
 
     async def held(_: RequestHandler, name: str) -> Any:
@@ -282,7 +282,8 @@ async def test_reads_that_wait_end_with_their_connection(
 async def test_who_came_with_a_token_does_not_wait_with_strangers(
     served: Served, monkeypatch: pytest.MonkeyPatch, in_header: bool
 ) -> None:
-    """Not even with his greeting; who says later whose he is does until then."""
+    """Not even with its `hello`. A client without a token in the header counts as unauthenticated
+    until it has sent one."""
     accounts, at_once = set(), shares.Shares.at_once
 
     def noted(self: shares.Shares, account: str, cost_us: float) -> bool:
@@ -301,7 +302,7 @@ async def test_who_came_with_a_token_does_not_wait_with_strangers(
 async def test_one_request_is_not_behind_all_those_of_another(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is carried out while most of what the other one asked for earlier still waits."""
+    """It is carried out while most of the other client's earlier requests still wait."""
     monkeypatch.setattr(shares, "ROUND_US", 1)  # a round of the loop takes on one thing
     monkeypatch.setattr(shares, "_SHARED_S", 3600)  # however long it takes that bob comes
     of_bob, left = asyncio.Semaphore(0), list[int]()
@@ -474,7 +475,7 @@ async def _numbers(talk: Talk) -> list[int]:
 
 
 async def test_little_waits_for_a_peer_that_does_not_read(served: Served) -> None:
-    """Its requests are not taken any more, and other connections are served as ever."""
+    """Its requests are no longer read, and other connections are served as usual."""
     async with (
         talking(served.url, served.token(), greeting={}) as stalled,
         talking(served.url, served.token(), greeting={}) as other,

@@ -1,4 +1,4 @@
-"""The handshake: who is let in, and how many."""
+"""The handshake: which clients are accepted, and how many."""
 
 import asyncio
 import gc
@@ -115,7 +115,7 @@ async def test_a_handshake_is_refused_with_its_reason(
     headers: dict[str, str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As HTTP, before there is a WebSocket; and nobody can fill our log like that."""
+    """As HTTP, before there is a WebSocket; and no client can fill the log this way."""
     with pytest.raises(InvalidStatus) as caught:
         await _handshake(guarded, "127.0.0.1", subprotocol, headers)
     assert caught.value.response.status_code == status
@@ -126,7 +126,7 @@ async def test_a_handshake_is_refused_with_its_reason(
 
 
 async def test_who_was_not_let_in_is_in_the_audit(guarded: Served) -> None:
-    """With the reason, without any part of what was shown; by handshake, by hello and by POST."""
+    """With the reason, without any part of the credentials; for handshakes, `hello` and POST."""
     evil = {"Origin": "https://evil.example.org"}
     for headers in (evil, {"Authorization": "Bearer canary.canary.canary"}):
         with pytest.raises(InvalidStatus):
@@ -156,7 +156,7 @@ async def test_who_was_not_let_in_is_in_the_audit(guarded: Served) -> None:
 
 
 async def test_another_host_is_refused(guarded: Served) -> None:
-    """A name that somebody else made lead to this machine (DNS rebinding)."""
+    """A foreign name that resolves to this machine (DNS rebinding)."""
     with pytest.raises(InvalidStatus) as caught:
         await _handshake(guarded, "evil.example.org", "blackboard.v1+json", {})
     assert caught.value.response.status_code == 403
@@ -188,7 +188,7 @@ async def test_a_web_page_that_is_listed_is_let_in(guarded: Served) -> None:
 
 
 async def test_msgpack_is_preferred_and_nothing_is_compressed(served: Served) -> None:
-    """Whatever the client offers."""
+    """Regardless of what the client offers."""
     async with connect(
         f"{served.url}/v1",
         subprotocols=[Subprotocol("blackboard.v1+json"), Subprotocol("blackboard.v1+msgpack")],
@@ -201,7 +201,7 @@ async def test_msgpack_is_preferred_and_nothing_is_compressed(served: Served) ->
 
 
 async def test_connections_are_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all, and of one principal; whoever leaves makes room."""
+    """In all, and per principal. A connection that ends makes room."""
     monkeypatch.setattr(gate, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(gate, "CONNECTIONS_PER_PRINCIPAL_MAX", 1)
     ada, bob, eve = (served.token(access.agent(name)) for name in ("ada", "bob", "eve"))
@@ -226,7 +226,7 @@ async def test_connections_are_limited(served: Served, monkeypatch: pytest.Monke
 async def test_strangers_make_room_for_strangers(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest goes, not the one that comes: a token in `hello` is as good as one in a header."""
+    """The oldest is closed, not the new one: a token in `hello` is as good as one in a header."""
     monkeypatch.setattr(gate, "UNGREETED_MAX", 2)
     async with serving(service) as served, AsyncExitStack() as stack:
         silent = [await stack.enter_async_context(talking(served.url, None)) for _ in range(3)]
@@ -257,7 +257,7 @@ async def _is(served: Served, count: int) -> bool:
 
 
 async def test_strangers_may_send_little(served: Served) -> None:
-    """Of more we take in nothing: the connection is closed before it is in memory."""
+    """The connection is closed before a larger message is in memory."""
     async with talking(served.url, None) as stranger:
         await stranger.send_raw(b"[" + bytes(STRANGER_BYTES_MAX) + b"]")
         assert await stranger.closed() == 1009
@@ -267,7 +267,7 @@ async def test_strangers_may_send_little(served: Served) -> None:
 async def test_who_has_said_who_he_is_may_send_as_much_as_a_frame_holds(
     served: Served, in_header: bool
 ) -> None:
-    """Whichever way he said it."""
+    """Whether by header or by `hello`."""
     token, greeting = served.token(access.agent("ada")), dict[str, Any]()
     if not in_header:
         greeting["token"] = token
@@ -333,7 +333,7 @@ async def test_nothing_of_a_connection_waits_for_the_collector(served: Served) -
 
 
 def _parts() -> set[str]:
-    """What connections are made of here, each by its name and place."""
+    """The objects of connections, each with its name and place."""
     kinds = ("Connection", "Watches", "_Watch", "DirectProtocol", "HttpToolsProtocol")
     ours = ("blackboard.", "uvicorn.")
     return {

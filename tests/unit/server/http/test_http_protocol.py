@@ -207,7 +207,7 @@ async def test_the_body_of_somebody_known_is_taken_in(protocol: type[BoundedProt
 
 
 async def test_a_body_in_chunks_has_an_end(protocol: type[BoundedProtocol]) -> None:
-    """What is between the chunks counts too, whoever sends it."""
+    """The bytes between the chunks count too, for any client."""
     application = Application()
     chunk = b"1;" + b"e" * 10_000 + b"\r\nx\r\n"
     count = 2 * FRAME_BYTES_MAX // len(chunk) + 2
@@ -280,7 +280,7 @@ async def test_who_is_known_is_no_stranger(protocol: type[BoundedProtocol]) -> N
 
 
 def test_the_end_of_a_head_however_it_is_cut() -> None:
-    """It is found at the same byte, whatever pieces it comes in."""
+    """It is found at the same byte, however the data is split."""
     random_ = random.Random(7)
     for line in (b"\r\n", b"\n"):
         whole = line * 2 + GET.replace(b"\r\n", line) + b"a: b" + line + line

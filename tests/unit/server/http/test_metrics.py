@@ -113,7 +113,7 @@ def test_archive_and_lock_masters_are_told_where_there_are_some() -> None:
 
 
 def test_the_page_of_metrics_has_each_of_them() -> None:
-    """And none that is not told."""
+    """And no metric that the service does not have."""
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)", page, re.MULTILINE)
     told = {re.split(r"[ {]", line)[0] for line in told_of(*with_all_parts())}
@@ -129,7 +129,7 @@ async def scraped(served: Served, name: str) -> dict[str, float]:
 
 
 async def test_a_service_counts_what_its_sweeper_does(tmp_path: Path) -> None:
-    """An entry that runs out is ended once, and told as one."""
+    """An entry that expires is removed once, and counted once."""
     async with (
         Service(await SqliteStore.at(tmp_path, "memory")) as service,
         serving(service) as served,

@@ -1,4 +1,4 @@
-"""The look-ups of one connection: few at once, in their order, and none without room."""
+"""The reads of one connection: few at once, in order, and none without room for its answer."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,7 +14,7 @@ AT_ONCE = OUTGOING_BYTES_MAX // PAGE_BYTES_MAX
 
 
 class Peer:
-    """A connection with reads that last until they are let go."""
+    """A connection with reads that last until the test ends them."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -37,7 +37,7 @@ class Peer:
 
 
 async def test_few_run_at_once_and_all_in_the_end() -> None:
-    """In the order in which they were asked for."""
+    """In the order in which they were requested."""
     peer = Peer()
     for number in range(20):
         peer.ask(number)
@@ -53,7 +53,7 @@ async def test_few_run_at_once_and_all_in_the_end() -> None:
 
 @pytest.mark.parametrize(("waiting", "begun"), [(WATCH_BATCH_BYTES_MAX - 1, 1), (0, 1)])
 async def test_a_read_needs_room(waiting: int, begun: int) -> None:
-    """None is begun while a delivery's worth waits; one is when that was sent."""
+    """No read starts while WATCH_BATCH_BYTES_MAX bytes wait; one starts when they were sent."""
     peer = Peer()
     peer.waiting = WATCH_BATCH_BYTES_MAX
     peer.ask(1)
@@ -69,7 +69,7 @@ async def test_a_read_needs_room(waiting: int, begun: int) -> None:
 
 
 async def test_after_the_end_none_is_begun() -> None:
-    """Those under way are ended by who began them; no one of the line comes after them."""
+    """The caller ends the running reads. No waiting read starts after them."""
     peer = Peer()
     for number in range(20):
         peer.ask(number)

@@ -165,7 +165,7 @@ async def test_a_client_finds_the_next_service(tmp_path: Path) -> None:
 
 
 async def test_cancellation_stops_it_too(tmp_path: Path) -> None:
-    """For those who run it in a process of their own: the directory is free afterwards."""
+    """For programs that run it in their own process: the directory is free afterwards."""
     for _ in range(2):
         ready: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
         settings = load({"data": tmp_path, "port": 0})

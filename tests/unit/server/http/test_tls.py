@@ -1,4 +1,4 @@
-"""TLS with real certificates: who is let in, who is refused, and in which words."""
+"""TLS with real certificates: which clients are accepted or refused, and with which messages."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ KEY = "public/a"
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Who signed the service's certificate."""
+    """The authority that signed the service's certificate."""
     return Authority(tmp_path)
 
 
@@ -51,7 +51,7 @@ async def test_with_the_authority_everything_works(
 
 
 async def test_plain_http_is_served_over_tls(service: Service, authority: Authority) -> None:
-    """Health and JSON-RPC, by whoever speaks HTTPS; at least TLS 1.2."""
+    """Health and JSON-RPC for any HTTPS client, with at least TLS 1.2."""
     context = ssl.create_default_context(cafile=authority.ca)
     async with serving(service, pair=authority.issue()) as served:
         base = served.url.replace("wss", "https")

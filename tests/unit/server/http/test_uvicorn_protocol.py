@@ -234,7 +234,8 @@ def holds(intake: Intake, *sizes: int) -> Callable[[], Awaitable[bool]]:
     ids=["text", "b", "fragments"],
 )
 async def test_a_message_counts_until_it_was_looked_at(message: Any) -> None:
-    """By its bytes, whatever it is made of; then nothing does, though its connection lives on."""
+    """It counts by its bytes, for any kind of message. Afterwards nothing counts, although the
+    connection is still open."""
     application, intake = Reader(), Intake()
     async with served(application, intake) as url, connect(url) as peer:
         for _ in range(3):

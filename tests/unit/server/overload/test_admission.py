@@ -1,4 +1,5 @@
-"""Rates and overload, as clients meet them: who is told what, and who is not disturbed."""
+"""Rates and overload as clients see them: which requests are refused and how, and which are not
+affected."""
 
 import asyncio
 import json
@@ -46,25 +47,25 @@ async def rated(path: Path, rates: Rates) -> AsyncIterator[Served]:
 
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of rates stands: what was used up is used up, however long the test takes."""
+    """Stop the clock of rates: used capacity does not come back, however long the test takes."""
     now_ms = clock_ms()
     monkeypatch.setattr("blackboard.server.overload.admission.clock_ms", lambda: now_ms)
 
 
 def few(count: int) -> Rates:
-    """So many requests, and the next one a second later."""
+    """A rate that allows this many requests, and the next one a second later."""
     return Rates(requests_per_second=1, burst_ms=count * 1_000)
 
 
 def refusal_of(answer: Any) -> dict[str, Any]:
-    """The fields of an error that says when to come back."""
+    """The fields of an error with the time to retry."""
     data: dict[str, Any] = answer["error"]["data"]
     assert data["code"] in ("rate_limited", "overloaded"), data
     return {"code": data["code"], **data["fields"]}
 
 
 async def codes_of(talk: Talk, count: int) -> list[str]:
-    """Ask so often in one frame; how each was answered."""
+    """Send this many requests in one frame; returns the answers."""
     asked = [{"id": n, "method": "head", "params": HEAD} for n in range(1, count + 1)]
     await talk.send(*asked)
     answers = [await talk.receive() for _ in asked]
@@ -77,7 +78,7 @@ async def codes_of(talk: Talk, count: int) -> list[str]:
 
 
 async def test_beyond_its_rate_a_principal_is_told_when_to_come_back(tmp_path: Path) -> None:
-    """Each request of a frame by itself; then the connection goes on."""
+    """Each request of a frame separately. Then the connection continues."""
     async with (
         rated(tmp_path, Rates(requests_per_second=20, burst_ms=500)) as served,
         talking(served.url, served.token(ADA), greeting={}) as talk,
@@ -154,7 +155,7 @@ async def test_the_growth_of_the_logs_has_a_rate(tmp_path: Path) -> None:
 
 
 async def test_our_client_comes_back_when_it_was_told_to(tmp_path: Path) -> None:
-    """Whoever uses it sees that it takes longer, and nothing else; each happens once."""
+    """The caller only sees that it takes longer. Each commit happens once."""
     async with rated(tmp_path, Rates(requests_per_second=100, burst_ms=100)) as served:
         async with blackboard.connect(served.url, token=served.token(ADA)) as client:
             begun_s = time.monotonic()
@@ -224,7 +225,7 @@ async def test_peers_of_documents_are_read_more_slowly(tmp_path: Path) -> None:
 
 
 async def test_a_pause_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the time to wait is, a connection is read from again."""
+    """A connection is read again after a maximum time, even if the wait should be longer."""
     rested: list[float] = []
 
     async def rest(seconds: float) -> None:
@@ -254,7 +255,8 @@ def late(served: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
 
 
 async def test_an_overloaded_service_refuses_what_costs(late: Served) -> None:
-    """It says when to come back; what ends something is answered, and so is an admin."""
+    """The refusal has the time to retry. Requests that end something are answered, and so are
+    admins."""
     async with (
         talking(late.url, late.token(ADA), greeting={}) as talk,
         talking(late.url, late.token(), greeting={}) as admin,
@@ -270,7 +272,8 @@ async def test_an_overloaded_service_refuses_what_costs(late: Served) -> None:
 
 
 async def test_an_overloaded_service_still_says_how_it_is(late: Served) -> None:
-    """Health, readiness, metrics; by POST others are told, and admins served."""
+    """Health, readiness and metrics answer. POST requests of admins are served, others are
+    refused."""
     base = f"http://127.0.0.1:{late.port}"
     async with httpx.AsyncClient(base_url=base, trust_env=False) as http:
         for path in ("/healthz", "/readyz", "/metrics"):
@@ -284,7 +287,7 @@ async def test_an_overloaded_service_still_says_how_it_is(late: Served) -> None:
 
 
 async def test_our_client_gets_through_when_the_overload_is_over(late: Served) -> None:
-    """It asks again when it was told to; nobody who uses it notices."""
+    """It retries at the given time, and its callers do not notice."""
     async with blackboard.connect(late.url, token=late.token(ADA)) as client:
 
         async def was_refused() -> bool:

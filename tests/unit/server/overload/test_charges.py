@@ -1,4 +1,4 @@
-"""Who makes work pays for it: what accounts may use, what they owe, and who waits for whom."""
+"""Charges: how much processor time accounts may use, their debts, and which requests wait."""
 
 import asyncio
 import logging
@@ -29,13 +29,13 @@ BURNT_NS = 3_000_000
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
 
     def __call__(self) -> float:
-        """What time it is."""
+        """The present time."""
         return self.now_s
 
 
@@ -47,7 +47,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def charges(clock: Clock) -> Charges:
-    """Nobody has used anything."""
+    """Charges without any use so far."""
     found = Charges(clock)
     found._prices_us["list"] = READ_US
     return found
@@ -61,22 +61,22 @@ def burn(spent_ns: int = BURNT_NS) -> None:
 
 
 def in_debt(charges: Charges, name: str, debt_us: float = 100_000) -> None:
-    """Let an account owe so much."""
+    """Give an account a debt."""
     charges.charge(name, CREDIT_US + debt_us)
 
 
 def beside(charges: Charges) -> None:
-    """Somebody else is at work."""
+    """Make another account active."""
     charges.charge("ann", NOTHING_US)
 
 
 async def true(value: object) -> bool:
-    """For `wait_until`."""
+    """A condition for `wait_until`."""
     return bool(value)
 
 
 def begun(charges: Charges, name: str = "rita", method: str = "list") -> "asyncio.Task[float]":
-    """A request that asks for its turn."""
+    """A request that waits until it may begin."""
     return asyncio.create_task(charges.admit(name, method))
 
 
@@ -84,14 +84,15 @@ def begun(charges: Charges, name: str = "rita", method: str = "list") -> "asynci
 
 
 def test_who_is_alone_never_waits(charges: Charges) -> None:
-    """However much it used."""
+    """Regardless of how much it used."""
     for _ in range(100):
         in_debt(charges, "rita")
         assert charges.debt_s("rita") == 0
 
 
 def test_beside_others_a_debt_is_waited_for(charges: Charges, clock: Clock) -> None:
-    """As long as it takes to repay it at half of the processor, which nobody else uses."""
+    """For as long as the repayment takes, at half of the processor time that others leave
+    unused."""
     in_debt(charges, "rita", 100_000)
     assert charges.debt_s("rita") == 0
     beside(charges)
@@ -104,7 +105,7 @@ def test_beside_others_a_debt_is_waited_for(charges: Charges, clock: Clock) -> N
 
 
 def test_others_count_as_at_work_for_a_while(charges: Charges, clock: Clock) -> None:
-    """Then whoever is left is alone."""
+    """After that, the remaining account is alone."""
     beside(charges)
     in_debt(charges, "rita", DEBT_US)
     clock.now_s += AT_WORK_S
@@ -114,7 +115,8 @@ def test_others_count_as_at_work_for_a_while(charges: Charges, clock: Clock) -> 
 
 
 def test_what_others_use_is_not_there_to_repay_with(charges: Charges) -> None:
-    """Two that use all they can get share it; a debt is repaid in the end all the same."""
+    """Two accounts that use all they can get share the processor. A debt is still repaid in the
+    end."""
     charges.charge("ann", 500_000)
     in_debt(charges, "rita", 100_000)
     beside(charges)
@@ -124,7 +126,7 @@ def test_what_others_use_is_not_there_to_repay_with(charges: Charges) -> None:
 
 
 def test_what_was_used_long_ago_holds_nobody_up(charges: Charges, clock: Clock) -> None:
-    """Neither the account that used it nor the others."""
+    """It delays neither the account that used it nor others."""
     charges.charge("ann", 5_000_000)
     in_debt(charges, "rita", DEBT_US)
     clock.now_s += 60
@@ -136,7 +138,7 @@ def test_what_was_used_long_ago_holds_nobody_up(charges: Charges, clock: Clock) 
 
 
 def test_a_debt_has_an_end(charges: Charges) -> None:
-    """What is used beyond DEBT_MS_MAX is counted, but not owed."""
+    """Use beyond DEBT_MS_MAX is counted, but does not add to the debt."""
     in_debt(charges, "rita", 1_000 * DEBT_US)
     beside(charges)
     assert charges.debt_s("rita") == pytest.approx(DEBT_MS_MAX / 1_000 / 0.5)
@@ -155,7 +157,7 @@ def test_nobody_saves_up_more_than_the_credit(charges: Charges, clock: Clock) ->
 
 
 def test_what_a_watch_costs_is_owed_but_is_no_work_of_its_account(charges: Charges) -> None:
-    """News come by themselves: who only watches keeps nobody in line."""
+    """Deliveries come unrequested, so an account that only watches does not make others wait."""
     in_debt(charges, "rita")
     Subscription(charges, "ann").settle()
     charges.charge_aside("ann", 1)
@@ -168,7 +170,7 @@ def test_what_a_watch_costs_is_owed_but_is_no_work_of_its_account(charges: Charg
 
 
 def test_accounts_are_forgotten_that_owe_nothing(charges: Charges, clock: Clock) -> None:
-    """And beyond the limit those that came first, even with a debt."""
+    """Beyond the limit, the oldest accounts are forgotten even with a debt."""
     in_debt(charges, "rita")
     for number in range(METERS_MAX - 1):
         charges.charge(f"agent{number}", 1)
@@ -183,7 +185,7 @@ def test_accounts_are_forgotten_that_owe_nothing(charges: Charges, clock: Clock)
 
 
 def test_the_statistics_name_a_few(charges: Charges) -> None:
-    """Those that were charged most."""
+    """The accounts that were charged most."""
     for number in range(3 * ACCOUNTS_TOLD_MAX):
         charges.charge(f"agent{number}", 1_000 * number)
     in_debt(charges, "rita")
@@ -200,7 +202,7 @@ def test_the_statistics_name_a_few(charges: Charges) -> None:
 
 
 async def test_a_debtor_goes_on_when_the_debt_is_repaid(charges: Charges, clock: Clock) -> None:
-    """While others are at work; the requests of these do not wait."""
+    """While other accounts are active, whose requests do not wait."""
     in_debt(charges, "rita")
     beside(charges)
     waiting = begun(charges)
@@ -214,7 +216,7 @@ async def test_a_debtor_goes_on_when_the_debt_is_repaid(charges: Charges, clock:
 
 
 async def test_a_debtor_goes_on_when_the_others_have_gone(charges: Charges, clock: Clock) -> None:
-    """Though its debt is not repaid."""
+    """Even if its debt is not repaid."""
     in_debt(charges, "rita", DEBT_US)
     beside(charges)
     waiting = begun(charges)
@@ -227,7 +229,7 @@ async def test_a_debtor_goes_on_when_the_others_have_gone(charges: Charges, cloc
 async def test_those_that_come_together_begin_as_they_can_be_paid(
     charges: Charges, clock: Clock
 ) -> None:
-    """Each reserves what the last one of its kind took, and they come out in turn."""
+    """Each reserves the cost of the previous request of its kind, and they begin in order."""
     charges.learn("rita", "differences", 100_000)
     beside(charges)
     tasks = [begun(charges, method="differences") for _ in range(6)]
@@ -246,7 +248,7 @@ async def test_those_that_come_together_begin_as_they_can_be_paid(
 
 
 async def test_one_read_at_a_time_is_never_refused(charges: Charges, clock: Clock) -> None:
-    """The largest debt is repaid in DEBT_WAIT_MS_MAX, though others use all that there is."""
+    """The largest debt is repaid within DEBT_WAIT_MS_MAX, even if others use all processor time."""
     in_debt(charges, "rita", 10 * DEBT_US)
     charges.charge("ann", 10_000_000)
     assert charges.debt_s("rita") == pytest.approx(DEBT_WAIT_MS_MAX / 1_000)
@@ -258,7 +260,7 @@ async def test_one_read_at_a_time_is_never_refused(charges: Charges, clock: Cloc
 
 
 async def test_of_what_nobody_has_asked_for_yet_few_begin(charges: Charges) -> None:
-    """What it takes is known when the first is done; then as many go on as can be paid."""
+    """The cost is known when the first one is done. Then as many begin as can be paid."""
     beside(charges)
     bills = [charges.bill("rita", "differences") for _ in range(20)]
     tasks = [asyncio.create_task(bill.begin()) for bill in bills]
@@ -275,7 +277,7 @@ async def test_of_what_nobody_has_asked_for_yet_few_begin(charges: Charges) -> N
 async def test_whoever_would_wait_too_long_is_refused(
     charges: Charges, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At once, and with the time to come back: behind what waits already, so much cannot be paid.
+    """At once, with the time to retry: the requests that already wait leave no room for its cost.
     The log has one line of it."""
     caplog.set_level(logging.WARNING)
     charges.learn("rita", "list", 1_000)
@@ -295,7 +297,7 @@ async def test_whoever_would_wait_too_long_is_refused(
 
 
 async def test_who_waited_long_enough_is_refused(charges: Charges, clock: Clock) -> None:
-    """If others left less than it seemed, or the account used more meanwhile."""
+    """If others left less than expected, or the account used more in the meantime."""
     in_debt(charges, "rita")
     beside(charges)
     waiting = begun(charges)
@@ -308,7 +310,7 @@ async def test_who_waited_long_enough_is_refused(charges: Charges, clock: Clock)
 
 
 async def test_who_gives_up_waiting_reserves_nothing(charges: Charges, clock: Clock) -> None:
-    """Nor does it keep those behind it."""
+    """Nor does it delay the requests behind it."""
     in_debt(charges, "rita")
     beside(charges)
     tasks = [begun(charges) for _ in range(3)]
@@ -325,7 +327,7 @@ async def test_who_gives_up_waiting_reserves_nothing(charges: Charges, clock: Cl
 async def test_who_is_cancelled_as_it_may_go_on_reserves_nothing(
     charges: Charges, clock: Clock
 ) -> None:
-    """Its turn has come, and it has not heard of it."""
+    """It was granted, but has not run yet."""
     in_debt(charges, "rita")
     beside(charges)
     waiting = begun(charges)
@@ -344,7 +346,7 @@ async def test_who_is_cancelled_as_it_may_go_on_reserves_nothing(
 
 
 async def test_a_request_is_charged_for_each_of_its_steps(charges: Charges) -> None:
-    """Not for what others do while it waits."""
+    """Not for the work of others while it waits."""
     bill = charges.bill("rita", "list")
     others = asyncio.Event()
 
@@ -369,7 +371,7 @@ async def test_a_request_is_charged_for_each_of_its_steps(charges: Charges) -> N
 
 @pytest.mark.parametrize("ended", ["failed", "cancelled"])
 async def test_what_did_not_come_to_its_end_is_paid_too(charges: Charges, ended: str) -> None:
-    """A request that fails, and one that is cancelled; nothing stays reserved."""
+    """A request that fails, and one that is cancelled. No reservation is left."""
     bill = charges.bill("rita", "list")
     await bill.begin()
     reached = asyncio.Event()
@@ -393,7 +395,7 @@ async def test_what_did_not_come_to_its_end_is_paid_too(charges: Charges, ended:
 
 
 async def test_threads_work_on_the_account_of_the_request(charges: Charges) -> None:
-    """Also a thread that ends after the request was cancelled."""
+    """Even a thread that ends after the request was cancelled."""
     bill = charges.bill("rita", "log")
     began, let_go = threading.Event(), threading.Event()
 
@@ -415,7 +417,7 @@ async def test_threads_work_on_the_account_of_the_request(charges: Charges) -> N
 
 
 def test_without_a_payer_work_is_done_as_it_is(charges: Charges) -> None:
-    """An embedded board has none."""
+    """An embedded board has no payer."""
     assert metered(burn) is burn
     assert charged(lambda: 7) == 7
     watch = Subscription(charges, "rita")
@@ -426,7 +428,8 @@ def test_without_a_payer_work_is_done_as_it_is(charges: Charges) -> None:
 
 
 async def held_up(bill_turn: Callable[[], Awaitable[None]], charges: Charges) -> float:
-    """How long turns take of an account in debt, by the clock of the loop, until none waits."""
+    """The waiting times of an account in debt, by the loop's clock, until none of its requests
+    waits."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     for _ in range(1_000):
@@ -435,7 +438,8 @@ async def held_up(bill_turn: Callable[[], Awaitable[None]], charges: Charges) ->
 
 
 async def test_a_long_request_lets_others_have_their_turn(charges: Charges, clock: Clock) -> None:
-    """Between its steps, DEBT_PAUSE_MS_MAX in all; only once it was let begin, in its own task."""
+    """It pauses between its steps, for DEBT_PAUSE_MS_MAX in all, in its own task and only after it
+    has begun."""
     bill = charges.bill("rita", "differences")
     pauses = list[float]()
 
@@ -453,7 +457,7 @@ async def test_a_long_request_lets_others_have_their_turn(charges: Charges, cloc
 
 
 async def test_what_was_not_let_begin_as_a_read_is_not_held_up(charges: Charges) -> None:
-    """A restore holds up others itself while it lasts."""
+    """A restore makes others wait while it runs, so it is not delayed."""
     bill = charges.bill("rita", "restore")
     in_debt(charges, "rita", DEBT_US)
     beside(charges)

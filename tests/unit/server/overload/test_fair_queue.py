@@ -1,4 +1,4 @@
-"""Who is next: the one who has had least."""
+"""The order of the fair queue: the account that has had least comes next."""
 
 import random
 from collections import Counter
@@ -10,12 +10,12 @@ from blackboard.server.overload.fair_share import FairQueue
 
 
 def drained(queue: "FairQueue[str]") -> list[str]:
-    """All that waits, in the order in which it comes out."""
+    """All waiting items, in the order in which they come out."""
     return [queue.take()[0] for _ in range(len(queue))]
 
 
 def test_who_asks_for_little_is_before_those_who_asked_for_much_earlier() -> None:
-    """After at most one item of each of them."""
+    """It waits for at most one item of each other account."""
     queue: FairQueue[str] = FairQueue()
     for number in range(1_000):
         for name in ("bob", "eve"):
@@ -27,7 +27,7 @@ def test_who_asks_for_little_is_before_those_who_asked_for_much_earlier() -> Non
 
 
 def test_what_is_dear_counts_for_what_it_costs() -> None:
-    """Ten small ones while there is one that costs ten."""
+    """Ten small items come out for one item that costs ten times as much."""
     queue: FairQueue[str] = FairQueue()
     for _ in range(100):
         queue.add("bob", 10, "dear")
@@ -37,7 +37,7 @@ def test_what_is_dear_counts_for_what_it_costs() -> None:
 
 
 def test_nobody_saves_up() -> None:
-    """Who asked for nothing for long has no more than his share now."""
+    """An account that was idle for long gets no more than its share now."""
     queue: FairQueue[str] = FairQueue()
     for _ in range(100):
         queue.add("bob", 1, "bob")
@@ -55,7 +55,7 @@ def test_nobody_saves_up() -> None:
 def test_everything_comes_out_in_the_order_of_its_account(
     items: list[tuple[str, float]], rng: random.Random
 ) -> None:
-    """Nothing twice, with its cost, whatever comes in meanwhile."""
+    """Each item comes out once, with its cost, for any arrivals in between."""
     queue: FairQueue[int] = FairQueue()
     waiting, found = list(enumerate(items)), list[int]()
     while waiting or len(queue):
@@ -74,7 +74,7 @@ def test_everything_comes_out_in_the_order_of_its_account(
 
 @given(st.lists(st.integers(1, 9), min_size=40, max_size=80), st.integers(0, 7))
 def test_the_shares_are_equal_up_to_one_item(costs: list[int], late: int) -> None:
-    """Of two who always have something waiting, whatever their items cost."""
+    """For two accounts that always have waiting items, of any cost."""
     queue: FairQueue[str] = FairQueue()
     for cost in costs:
         queue.add("bob", cost, "bob")
@@ -90,7 +90,7 @@ def test_the_shares_are_equal_up_to_one_item(costs: list[int], late: int) -> Non
 
 
 def test_accounts_without_anything_waiting_are_forgotten() -> None:
-    """However many have come and gone."""
+    """For any number of accounts that have come and gone."""
     queue: FairQueue[int] = FairQueue()
     for number in range(10_000):
         queue.add(f"agent{number}", 1, number)

@@ -1,4 +1,4 @@
-"""Fair shares of the event loop: nobody waits behind all that another one asked for."""
+"""Fair shares of the event loop: no account waits behind all requests of another."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ COMPANY_S = 60.0
 
 @pytest.fixture(autouse=True)
 def company(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever came counts as at work for longer than a test takes."""
+    """Accounts count as active for longer than a test takes."""
     monkeypatch.setattr(module, "_SHARED_S", COMPANY_S)
 
 
@@ -31,7 +31,7 @@ async def take(shares: Shares, account: str, order: list[str], cost_us: float = 
 
 
 async def test_who_is_alone_has_long_rounds() -> None:
-    """But not without an end: somebody else may come, and is next then."""
+    """But not endless ones: another account may come, and is then next."""
     shares, order = Shares(), list[str]()
     assert all(shares.at_once("ada", FULL) for _ in range(LONE_ROUND_US // ROUND_US))
     assert not shares.at_once("ada", 1)
@@ -58,7 +58,7 @@ async def test_a_round_takes_on_so_much() -> None:
 
 
 async def test_one_request_is_not_behind_a_thousand() -> None:
-    """It comes after one of those at most."""
+    """It waits for at most one of them."""
     shares, order = Shares(), list[str]()
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         shares.at_once("ada", 1)
@@ -73,7 +73,7 @@ async def test_one_request_is_not_behind_a_thousand() -> None:
 
 
 async def test_who_has_something_waiting_does_not_pass_himself() -> None:
-    """Nor those of his who asked earlier."""
+    """Nor earlier requests of the same account."""
     shares, order = Shares(), list[str]()
     shares.at_once("ada", 1)
     tasks = [asyncio.create_task(take(shares, "bob", order)) for _ in range(5)]
@@ -97,7 +97,7 @@ async def test_rounds_go_on_while_somebody_waits() -> None:
 
 
 async def test_who_gives_up_keeps_nobody_waiting() -> None:
-    """Those behind come all the same."""
+    """The requests behind it are still granted."""
     shares, order = Shares(), list[str]()
     shares.at_once("ada", 1)
     tasks = [asyncio.create_task(take(shares, "bob", order)) for _ in range(50)]
@@ -109,7 +109,7 @@ async def test_who_gives_up_keeps_nobody_waiting() -> None:
 
 
 async def test_alone_again_rounds_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A while after the last that somebody else was given."""
+    """A while after the last grant to another account."""
     shares = Shares()
     shares.at_once("ada", 1)
     shares.at_once("bob", FULL)

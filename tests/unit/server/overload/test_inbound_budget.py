@@ -1,4 +1,5 @@
-"""What is on its way in has an end, and whoever has most of it comes again; in the end all do."""
+"""The budget of incoming bytes: it is bounded, the account with the most has to reconnect, and all
+get through in the end."""
 
 from dataclasses import dataclass, field
 
@@ -16,22 +17,22 @@ from blackboard.server.overload.inbound_budget import Held, Intake
 
 ALL_OF_ONE = INTAKE_ACCOUNT_BYTES_MAX
 ACCOUNTS = [f"agent{number}" for number in range(INTAKE_BYTES_MAX // ALL_OF_ONE)]
-"""So many fill the room with all that each may have."""
+"""The number of accounts that fill the budget if each uses its maximum."""
 
 
 @dataclass(eq=False)
 class Peer:
-    """A connection; it lets go of what waits, as a real one does."""
+    """A connection that drops its waiting messages when it ends, as a real one does."""
 
     intake: Intake
     account: str = "ada"
     waiting: int = 0
     shown: int = 0
     ended: list[int] = field(default_factory=list)
-    """What waited when it had to end."""
+    """The bytes that waited when it had to end."""
 
     def hold(self, waiting: int, shown: int = 0) -> "Peer":
-        """Hold so much from now on."""
+        """Hold this many bytes from now on."""
         self.waiting, self.shown = waiting, shown
         self.intake.note(self, Held(self.account, waiting, shown))
         return self
@@ -44,7 +45,8 @@ class Peer:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_the_edge_of_what_is_on_its_way_in(over: int) -> None:
-    """INTAKE_BYTES_MAX, of all; with more, the newest of those who have most ends."""
+    """INTAKE_BYTES_MAX for all accounts. Above it, the newest connection of the account with the
+    most ends."""
     intake = Intake()
     peers = [Peer(intake, account).hold(ALL_OF_ONE) for account in ACCOUNTS]
     assert intake.bytes_held == INTAKE_BYTES_MAX
@@ -55,7 +57,7 @@ def test_the_edge_of_what_is_on_its_way_in(over: int) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_the_edge_of_what_one_account_may_have(over: int) -> None:
-    """INTAKE_ACCOUNT_BYTES_MAX, on however many connections; others do not feel it."""
+    """INTAKE_ACCOUNT_BYTES_MAX, on any number of connections. Other accounts are not affected."""
     intake = Intake()
     other = Peer(intake, "bob").hold(ALL_OF_ONE)
     first = Peer(intake).hold(ALL_OF_ONE // 2)
@@ -66,7 +68,7 @@ def test_the_edge_of_what_one_account_may_have(over: int) -> None:
 
 
 def test_a_crowd_on_one_account_ends_nobody_else() -> None:
-    """Not even who comes last, with one large message."""
+    """Not even another account that comes last, with one large message."""
     intake = Intake()
     size = FRAME_BYTES_MAX // 2
     crowds = [
@@ -79,7 +81,7 @@ def test_a_crowd_on_one_account_ends_nobody_else() -> None:
 
 
 def test_it_is_one_who_can_let_go() -> None:
-    """To end a connection whose message is being looked at would free nothing."""
+    """Ending a connection whose message is being processed would free nothing."""
     intake = Intake()
     Peer(intake, "eve").hold(0, ALL_OF_ONE + 1)
     partly = Peer(intake, "eve").hold(INTAKE_SMALL_BYTES)
@@ -92,7 +94,7 @@ def test_it_is_one_who_can_let_go() -> None:
 
 @pytest.mark.parametrize("under", [0, 1])
 def test_the_edge_of_what_does_not_count(under: int) -> None:
-    """INTAKE_SMALL_BYTES: who sends less than that is never told to come again."""
+    """INTAKE_SMALL_BYTES: a connection below it is never closed for this."""
     intake = Intake()
     size = INTAKE_SMALL_BYTES - under
     small = Peer(intake).hold(size - 1, 1)
@@ -103,9 +105,10 @@ def test_the_edge_of_what_does_not_count(under: int) -> None:
 
 @pytest.mark.parametrize("of_one", [False, True], ids=["accounts", "one account"])
 def test_all_get_through_in_the_end(of_one: bool) -> None:
-    """Sixty who send slowly, each several times the room's share, and begin anew when told to.
+    """Sixty slow senders, each with several times its share, which start again when they are
+    closed.
 
-    If those ended who had come furthest, none would ever get to the end of a message.
+    If the connections that had sent most were closed, no message would ever be completed.
     """
     intake, count = Intake(), 60
     whole = FRAME_BYTES_MAX - INTAKE_SMALL_BYTES
@@ -130,7 +133,8 @@ steps = st.lists(st.tuples(st.integers(0, 5), sizes, sizes), max_size=60)
 
 @given(steps)
 def test_the_sum_is_that_of_what_was_noted_last(given_steps: list[tuple[int, int, int]]) -> None:
-    """Whatever comes and goes; beyond the bounds there is only what is being looked at."""
+    """For any sequence of arrivals and ends. Only messages that are being processed exceed the
+    bounds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intake_module, "INTAKE_BYTES_MAX", 200)
         patch.setattr(intake_module, "INTAKE_ACCOUNT_BYTES_MAX", 150)

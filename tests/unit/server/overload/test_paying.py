@@ -1,4 +1,4 @@
-"""Who reads much waits behind those who read little, on a real service; and what never waits."""
+"""Charges on a real service: heavy readers wait behind light ones, and some requests never wait."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ READS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @asynccontextmanager
 async def archiving(path: Path) -> AsyncIterator[Served]:
-    """A service that can look back; the clock of its charges stands."""
+    """A service with an archive, whose clock of charges is stopped."""
     store = await SqliteStore.at(path, "memory")
     blobs = str(path / "blobs")
     archive = await SqlArchive.open(
@@ -58,30 +58,30 @@ async def archiving(path: Path) -> AsyncIterator[Served]:
 
 
 def stop_the_clock(served: Served) -> None:
-    """What was used is owed, and whoever came is at work, however long the test takes."""
+    """Stop the clock: debts stay and accounts stay active, however long the test takes."""
     now_s = served.service.host.charges._clock()
     served.service.host.charges._clock = lambda: now_s
 
 
 def pass_time(served: Served, seconds: float) -> None:
-    """Let the clock of the charges go on."""
+    """Let the clock of the charges run again."""
     later_s = served.service.host.charges._clock() + seconds
     served.service.host.charges._clock = lambda: later_s
 
 
 def account(served: Served, name: str) -> AccountCharge:
-    """What the statistics tell of an account."""
+    """The statistics of an account."""
     told = served.service.statistics().charges.accounts
     return next(each for each in told if each.name == name)
 
 
 def waiting(served: Served) -> int:
-    """How many requests wait for a debt to be repaid."""
+    """The number of requests that wait for the repayment of a debt."""
     return served.service.statistics().charges.waiting
 
 
 async def epoch_of(talk: Talk) -> str:
-    """The epoch of the board, which begins with that."""
+    """The epoch of the board, which this creates."""
     answer = await talk.ask(900, "head", MAIN)
     epoch: str = answer["result"]["epoch"]["id"]
     return epoch
@@ -108,7 +108,7 @@ async def filled(talk: Talk) -> str:
 
 
 async def until_in_debt(served: Served, talk: Talk, name: str = "rita") -> None:
-    """Read until more was used than there was to use."""
+    """Read until the account is in debt."""
     served.service.host.charges.charge(name, (CREDIT_MS_MAX - 5) * 1_000)
     number = 1_000
     while account(served, name).balance_ms >= 0:
@@ -122,7 +122,7 @@ async def until_in_debt(served: Served, talk: Talk, name: str = "rita") -> None:
 
 @pytest.mark.parametrize(("method", "params"), READS)
 async def test_every_read_is_charged(tmp_path: Path, method: str, params: dict[str, Any]) -> None:
-    """To the account, in processor time; what the archive does in its threads, too."""
+    """To the account, in processor time, including the work of the archive's threads."""
     async with (
         archiving(tmp_path) as served,
         talking(served.url, served.token(ANN), greeting={}) as ann,
@@ -165,7 +165,7 @@ async def test_who_read_much_waits_behind_who_reads_little(tmp_path: Path) -> No
 
 
 async def test_over_http_it_is_the_same(tmp_path: Path) -> None:
-    """One account, whichever way its requests come."""
+    """Requests of one account share one debt over every transport."""
     async with (
         archiving(tmp_path) as served,
         talking(served.url, served.token(ANN), greeting={}) as ann,
@@ -211,7 +211,7 @@ async def test_what_is_handed_on_is_paid_by_its_account(tmp_path: Path) -> None:
 
 
 async def test_a_debtor_keeps_its_leases_and_can_end_everything(tmp_path: Path) -> None:
-    """Renewals, releases, all other commits, ends of watches, marks, refreshes, signs of life."""
+    """Renewals, releases, all other commits, `unwatch`, progress marks, refreshes and pings."""
     async with (
         archiving(tmp_path) as served,
         talking(served.url, served.token(ANN), greeting={}) as ann,
@@ -244,7 +244,8 @@ async def test_a_debtor_keeps_its_leases_and_can_end_everything(tmp_path: Path) 
 
 
 async def test_a_renewal_is_not_behind_the_reads_of_its_connection(tmp_path: Path) -> None:
-    """However many wait there: those that cannot are refused, and the connection is read on."""
+    """With any number of waiting reads: those beyond the limit are refused, and the connection is
+    still read."""
     async with (
         archiving(tmp_path) as served,
         talking(served.url, served.token(ANN), greeting={}) as ann,
@@ -273,7 +274,7 @@ async def test_a_renewal_is_not_behind_the_reads_of_its_connection(tmp_path: Pat
 
 
 async def test_an_account_that_is_alone_does_not_wait(tmp_path: Path) -> None:
-    """Whatever it owes."""
+    """Regardless of its debt."""
     async with (
         archiving(tmp_path) as served,
         talking(served.url, served.token(ANN), greeting={}) as ann,
@@ -287,7 +288,7 @@ async def test_an_account_that_is_alone_does_not_wait(tmp_path: Path) -> None:
 
 
 async def test_whoever_would_wait_too_long_is_told_when_to_come_back(tmp_path: Path) -> None:
-    """As an overload, which is worth trying again."""
+    """With Overloaded, which is retryable."""
     async with (
         archiving(tmp_path) as served,
         talking(served.url, served.token(ANN), greeting={}) as ann,
@@ -310,7 +311,7 @@ async def test_whoever_would_wait_too_long_is_told_when_to_come_back(tmp_path: P
 
 
 async def test_what_is_made_for_a_watch_is_paid_by_its_account(tmp_path: Path) -> None:
-    """Not by whoever commits."""
+    """Not by the account that commits."""
     reader = replace(RITA, grants=(access.parse_grant("public/**=read"),))
     async with (
         archiving(tmp_path) as served,
@@ -332,7 +333,7 @@ async def test_what_is_made_for_a_watch_is_paid_by_its_account(tmp_path: Path) -
 async def test_to_open_a_watch_is_paid_by_its_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its patterns are looked at, and compared with the grants, before anything is shown."""
+    """Its patterns are checked, and compared with the grants, before anything is delivered."""
     noted, aside = list[tuple[str, float]](), Charges.charge_aside
 
     def noting(self: Charges, name: str, spent_us: float) -> None:

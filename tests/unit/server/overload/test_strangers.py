@@ -1,4 +1,4 @@
-"""Who must go when too many have not said who they are."""
+"""Which connections are closed when there are too many unauthenticated ones."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from blackboard.server.overload.strangers import Strangers, peer_of
 
 
 class Somebody:
-    """A connection that notes when it was turned out."""
+    """A connection that records that it was closed."""
 
     def __init__(self) -> None:
         self.turned_out = 0
@@ -34,7 +34,7 @@ def arrive(strangers: Strangers, *peers: str) -> list[Somebody]:
 
 
 def gone(some: Sequence[Somebody]) -> list[int]:
-    """The places of those that were turned out."""
+    """The indexes of the closed connections."""
     return [place for place, one in enumerate(some) if one.turned_out]
 
 
@@ -45,7 +45,7 @@ def test_the_oldest_of_a_peer_goes() -> None:
 
 
 def test_the_peer_that_has_most_makes_room_for_others() -> None:
-    """However long the one who has but one connection has been there."""
+    """Even if the only connection of another peer is older."""
     strangers = Strangers(at_most=4, per_peer=4)
     assert gone(arrive(strangers, "b", "a", "a", "a", "c", "d")) == [1, 2]
 
@@ -61,7 +61,7 @@ def test_who_has_left_is_not_turned_out() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60))
 def test_never_more_than_so_many_and_the_newest_stays(moves: list[tuple[int, bool]]) -> None:
-    """Whoever comes is in, whatever the others do."""
+    """A new connection is always accepted, regardless of the others."""
     strangers, inside = Strangers(at_most=5, per_peer=3), list[tuple[Somebody, str]]()
     for number, leaves in moves:
         if leaves and inside:
@@ -90,7 +90,7 @@ def test_never_more_than_so_many_and_the_newest_stays(moves: list[tuple[int, boo
     ],
 )
 def test_what_counts_as_one_peer(one: object, other: object, same: bool) -> None:
-    """An address, or a network of IPv6: whoever has one of those has billions of addresses."""
+    """An address, or an IPv6 network: the owner of such a network has billions of addresses."""
     assert (peer_of(one) == peer_of(other)) is same
 
 
@@ -98,7 +98,7 @@ def test_what_counts_as_one_peer(one: object, other: object, same: bool) -> None
     ("limit", "peers"), [(STRANGERS_PER_PEER_MAX, 1), (STRANGERS_MAX, STRANGERS_MAX)]
 )
 def test_the_edges_of_a_process(limit: int, peers: int) -> None:
-    """So many, of one address or of all; one more, and the first one goes."""
+    """The limits per address and in all. With one more connection, the first one is closed."""
     strangers = Strangers()
     some = arrive(strangers, *(f"peer{number % peers}" for number in range(limit)))
     assert gone(some) == []
@@ -108,7 +108,7 @@ def test_the_edges_of_a_process(limit: int, peers: int) -> None:
 
 @pytest.mark.parametrize(("limit", "peers"), [(UNGREETED_PER_PEER_MAX, 1), (UNGREETED_MAX, 4)])
 def test_the_edges_of_those_who_have_not_greeted(limit: int, peers: int) -> None:
-    """Likewise, of the WebSockets among them."""
+    """The same limits for the WebSockets among them."""
     strangers = Strangers(UNGREETED_MAX, UNGREETED_PER_PEER_MAX)
     some = arrive(strangers, *(f"peer{number % peers}" for number in range(limit)))
     assert gone(some) == []
