@@ -88,7 +88,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Record an acknowledged commit."""
+    """An acknowledged commit."""
 
     revision: int
     digest: bytes
