@@ -3,7 +3,7 @@
     BlackboardError
     |-- Rejected              nothing changed; the answer is final for this request
     |   |-- Conflict          a condition on a key or a prefix did not hold
-    |   |-- Fenced            a lease that the commit relies on was granted anew, ended or voided
+    |   |-- Fenced            a lease that the commit relies on was granted again, ended or voided
     |   |-- LeaseHeld         another holder has the lease
     |   |-- NothingToClaim    no entry that could be claimed was free in time
     |   |-- StaleEpoch        the board was restored, or its engine came back, since you looked
@@ -24,7 +24,7 @@
     |   |-- Compacted         the log no longer reaches back to that revision
     |   |-- FutureRevision    that revision does not exist yet
     |   |-- RolledBack        what you saw was lost or abandoned; start from the new head
-    |   `-- Resync              a restore changed too much to be told; read the state anew
+    |   `-- Resync              a restore changed too much for a delivery; read the state again
     |-- LeaseLost             a lease was lost while a block relied on it; its commits are Fenced
     |-- Unavailable           not done, the engine or the service cannot be reached; try again
     |   `-- Overloaded        not done, the service has too much to do; try again later

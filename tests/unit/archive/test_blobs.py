@@ -72,7 +72,7 @@ async def test_s3(s3_blobs: Blobs) -> None:
 
 
 async def test_a_swapped_object_is_corrupt(s3: S3, s3_blobs: Blobs) -> None:
-    """Whoever can write into the bucket can make a value unreadable, not another one."""
+    """Write access to the bucket can make a value unreadable, but not replace it by another."""
     name = (await s3_blobs.put(VALUES[1])).hex()
     s3.request("PUT", f"{BUCKET}/board/{name[:2]}/{name}", VALUES[1][:-1])
     with pytest.raises(Corrupt, match=name):

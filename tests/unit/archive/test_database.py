@@ -24,7 +24,7 @@ async def test_another_url_is_refused(url: str) -> None:
 
 
 async def test_a_server_that_is_away_is_unavailable() -> None:
-    """And its password is told to nobody."""
+    """And no message contains its password."""
     url = f"postgresql://somebody:secret@127.0.0.1:{free_port()}/blackboard"
     with pytest.raises(Unavailable) as refused:
         await Database.open(url)

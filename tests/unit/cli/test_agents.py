@@ -1,11 +1,11 @@
-"""Who is there and who crashed, as one list."""
+"""Running and crashed agents, as one list."""
 
 from blackboard.cli.agents import Line, lines
 from blackboard.client.leases.presence import Presence
 
 
 def test_presences_and_crashes_are_one_list_by_name() -> None:
-    """Of who is there and crashed, the crash is told; of who died, that it is gone."""
+    """An agent that is there and crashed is listed as crashed; a dead one as gone."""
     there = [
         Presence("cyd", 7, 3, "idle", "public/a", alive=True),
         Presence("ada", 5, 3, "running", "", alive=None),

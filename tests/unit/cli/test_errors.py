@@ -183,7 +183,7 @@ def test_a_refused_key_is_named_as_the_user_knows_it() -> None:
     ("url", "fix"), [("ws://127.0.0.1:9/v1", "blackboard serve"), ("wss://far:9/v1", "there")]
 )
 def test_what_does_not_answer_is_to_be_started_where_it_should_be(url: str, fix: str) -> None:
-    """Starting a service here does not help whoever named another machine."""
+    """Starting a service here does not help a user who named another machine."""
     reason = "[Errno 111] Connect call failed ('127.0.0.1', 9)"
     told = explain(errors.Unavailable(what=url, reason=reason))
     assert told.message == f"cannot reach {url}: nothing listens there"

@@ -1,4 +1,4 @@
-"""What people may type for a moment, and what they are told when it is none."""
+"""What people may type for a moment, and the errors for anything else."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Work goes to its end, whatever becomes of who waits for it."""
+"""Work is completed even if its caller is cancelled."""
 
 import asyncio
 import contextlib

@@ -281,7 +281,7 @@ async def test_an_epoch_behind_another_one_is_not_adopted(writer: Writer, link: 
 async def test_what_was_read_before_the_first_commit_counts(
     tmp_path: Path, seen: int, is_told: bool
 ) -> None:
-    """A power loss took revision 2; who has read it is told, who has not just goes on."""
+    """A power loss took revision 2: a writer that read it gets an error, another one continues."""
     store = await SqliteStore.at(tmp_path, "memory")
     async with Service(store) as service:
         await Writer(LossyLink(service.boards, operator()).prepare(), "main").commit(ADD_ONE)

@@ -1,4 +1,4 @@
-"""Who may do what: grants, the table of methods, and every method tried by three principals."""
+"""Access control: grants, the table of methods, and every method tried by three principals."""
 
 import contextlib
 import inspect

@@ -161,7 +161,7 @@ def test_grounds_that_may_not_be_read_are_left_out() -> None:
 
 
 def test_the_identity_and_the_results_of_a_commit_are_never_shown() -> None:
-    """Results name keys and counts, and whoever knew the incarnation could guess at the digest."""
+    """Results name keys and counts, so with the incarnation the digest would confirm guesses."""
     shown = visible(entry(5, put("public/a")), ALL, anybody)
     assert shown is not None
     assert (shown.id, shown.results) == (CommitId("ada", 0, "", 0), ())

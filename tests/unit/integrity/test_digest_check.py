@@ -80,7 +80,7 @@ async def content(board: Board) -> dict[str, Any]:
 async def test_a_restore_of_damaged_content_is_refused_and_changes_nothing(
     folder: Path, what: str
 ) -> None:
-    """Whoever asked for it is told the namespace, and nothing that is in it."""
+    """The error names the namespace, and nothing that is in it."""
     damage(folder, DAMAGE[what])
     async with blackboard.open(folder, level="memory") as client:
         board = client.board("main")

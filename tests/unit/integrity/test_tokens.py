@@ -355,7 +355,7 @@ def test_a_link_cannot_be_taken_off_or_changed_or_exchanged() -> None:
 
 
 def test_a_link_that_widens_is_refused_also_when_its_holder_signed_it() -> None:
-    """Who has a token can sign any link; only the service's check makes it harmless."""
+    """The holder of a token can sign any link; only the service's check makes that harmless."""
     import hmac
 
     signed_part, link, signature = narrow_token().split("~")

@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 CALM = RestartPolicy(grace_ms=200, pause_ms=1, pause_ms_max=10, crashes_max=3)
 QUICK = replace(CALM, ttl_ms=1_000)
-"""For those who die without giving anything back: somebody waits until their lease has run out."""
+"""For agents that die without releasing anything: others wait until the lease has expired."""
 PATIENCE_S = 60.0
 
 

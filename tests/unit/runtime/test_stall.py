@@ -1,4 +1,4 @@
-"""A team of which somebody is gone: it is told who waits for what, or the others are stopped."""
+"""A team with a dead member: the log says which agents wait for what, or the others are stopped."""
 
 import asyncio
 from collections.abc import AsyncIterator

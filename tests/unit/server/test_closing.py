@@ -1,4 +1,4 @@
-"""A service that is closed is closed, whoever was interrupted meanwhile and whatever failed."""
+"""Closing a service always completes, even if callers are interrupted or parts fail."""
 
 import asyncio
 from pathlib import Path

@@ -138,7 +138,7 @@ async def test_watchers_with_the_same_view_share_their_deliveries(feed: Feed, bo
 async def test_a_delivery_is_shared_only_until_something_else_happens(
     feed: Feed, board: Board
 ) -> None:
-    """Who begins at the same place later is told all that there is by then, at once."""
+    """A watcher that starts later at the same position gets everything up to then at once."""
     async with feed.watch(EVERYTHING, None) as early:
         begun = early.position
         await board.increment("public/n")
@@ -170,7 +170,7 @@ async def test_a_failing_reader_is_told_to_every_watcher(
 async def test_a_log_with_a_gap_is_passed_on_to_nobody(
     feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever watches would take it for all that happened."""
+    """Otherwise watchers would take it for the complete log."""
     read = store.log
 
     async def torn(name: str, after: int, *, limit: int, wait_ms: int = 0) -> LogPage:
@@ -397,7 +397,8 @@ async def restored(store: HookedStore, board: Board, count: int) -> int:
 async def test_a_large_restore_is_put_in_order_once_for_all_who_watch(
     feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is told what concerns him; for a smaller one it would not pay. Then nobody keeps it."""
+    """Each watcher gets its part. For a smaller entry it would not pay. Afterwards nothing keeps
+    it."""
     made: list[LogEntry] = []
 
     class Counted(LargeEntry):

@@ -260,7 +260,8 @@ ANSWERS: dict[str, CommitRequest] = {
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_answers(service: Service, role: str) -> None:
-    """Who may write everywhere in public may not approve: that is a right of its own."""
+    """The right to write everywhere in public does not include approval, which is a separate
+    right."""
     principal, _ = ROLES[role]
     writer = Writer(service.link(principal), BOARD)
     allowed = {kind for kind, spec in ANSWERS.items() if await _commits(writer, spec)}
@@ -301,7 +302,8 @@ async def _commits(writer: Writer, spec: CommitRequest) -> bool:
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_methods_about_everything(service: Service, role: str) -> None:
-    """Who may not is told so, whatever else may be wrong with what was asked."""
+    """A principal without the right is refused for that, whatever else is wrong with the
+    request."""
     link = service.link(ROLES[role][0])
     let = {method for method in WHOLE if await _was_let(_asked(link, method))}
     assert let == {method for method, roles in WHOLE.items() if role in roles}

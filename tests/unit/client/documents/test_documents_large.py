@@ -53,7 +53,7 @@ async def fill(peer: Peer, parts: int = PARTS) -> None:
 
 
 async def test_a_document_is_as_large_as_it_may_be(link: Transport, board: Board) -> None:
-    """And whoever comes later gets it, though it is more than may wait for a slow reader."""
+    """A peer that joins later gets it, although it is more than may wait for a slow reader."""
     async with Peer().connected(link, BOARD, KEY) as writer:
         await writer.sync()
         await writer.send(ysync.write_awareness([AwarenessState(1, 1, '{"name":"writer"}')]))

@@ -45,7 +45,7 @@ and nothing runs out however long the test takes."""
 
 
 class Gate:
-    """A hook that holds up whoever comes while it is shut."""
+    """A hook that holds up callers while it is closed."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()

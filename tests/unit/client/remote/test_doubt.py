@@ -138,7 +138,7 @@ async def lost(client: Client, served: Served, line: Line, ask: Ask) -> asyncio.
 async def test_what_changes_something_and_is_not_answered_is_unknown(
     client: Client, served: Served, line: Line, board: Board, method: str
 ) -> None:
-    """It may have been done: nobody is told that it was not."""
+    """It may have been done, so it is never reported as not done."""
     asking = await lost(client, served, line, DEEDS[method])
     with pytest.raises(OutcomeUnknown) as unknown:
         await asyncio.wait_for(asking, PATIENCE_S)

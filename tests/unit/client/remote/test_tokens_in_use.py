@@ -320,7 +320,8 @@ async def test_a_client_with_a_source_of_tokens_never_runs_out(
 async def test_a_document_goes_on_with_the_next_token(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has a source of tokens edits on: the connection is begun anew, and nothing lost."""
+    """With a source of tokens, editing continues: the connection is reopened, and nothing is
+    lost."""
     given: list[str] = []
 
     def source() -> str:

@@ -123,7 +123,7 @@ async def test_many_at_once_share_the_votes(
 async def test_processes_of_one_owner_agree(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
-    """Each believes rightly that the votes are there, whoever was first."""
+    """Both callers are right that the votes are there, in either order."""
     others = [LockMasters([server.url for server in servers]) for _ in range(4)]
     for number in range(10):
         name = f"{NAME}/{number}"

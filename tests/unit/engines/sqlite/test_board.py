@@ -364,7 +364,8 @@ async def test_a_large_restore_lets_the_others_go_on(apart: Opened) -> None:
 async def test_a_rule_that_raises_in_a_large_restore_takes_nothing_with_it(
     apart: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits for the state is told, and so is whoever closes the board."""
+    """Callers that wait for the state get the error, and so does the caller that closes the
+    board."""
     await apart.commit()
     monkeypatch.setattr(sqlite_group, "evolve", broken)
     restoring = await in_a_thread(apart)

@@ -60,7 +60,7 @@ async def test_what_was_exported_is_imported(link: Transport) -> None:
 
 @pytest.mark.parametrize("key", [ORIGIN_KEY, "system/checkpoints/one", "system/barriers/ada"])
 async def test_nobody_brings_records_of_the_service(link: Transport, key: str) -> None:
-    """No digest is sealed of them: whoever has a file could make them up."""
+    """No signed digest covers them, so the owner of a file could make them up."""
     page = await link.export("main", "one", after=None)
     made_up = Entry(key, encode_value({}), 1, 1, "system", 1)
     assert "is the service's own" in str(await is_refused(link, page, [*page.entries, made_up]))

@@ -1,4 +1,4 @@
-"""An edit is told when its commit is acknowledged, once, whoever is first; and in order."""
+"""An edit is sent to peers when its commit is acknowledged: once, and in order."""
 
 import asyncio
 from pathlib import Path

@@ -210,7 +210,7 @@ async def test_no_value_and_no_token_is_recorded(service: Service) -> None:
 
 
 async def test_who_came_without_a_token_is_not_recorded(service: Service) -> None:
-    """Whoever opened the service in his own process."""
+    """A program that opened the service in its own process."""
     with pytest.raises(AccessDenied):
         await Client(service.link(access.agent("bob"))).board("main").get("private/ada/x")
     assert await records(service) == []
@@ -511,7 +511,8 @@ def chained(made: list[AuditRecord], *, is_sealed: bool = True) -> list[AuditRec
 
 
 async def test_a_chain_that_was_written_anew_is_noticed(service: Service) -> None:
-    """Its hashes are right, its seals are not: whoever can write to the engine has no key."""
+    """Its hashes are right, but not its signatures: write access to the engine does not give the
+    key."""
     made = await sealed_records(service, KEYS, 4)
     assert [record.checked for record in made] == [SEALED] * 4
     assert findings(made) == []

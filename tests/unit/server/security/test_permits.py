@@ -204,7 +204,7 @@ async def test_a_board_on_another_run_of_the_engine_asks_anew(pair: Pair) -> Non
 
 
 async def test_what_is_done_to_a_whole_board_asks_first(pair: Pair) -> None:
-    """A checkpoint is no commit of who asks for it; the record is asked before it is taken."""
+    """A checkpoint is not a commit of its requester, so the record is read before it is taken."""
     admin = replace(access.operator(), credential=Credential("cyd", ("token-c",), 0))
     link = pair.two.link(admin)
     pair.store.deaf = True
