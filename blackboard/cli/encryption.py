@@ -70,7 +70,7 @@ def rewrap(context: typer.Context) -> None:
     async def run(client: "Client") -> int:
         return await client.rewrap()
 
-    _tell(Flags.of(context), run, "wrapped anew")
+    _tell(Flags.of(context), run, "wrapped again")
 
 
 def _tell(

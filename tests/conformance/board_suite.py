@@ -10,6 +10,7 @@ The rules stand in `rules_board_*.py` beside this file, a group each; each test 
 import pytest
 
 from blackboard.client.board import Board
+from blackboard.client.link import Transport
 from tests.conformance.rules_board_account import AccountRules
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_checkpoint import BarrierRules, CheckpointRules
@@ -53,6 +54,11 @@ class BoardAgents:
     async def boss(self, team: Team) -> Board:
         """The board as a person sees it who may approve what agents ask."""
         return await team.operator()
+
+    @pytest.fixture
+    async def link(self, team: Team, ada: Board) -> Transport:
+        """Ada's way to the service."""
+        return (await team.client_of(ada)).link
 
 
 class EngineRules(

@@ -34,11 +34,6 @@ async def agreed(*documents: Document) -> None:
 class DocumentRules:
     """Several agents edit one document at once, and all have the same in the end."""
 
-    @pytest.fixture
-    async def link(self, team: Team, ada: Board) -> Transport:
-        """Ada's way to the service."""
-        return (await team.client_of(ada)).link
-
     async def test_a_document_begins_empty_and_keeps_what_is_written(self, ada: Board) -> None:
         doc = await ada.document(MEMO)
         assert (str(doc.text()), len(doc.text())) == ("", 0)
