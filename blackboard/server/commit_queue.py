@@ -18,6 +18,7 @@ During an overload all requests are refused, except those of admins and those th
 """
 
 import asyncio
+import os
 import secrets
 from collections import deque
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ from blackboard.server.security.revocations import Permit, Permits
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
 _LOOKS: Final = 3
+_SALTS_DRAWN: Final = 256
+"""Salts drawn at once: those of the largest batch."""
 
 
 class Load:
@@ -100,7 +103,23 @@ class Load:
 
 def salted(commit: Commit) -> Commit:
     """The commit with a new salt."""
-    return replace(commit, salt=secrets.token_bytes(SALT_BYTES))
+    return replace(commit, salt=_salt())
+
+
+_SALTS: Final[deque[bytes]] = deque()
+"""Salts for the next commits: to draw each by itself costs a system call per commit."""
+os.register_at_fork(after_in_child=_SALTS.clear)  # else parent and child would use the same ones
+
+
+def _salt() -> bytes:
+    try:
+        return _SALTS.popleft()
+    except IndexError:
+        drawn = os.urandom(SALT_BYTES * _SALTS_DRAWN)
+        _SALTS.extend(
+            drawn[at : at + SALT_BYTES] for at in range(SALT_BYTES, len(drawn), SALT_BYTES)
+        )
+        return drawn[:SALT_BYTES]
 
 
 def system_id() -> CommitId:

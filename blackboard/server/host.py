@@ -166,6 +166,12 @@ class Host:
         lost = tuple(told(name, found) for name, found in sorted(self.lost.items()))
         return with_fields(self._facts, warnings=self._facts.warnings + lost)
 
+    @property
+    def level(self) -> str:
+        """What the engine's acknowledgements survive, as of the last check. Every commit asks."""
+        assert self._facts is not None, "the service was not started"
+        return self._facts.level
+
     def check_serving(self) -> None:
         """Errors: Unavailable while stopping; EngineRefused when the engine would lose data."""
         if self.draining:

@@ -237,7 +237,7 @@ class RequestHandler:
         """The receipt of a commit that took effect. Errors: why it did not."""
         with self._audited("commit"):
             if isinstance(outcome, Committed):
-                level = outcome.level or self._host.facts().level
+                level = outcome.level or self._host.level
                 return Receipt(
                     outcome.revision, outcome.time_ms, outcome.results, level, outcome.duplicate
                 )

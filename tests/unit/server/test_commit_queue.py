@@ -2,6 +2,8 @@
 does."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,11 +11,12 @@ import anyio
 import pytest
 
 from blackboard.core.commit import Commit, CommitId, Committed, Increment, KeyAt, Op, Put
+from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, Conflict, OutcomeUnknown, Unavailable
 from blackboard.limits import BATCH_COMMITS_MAX
 from blackboard.server import commit_queue as commits
-from blackboard.server.commit_queue import CommitQueue
+from blackboard.server.commit_queue import CommitQueue, salted, system_id
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.unit.server.hooked import HookedStore
 
@@ -196,3 +199,29 @@ async def test_a_sender_that_went_away_does_not_disturb_the_others(
         [outcome] = await stays
     assert isinstance(outcome, Committed)
     assert outcome.revision == 2
+
+
+_FORKED = """
+import os, sys
+from blackboard.core.commit import Commit
+from blackboard.server.commit_queue import salted, system_id
+
+def drawn(count):
+    return [salted(Commit(system_id(), "", ())).salt.hex() for _ in range(count)]
+
+drawn(1)
+child = os.fork()
+print(*drawn(20), flush=True)
+if child:
+    os.wait()
+"""
+
+
+def test_no_two_commits_have_one_salt_not_even_after_a_fork() -> None:
+    """Each of 20 in a process and its child, and each of those beyond one draw."""
+    said = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, check=True)
+    salts = said.stdout.split()
+    assert len(set(salts)) == len(salts) == 40
+    many = [salted(Commit(system_id(), "", ())).salt for _ in range(1_000)]
+    assert len(set(many)) == 1_000
+    assert {len(salt) for salt in many} == {SALT_BYTES}
