@@ -71,7 +71,7 @@ MUTANTS = (
     Mutant(
         "all commits have one salt",
         "blackboard/server/commit_queue.py",
-        "salt=secrets.token_bytes(SALT_BYTES))",
+        "salt=_salt())",
         "salt=bytes(SALT_BYTES))",
         f"{BOARD} -k digest_tells_nothing",
     ),
