@@ -10,6 +10,7 @@ import gc
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import aiosqlite.core
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.archive.database import Database
+from blackboard.server import commit_queue
 from blackboard.units import Milliseconds
 from tests.simulation.loop import SimulatedLoop
 
@@ -50,6 +52,7 @@ def nature(seed: int, loop: SimulatedLoop) -> Iterator[None]:
             (aiosqlite.core, "Thread", _NoThread),
             (aiosqlite.core, "SimpleQueue", _Inline),
             (Database, "now_ms", now_ms),
+            (commit_queue, "_SALTS", deque()),
         ):
             stack.enter_context(replaced(module, name, value))
         stack.enter_context(_no_collection())
