@@ -55,11 +55,11 @@ types: $(STAMP)
 	$(RUN)mypy --strict $(PYTHON_FOLDERS)
 
 # Which tests belong to which of these three: tests/tiers.py.
-check: $(STAMP) lint ## Check what needs no server: style, types, rules, units: two minutes
+check: $(STAMP) lint ## Check what needs no server: style, types, rules, units: 2.5 minutes
 	@echo "check: types, and the quick tests, $(WORKERS) at a time"
 	$(call tests_and_types,-q -m quick)
 
-test: $(STAMP) servers lint ## Check all behaviour, on each engine and transport: ten minutes
+test: $(STAMP) servers lint ## Check all behaviour, on each engine and transport: 16 minutes
 	@echo "test: types, and each behaviour once, $(WORKERS) tests at a time"
 	$(call tests_and_types,-m "not long")
 
