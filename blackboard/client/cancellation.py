@@ -42,8 +42,8 @@ async def finish(
 class SharedCalls:
     """Calls that several tasks make at the same time, and that are carried out once for all.
 
-    Cancellation: one caller's leaves the call to the others, and it goes on without any; `settled`
-    waits for its end.
+    Cancellation: a cancelled caller leaves the call to the others. The call goes on even without
+    callers; `settled` waits for its end.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class SharedCalls:
     def _end(self, key: object, task: asyncio.Task[Any]) -> None:
         del self._running[key]
         if not task.cancelled():
-            task.exception()  # looked at, even if every caller was cancelled
+            task.exception()  # retrieved, even if every caller was cancelled
 
 
 def cancellations() -> int:

@@ -50,7 +50,7 @@ async def test_all_who_come_first_learn_why_a_board_does_not_open(tmp_path: Path
     async with service_over(tmp_path) as (service, store):
 
         async def fail() -> None:
-            raise Unavailable(what="engine", reason="it was told to be")
+            raise Unavailable(what="engine", reason="the disk is away")
 
         store.hook("before open", fail)
         attempts = [service.boards.use("main") for _ in range(5)]

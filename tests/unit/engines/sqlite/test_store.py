@@ -86,7 +86,7 @@ def board_file(store: SqliteStore) -> Path:
 
 
 async def test_a_directory_has_one_owner(store: SqliteStore) -> None:
-    """The error of a second opener says who has it, and where to connect instead."""
+    """A second opener gets an error that names the owner of the directory and its address."""
     for url in (None, "ws://127.0.0.1:7000"):
         store.announce(url)
         with pytest.raises(DataDirectoryInUse) as refused:
