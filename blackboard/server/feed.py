@@ -10,7 +10,8 @@ Invariants
 - `_newest` never decreases.
 - A sleeping watcher's view shows nothing of the entries since it fell asleep: the index of views
   finds the affected ones, at a cost that does not depend on the number of other watchers.
-- A Delivery is shared by all watchers that have the same view and position. It is never changed.
+- A Delivery is shared by all watchers that have the same view and position, and that may read the
+  same of what its revisions are based on. It is never changed.
 - Every watcher gets the error that ends the reader, so that none waits for ever.
 """
 
@@ -19,18 +20,21 @@ import contextlib
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Self
+
+from msgspec.structs import replace
 
 from blackboard.archive.base import Archive
 from blackboard.client.link import Delivery
 from blackboard.core import access, history, watch
-from blackboard.core.access import AccessGrant
+from blackboard.core.access import READ_ALL, AccessGrant
 from blackboard.core.commit import Head, LogEntry
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
-from blackboard.core.path import Pattern
+from blackboard.core.path import Pattern, parse_pattern
 from blackboard.core.pattern_index import PatternIndex, intersections
 from blackboard.core.redaction import is_redaction
 from blackboard.core.watch import Cursor, Position, WatchEvent
@@ -40,12 +44,14 @@ from blackboard.errors import (
     BlackboardError,
     Compacted,
     FutureRevision,
+    LimitExceeded,
     Resync,
     RolledBack,
     Unavailable,
 )
 from blackboard.limits import (
     LOG_ENTRIES_MAX,
+    PATTERNS_MAX,
     PROGRESS_INTERVAL_MS,
     WATCH_BATCH_BYTES_MAX,
     WATCH_BATCH_REVISIONS_MAX,
@@ -56,13 +62,18 @@ from blackboard.units import Key, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
+Grounds = tuple[tuple[Key, Revision], ...]
+"""What a revision is based on: keys and the revisions at which they were read."""
 _TAIL_WAIT_MS = 1_000
 _TAIL_RETRY_S = 0.5
 
 
 @dataclass(frozen=True)
 class View:
-    """The patterns and rights of a watcher. Equal views share their deliveries."""
+    """What a watcher is shown: keys that match one of `patterns` and that `grants` allow reading.
+
+    Watchers with equal views share their deliveries.
+    """
 
     patterns: tuple[Pattern, ...]
     grants: tuple[AccessGrant, ...]
@@ -72,13 +83,22 @@ class View:
     def of(
         cls, patterns: tuple[Pattern, ...], grants: tuple[AccessGrant, ...], *, coalesce: bool
     ) -> Self:
-        """The view of a watcher, without the patterns that it may not read.
+        """The view of a watcher of `patterns` whose rights are `grants`.
 
-        Watchers without any readable pattern share one view, which shows only epochs.
+        It consists of the readable parts of the patterns and says nothing about other rights, so
+        that agents that may read the same share a view. Agents without any readable pattern share
+        one view, which shows only epochs.
         """
         readable = tuple(pattern.text for pattern in access.readable_patterns(grants))
-        met = tuple(each for each in patterns if intersections([each.text], readable))
-        return cls(met, grants if met else (), coalesce)
+        parts = (_readable_parts(pattern.text, readable) for pattern in patterns)
+        met = sorted(set(chain.from_iterable(parts)))
+        whole = cls(patterns, grants, coalesce)
+        if len(met) > PATTERNS_MAX:
+            return whole
+        try:
+            return cls(tuple(map(parse_pattern, met)), READ_ALL if met else (), coalesce)
+        except LimitExceeded:  # the part is longer than any pattern that was given
+            return whole
 
     @cached_property
     def readable(self) -> Callable[[Key], bool]:
@@ -103,12 +123,77 @@ class View:
     def __hash__(self) -> int:
         return self._hash  # computed once: every delivery to every watcher needs it
 
+    def shows(self, key: Key) -> bool:
+        """Whether it shows `key`."""
+        return any(pattern.matches(key) for pattern in self.patterns) and self.readable(key)
+
     def show(self, entry: LogEntry) -> LogEntry | None:
         """The part of `entry` that this view shows; None if it shows nothing of it.
 
         Errors: Resync for a restore that changed more than one delivery can hold.
         """
-        return history.bounded(history.visible(entry, self.patterns, self.readable))
+        visible = history.bounded(history.visible(entry, self.patterns, self.readable))
+        return None if visible is None else self.with_grounds(visible, entry.based_on, ())
+
+    def with_grounds(self, visible: LogEntry, grounds: Grounds, added: Collection[Key]) -> LogEntry:
+        """`visible` with those of `grounds` that this view shows, and those of the keys `added`."""
+        if not grounds:
+            return visible
+        shown = tuple(each for each in grounds if each[0] in added or self.shows(each[0]))
+        return replace(visible, based_on=shown)
+
+
+@dataclass(slots=True)
+class _Made:
+    """A delivery of a view.
+
+    A revision also tells what it is based on. That may be keys outside the view: then it depends on
+    the rights of each watcher which of them are shown.
+    """
+
+    view: View
+    delivery: Delivery
+    grounds: tuple[Grounds, ...] = ()
+    """Everything that each revision is based on; nothing if there are no `outside` keys."""
+    outside: tuple[Key, ...] = ()
+    """The keys among them that the view does not show."""
+    others: dict[tuple[Key, ...], Delivery] = field(default_factory=dict)
+    """The same delivery with some of those keys. Watchers that may read the same ones share it."""
+
+    @classmethod
+    def of(cls, view: View, delivery: Delivery, grounds: Sequence[Grounds]) -> Self:
+        """`grounds` has what each revision of `delivery` is based on."""
+        keys = dict.fromkeys(key for each in grounds for key, _ in each)
+        outside = tuple(key for key in keys if not view.shows(key))
+        return cls(view, delivery, tuple(grounds), outside) if outside else cls(view, delivery)
+
+    def as_read_by(self, readable: Callable[[Key], bool]) -> Delivery:
+        """The delivery to a watcher that may read the keys for which `readable` is true."""
+        if not self.outside:
+            return self.delivery
+        return charged(lambda: self._with(tuple(filter(readable, self.outside))))
+
+    def _with(self, keys: tuple[Key, ...]) -> Delivery:
+        if not keys:
+            return self.delivery
+        found = self.others.get(keys)
+        if found is None:
+            added, revisions = (
+                frozenset(keys),
+                zip(self.delivery.revisions, self.grounds, strict=True),
+            )
+            shown = tuple(
+                self.view.with_grounds(each, grounds, added) for each, grounds in revisions
+            )
+            found = self.others[keys] = Delivery(shown, self.delivery.position)
+        return found
+
+
+def _readable_parts(pattern: str, readable: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns for what `pattern` matches and one of `readable` matches too."""
+    if any(access.covers(grant, pattern) for grant in readable):
+        return (pattern,)
+    return intersections([pattern], readable)
 
 
 @dataclass(slots=True)
@@ -150,7 +235,7 @@ class Feed:
         """The newest entry for which all affected sleepers were woken."""
         self._poked_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None  # while there is a reader
-        self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
+        self._shared: dict[tuple[View, Position], _Made] = {}
         self._mark: Delivery | None = None
         """The progress mark for watchers that are at the head and saw nothing for a while."""
         self._large: LargeEntry | None = None
@@ -159,8 +244,16 @@ class Feed:
         self._failure: BlackboardError | None = None
 
     @contextlib.asynccontextmanager
-    async def watch(self, view: View, after: Position | None) -> AsyncIterator["Watcher"]:
+    async def watch(
+        self,
+        view: View,
+        after: Position | None,
+        readable: Callable[[Key], bool] | None = None,
+    ) -> AsyncIterator["Watcher"]:
         """Open a watcher that starts after `after` (None = now). It misses nothing from there on.
+
+        `readable` says of which keys outside the view it may learn that a revision is based on
+        them; None = those that the grants of the view allow.
 
         Errors: Compacted, FutureRevision, RolledBack; Unavailable.
         """
@@ -171,7 +264,7 @@ class Feed:
         self.watchers += 1
         self._enter(view)
         try:
-            yield Watcher(self, view, start)
+            yield Watcher(self, view, start, readable or view.readable)
         finally:
             self.watchers -= 1
             self._leave(view)
@@ -291,9 +384,7 @@ class Feed:
                 del self._sleeping[view]
                 sleepers.wake(self._last)
 
-    def shared(
-        self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]
-    ) -> tuple[Delivery, Position]:
+    def shared(self, view: View, after: Position, make: Callable[[], _Made]) -> _Made:
         """The delivery for `view` after `after`. It is made once per head, and charged to the first
         watcher that takes it."""
         found = self._shared.get((view, after))
@@ -330,7 +421,8 @@ class Feed:
             return view.show(entry)
         if self._large is None or self._large.entry.digest != entry.digest:
             self._large = LargeEntry(entry)
-        return self._large.visible(view.patterns, view.readable_patterns)
+        visible = self._large.visible(view.patterns, view.readable_patterns)
+        return view.with_grounds(visible, entry.based_on, ())
 
     # --- the reader -------------------------------------------------------------------------------
 
@@ -449,8 +541,11 @@ class Feed:
 class Watcher:
     """One watcher's iteration; a `Stream` (client/link.py)."""
 
-    def __init__(self, feed: Feed, view: View, start: Position) -> None:
+    def __init__(
+        self, feed: Feed, view: View, start: Position, readable: Callable[[Key], bool]
+    ) -> None:
         self.view = view
+        self._readable = readable
         self._feed = feed
         self._cursor = Cursor(start)
         self._loop = asyncio.get_running_loop()
@@ -506,10 +601,9 @@ class Watcher:
         self._cursor.on(WatchEvent.CAUGHT_UP)
         if not entries:
             return self._feed.mark(self.position)
-        delivery, self._cursor.position = self._feed.shared(
-            self.view, self.position, lambda: self._pass(entries)
-        )
-        return delivery
+        made = self._feed.shared(self.view, self.position, lambda: self._pass(entries))
+        self._cursor.position = made.delivery.position
+        return made.as_read_by(self._readable)
 
     async def _catch_up(self, after: Revision) -> Delivery:
         """The next entries from the log, or from the archive if the log was cut in the meantime: at
@@ -528,12 +622,15 @@ class Watcher:
         except Compacted as gone:
             found = await self._feed.archived(after, gone)
         history.check_sequence(after, found)
-        delivery, self._cursor.position = charged(lambda: self._pass(list(found)))
-        return delivery
+        made = charged(lambda: self._pass(list(found)))
+        self._cursor.position = made.delivery.position
+        return made.as_read_by(self._readable)
 
-    def _pass(self, entries: list[LogEntry]) -> tuple[Delivery, Position]:
-        """Advance by as many entries as fit into one delivery."""
-        cursor, shown, size = Cursor(self.position), [], 0
+    def _pass(self, entries: list[LogEntry]) -> _Made:
+        """The delivery after the position, of as many entries as fit into one."""
+        cursor, size = Cursor(self.position), 0
+        shown: list[LogEntry] = []
+        grounds: list[Grounds] = []
         for entry in entries:
             try:
                 visible = self._feed.show(self.view, entry)
@@ -544,12 +641,13 @@ class Watcher:
             cursor.pass_entry(entry)
             if visible is not None:
                 shown.append(visible)
+                grounds.append(entry.based_on)
                 size += history.cost_of(visible)
             if len(shown) >= WATCH_BATCH_REVISIONS_MAX or size >= WATCH_BATCH_BYTES_MAX:
                 break
         if self.view.coalesce and len(shown) > 1:
-            shown = [history.coalesce(shown)]
-        return Delivery(tuple(shown), cursor.position), cursor.position
+            shown, grounds = [history.coalesce(shown)], grounds[-1:]
+        return _Made.of(self.view, Delivery(tuple(shown), cursor.position), grounds)
 
     def _is_answered(self) -> bool:
         return self._asked is not None and self.position.revision >= self._asked

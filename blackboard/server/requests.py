@@ -387,7 +387,7 @@ class RequestHandler:
     async def _watch(self, board: str, view: View, after: Position | None) -> AsyncIterator[Stream]:
         feed = (await self._begin(board)).feed
         with self._host.watches.one(self.principal.account):
-            async with feed.watch(view, after) as watcher:
+            async with feed.watch(view, after, self._readable) as watcher:
                 if self.principal.credential is None:
                     yield watcher
                 else:

@@ -105,10 +105,12 @@ def _dropped() -> Replacement:
 def _one_too_late() -> Replacement:
     original = Watcher.__init__
 
-    def begin(watcher: Watcher, feed: Feed, view: View, start: Position) -> None:
+    def begin(
+        watcher: Watcher, feed: Feed, view: View, start: Position, readable: Callable[[str], bool]
+    ) -> None:
         if start.digest:
             start = Position(start.epoch, start.revision + 1)
-        original(watcher, feed, view, start)
+        original(watcher, feed, view, start, readable)
 
     return Watcher, "__init__", begin
 
