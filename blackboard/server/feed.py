@@ -10,6 +10,8 @@ Invariants
 - `_newest` never decreases.
 - A sleeping watcher's view shows nothing of the entries since it fell asleep: the index of views
   finds the affected ones, at a cost that does not depend on the number of other watchers.
+- A watcher that sleeps is at the head, but for entries of which its view shows nothing. So a new
+  delivery can be given to it at once, without waking it (`Watcher.deliver_to`).
 - A Delivery is shared by all watchers that have the same view and position, and that may read the
   same of what its revisions are based on. It is never changed.
 - Every watcher gets the error that ends the reader, so that none waits for ever.
@@ -20,38 +22,31 @@ import contextlib
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import chain
-from typing import Self
-
-from msgspec.structs import replace
+from typing import Protocol, Self
 
 from blackboard.archive.base import Archive
 from blackboard.client.link import Delivery
-from blackboard.core import access, history, watch
-from blackboard.core.access import READ_ALL, AccessGrant
+from blackboard.core import history, watch
 from blackboard.core.commit import Head, LogEntry
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
-from blackboard.core.path import Pattern, parse_pattern
-from blackboard.core.pattern_index import PatternIndex, intersections
+from blackboard.core.pattern_index import PatternIndex
 from blackboard.core.redaction import is_redaction
+from blackboard.core.view import Grounds, View
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.engines.base import Store
-from blackboard.engines.payer import charged
+from blackboard.engines.payer import Payer, charged, paid_by
 from blackboard.errors import (
     BlackboardError,
     Compacted,
     FutureRevision,
-    LimitExceeded,
     Resync,
     RolledBack,
     Unavailable,
 )
 from blackboard.limits import (
     LOG_ENTRIES_MAX,
-    PATTERNS_MAX,
     PROGRESS_INTERVAL_MS,
     WATCH_BATCH_BYTES_MAX,
     WATCH_BATCH_REVISIONS_MAX,
@@ -62,85 +57,8 @@ from blackboard.units import Key, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
-Grounds = tuple[tuple[Key, Revision], ...]
-"""What a revision is based on: keys and the revisions at which they were read."""
 _TAIL_WAIT_MS = 1_000
 _TAIL_RETRY_S = 0.5
-
-
-@dataclass(frozen=True)
-class View:
-    """What a watcher is shown: keys that match one of `patterns` and that `grants` allow reading.
-
-    Watchers with equal views share their deliveries.
-    """
-
-    patterns: tuple[Pattern, ...]
-    grants: tuple[AccessGrant, ...]
-    coalesce: bool = False
-
-    @classmethod
-    def of(
-        cls, patterns: tuple[Pattern, ...], grants: tuple[AccessGrant, ...], *, coalesce: bool
-    ) -> Self:
-        """The view of a watcher of `patterns` whose rights are `grants`.
-
-        It consists of the readable parts of the patterns and says nothing about other rights, so
-        that agents that may read the same share a view. Agents without any readable pattern share
-        one view, which shows only epochs.
-        """
-        readable = tuple(pattern.text for pattern in access.readable_patterns(grants))
-        parts = (_readable_parts(pattern.text, readable) for pattern in patterns)
-        met = sorted(set(chain.from_iterable(parts)))
-        whole = cls(patterns, grants, coalesce)
-        if len(met) > PATTERNS_MAX:
-            return whole
-        try:
-            return cls(tuple(map(parse_pattern, met)), READ_ALL if met else (), coalesce)
-        except LimitExceeded:  # the part is longer than any pattern that was given
-            return whole
-
-    @cached_property
-    def readable(self) -> Callable[[Key], bool]:
-        """A function that says whether the grants allow reading a key."""
-        return access.readable(self.grants)
-
-    @cached_property
-    def readable_patterns(self) -> tuple[Pattern, ...]:
-        """The same as patterns: a readable key matches at least one."""
-        return access.readable_patterns(self.grants)
-
-    @cached_property
-    def meets(self) -> tuple[str, ...]:
-        """The patterns that it may show. Empty: it shows only epochs."""
-        wanted = (pattern.text for pattern in self.patterns)
-        return intersections(wanted, (pattern.text for pattern in self.readable_patterns))
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.patterns, self.grants, self.coalesce))
-
-    def __hash__(self) -> int:
-        return self._hash  # computed once: every delivery to every watcher needs it
-
-    def shows(self, key: Key) -> bool:
-        """Whether it shows `key`."""
-        return any(pattern.matches(key) for pattern in self.patterns) and self.readable(key)
-
-    def show(self, entry: LogEntry) -> LogEntry | None:
-        """The part of `entry` that this view shows; None if it shows nothing of it.
-
-        Errors: Resync for a restore that changed more than one delivery can hold.
-        """
-        visible = history.bounded(history.visible(entry, self.patterns, self.readable))
-        return None if visible is None else self.with_grounds(visible, entry.based_on, ())
-
-    def with_grounds(self, visible: LogEntry, grounds: Grounds, added: Collection[Key]) -> LogEntry:
-        """`visible` with those of `grounds` that this view shows, and those of the keys `added`."""
-        if not grounds:
-            return visible
-        shown = tuple(each for each in grounds if each[0] in added or self.shows(each[0]))
-        return replace(visible, based_on=shown)
 
 
 @dataclass(slots=True)
@@ -189,29 +107,20 @@ class _Made:
         return found
 
 
-def _readable_parts(pattern: str, readable: tuple[str, ...]) -> tuple[str, ...]:
-    """Patterns for what `pattern` matches and one of `readable` matches too."""
-    if any(access.covers(grant, pattern) for grant in readable):
-        return (pattern,)
-    return intersections([pattern], readable)
-
-
 @dataclass(slots=True)
 class _Sleepers:
     """Watchers with the same view that are up to date."""
 
     # Futures in place of an Event, which takes twice as long to wait for.
-    woken: "dict[asyncio.Future[None], None]" = field(default_factory=dict)
-    passed: LogEntry | None = None
-    """The last entry before they were woken, if the view shows nothing of it."""
+    woken: "dict[asyncio.Future[LogEntry | None], Watcher]" = field(default_factory=dict)
+    """They get the last entry before they were woken, if the view shows nothing of it."""
     due_s: float = math.inf
     """When the first of them is due to send a progress mark."""
 
     def wake(self, passed: LogEntry | None) -> None:
-        self.passed = passed
         for woken in self.woken:
             if not woken.done():
-                woken.set_result(None)
+                woken.set_result(passed)
 
 
 class Feed:
@@ -316,32 +225,31 @@ class Feed:
         return found
 
     async def wait_beyond(
-        self, after: Revision, view: View | None, due_s: float
+        self, watcher: "Watcher", view: View | None, due_s: float
     ) -> LogEntry | None:
-        """Wait until `view` shows something after `after`, or until about `due_s` by the loop's
-        clock.
+        """Wait until `view` shows something after the position of `watcher`, or until about `due_s`
+        by the loop's clock. Meanwhile the position moves on with what the watcher gets at once.
 
         Returns the last entry that arrived in the meantime if the view shows nothing of it and of
         the entries before it; else None. Without a view, it waits for any entry. There is no timer
         per watcher: the reader, which reads the log at least every second, wakes those that are
         due. Errors: the reason why the reader ended.
         """
-        if self._newest > after:
+        if self._newest > watcher.position.revision:
             return None
         if self._failure is not None:
             # One error for all would share a traceback among tasks: each gets its own.
             raise type(self._failure)(**self._failure.fields())
-        woken: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        woken: asyncio.Future[LogEntry | None] = asyncio.Future(loop=self._loop)
         sleepers = self._sleeping.get(view)
         if sleepers is None:
             sleepers = self._sleeping[view] = _Sleepers()
-        sleepers.woken[woken] = None
+        sleepers.woken[woken] = watcher
         sleepers.due_s = min(sleepers.due_s, due_s)
         try:
-            await woken
+            return await woken
         finally:
             sleepers.woken.pop(woken, None)
-        return sleepers.passed
 
     def poke(self) -> None:
         """Wake every waiting watcher."""
@@ -356,8 +264,8 @@ class Feed:
             sleepers.wake(self._last)
 
     def _tell(self, entries: tuple[LogEntry, ...]) -> None:
-        """Wake the watchers whose views show part of `entries`, and those whose progress marks are
-        due."""
+        """Deliver `entries` to the watchers whose views show part of them, and wake those whose
+        progress marks are due."""
         if any(entry.epoch is not None for entry in entries):
             self.poke()
         else:
@@ -365,12 +273,51 @@ class Feed:
             for entry in entries:
                 for change in entry.changes:
                     concerned.update(self._index.matching(change.key))
-            for view in (None, *concerned):
+            self._wake_waiting_for_any()
+            # Only what the ring has, which drops what a redaction takes away.
+            is_whole = self._after < entries[0].revision
+            for view in concerned:
                 sleepers = self._sleeping.pop(view, None)
-                if sleepers is not None:
+                if sleepers is None:
+                    continue
+                if is_whole and self._deliver(sleepers, entries):
+                    self._sleeping[view] = sleepers
+                else:
                     sleepers.wake(self._last)
         self._last = entries[-1]
         self._wake_due()
+
+    def _wake_waiting_for_any(self) -> None:
+        sleepers = self._sleeping.pop(None, None)
+        if sleepers is not None:
+            sleepers.wake(self._last)
+
+    def _deliver(self, sleepers: _Sleepers, entries: tuple[LogEntry, ...]) -> bool:
+        """Give the delivery of `entries` to the sleepers that take it at once, and wake the others.
+
+        Returns whether any of them still sleeps.
+        """
+        assert self._loop is not None
+        passed, until, now_s = self._last, entries[-1].revision, self._loop.time()
+        still_asleep = False
+        made: _Made | None = None
+        start: Position | None = None
+        for woken, watcher in list(sleepers.woken.items()):
+            if woken.done():
+                continue
+            if watcher.has_taker and (made is None or watcher.position is not start):
+                start = watcher.position  # one object for all that took the same delivery before
+                watcher.pass_by(passed)
+                made = watcher.made_of(entries)
+            if (
+                made is not None
+                and made.delivery.position.revision == until
+                and watcher.take(made, now_s)
+            ):
+                still_asleep = True
+            else:
+                woken.set_result(passed)
+        return still_asleep
 
     def _wake_due(self) -> None:
         """Wake the watchers whose progress mark is due; at most once a second."""
@@ -538,6 +485,17 @@ class Feed:
         self._ring_changes -= len(oldest.changes)
 
 
+class Taker(Protocol):
+    """Takes deliveries for a watcher without its task: see `Watcher.deliver_to`."""
+
+    @property
+    def payer(self) -> Payer:
+        """Who pays for making them."""
+
+    def take(self, delivery: Delivery) -> bool:
+        """Take a delivery now; False to leave it to the iteration."""
+
+
 class Watcher:
     """One watcher's iteration; a `Stream` (client/link.py)."""
 
@@ -551,11 +509,48 @@ class Watcher:
         self._loop = asyncio.get_running_loop()
         self._told_at = self._loop.time()
         self._asked: Revision | None = None
+        self._taker: Taker | None = None
 
     @property
     def position(self) -> Position:
         """Everything up to here was delivered, or is not visible to this watcher."""
         return self._cursor.position
+
+    def deliver_to(self, taker: "Taker") -> None:
+        """Give deliveries to `taker` while the iteration waits for the next one. What it does not
+        take comes out of the iteration."""
+        self._taker = taker
+
+    @property
+    def has_taker(self) -> bool:
+        """Whether deliveries can be given to a taker."""
+        return self._taker is not None
+
+    def pass_by(self, passed: LogEntry | None) -> None:
+        """Move past `passed`, an entry of which the view shows nothing, unless that was done."""
+        if passed is not None and passed.revision > self.position.revision:
+            self._cursor.pass_entry(passed)
+
+    def made_of(self, entries: Sequence[LogEntry]) -> _Made:
+        """The delivery of `entries`, which follow the position, for a taker, who pays for it."""
+        assert self._taker is not None
+        with paid_by(self._taker.payer):
+            return self._feed.shared(self.view, self.position, lambda: self._pass(entries))
+
+    def take(self, made: _Made, now_s: float) -> bool:
+        """Give a delivery to the taker; False if it did not take it."""
+        taker, delivery = self._taker, made.delivery
+        if taker is None:
+            return False
+        if made.outside:
+            with paid_by(taker.payer):
+                delivery = made.as_read_by(self._readable)
+        if delivery.revisions and not taker.take(delivery):
+            return False
+        self._cursor.position = delivery.position
+        self._cursor.on(WatchEvent.CAUGHT_UP)
+        self._told_at = now_s
+        return True
 
     @property
     def state(self) -> watch.WatchState:
@@ -590,9 +585,7 @@ class Watcher:
         if entries == [] and not self._is_answered():
             awaited = self.view if self._asked is None else None
             due_s = self._told_at + PROGRESS_INTERVAL_MS / 1000
-            passed = await self._feed.wait_beyond(after, awaited, due_s)
-            if passed is not None and passed.revision > after:
-                self._cursor.pass_entry(passed)
+            self.pass_by(await self._feed.wait_beyond(self, awaited, due_s))
             after = self.position.revision
             entries = self._feed.ready(after)
         if entries is None:
@@ -622,11 +615,11 @@ class Watcher:
         except Compacted as gone:
             found = await self._feed.archived(after, gone)
         history.check_sequence(after, found)
-        made = charged(lambda: self._pass(list(found)))
+        made = charged(lambda: self._pass(found))
         self._cursor.position = made.delivery.position
         return made.as_read_by(self._readable)
 
-    def _pass(self, entries: list[LogEntry]) -> _Made:
+    def _pass(self, entries: Sequence[LogEntry]) -> _Made:
         """The delivery after the position, of as many entries as fit into one."""
         cursor, size = Cursor(self.position), 0
         shown: list[LogEntry] = []
@@ -668,6 +661,10 @@ class Permitted:
         """As `Watcher.position`."""
         return self._watcher.position
 
+    def deliver_to(self, taker: Taker) -> None:
+        """As `Watcher.deliver_to`, as long as the token is valid."""
+        self._watcher.deliver_to(_PermittedTaker(taker, self._check))
+
     async def request_progress(self) -> None:
         """As `Watcher.request_progress`."""
         await self._watcher.request_progress()
@@ -679,3 +676,22 @@ class Permitted:
         delivery = await anext(self._watcher)
         self._check()
         return delivery
+
+
+class _PermittedTaker:
+    """Takes nothing once the token has ended: the iteration raises the reason."""
+
+    __slots__ = ("_check", "_taker", "payer")
+
+    def __init__(self, taker: Taker, check: Callable[[], None]) -> None:
+        self.payer = taker.payer
+        self._taker = taker
+        self._check = check
+
+    def take(self, delivery: Delivery) -> bool:
+        """As `Taker.take`."""
+        try:
+            self._check()
+        except BlackboardError:
+            return False
+        return self._taker.take(delivery)

@@ -77,6 +77,7 @@ from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
 from blackboard.core.redaction import check_redactable
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
@@ -114,7 +115,7 @@ from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints, info_of
 from blackboard.server.commit_queue import salted
 from blackboard.server.documents.session import Session
-from blackboard.server.feed import Permitted, View
+from blackboard.server.feed import Permitted
 from blackboard.server.gates import CommitGates
 from blackboard.server.host import Host
 from blackboard.server.open_board import OpenBoard

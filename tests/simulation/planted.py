@@ -18,12 +18,13 @@ from blackboard.client.writer import Writer
 from blackboard.core import lease, model
 from blackboard.core.commit import Commit, HeldFence, KeyAt, Lease, LogEntry
 from blackboard.core.state import State
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.engines.sqlite.file import BoardFile, WriteError
 from blackboard.engines.sqlite.rows import Writes
 from blackboard.errors import Fenced, StaleEpoch
 from blackboard.server.checkpoints.restore import _Attempt
-from blackboard.server.feed import Feed, View, Watcher
+from blackboard.server.feed import Feed, Watcher
 from blackboard.server.sweeper import Sweeper
 from blackboard.wire.session import Changed
 from tests.conformance.mutants import MUTANTS

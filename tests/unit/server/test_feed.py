@@ -16,11 +16,12 @@ from blackboard.core import access
 from blackboard.core.commit import RESTORE, Commit, Committed, Epoch, LogEntry, LogPage, PutBack
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import parse_patterns
+from blackboard.core.view import View
 from blackboard.core.watch import Position, WatchState
 from blackboard.errors import Compacted, Corrupt, Unavailable
 from blackboard.server import feed as feed_module
 from blackboard.server.commit_queue import system_id
-from blackboard.server.feed import Feed, View, Watcher
+from blackboard.server.feed import Feed, Watcher
 from blackboard.server.service import Service
 from blackboard.wire.codec import prepare
 from tests.unit.server.hooked import HookedStore, client_of, service_over

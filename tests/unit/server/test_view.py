@@ -23,8 +23,8 @@ from blackboard.core.commit import (
 )
 from blackboard.core.history import LARGE_CHANGES
 from blackboard.core.path import parse_patterns
+from blackboard.core.view import View
 from blackboard.limits import KEY_BYTES_MAX, PATTERNS_MAX
-from blackboard.server.feed import View
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.unit.server.hooked import HookedStore, client_of, service_over
