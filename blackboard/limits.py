@@ -61,8 +61,6 @@ COMMIT_BYTES_MAX: Final = 4 * 1024 * 1024
 """One encoded commit with all its values."""
 BATCH_COMMITS_MAX: Final = 256
 """Commits that share one engine call: 256 small ones keep a Redis script near 5 ms."""
-BATCH_BYTES_MAX: Final = 1024 * 1024
-"""Bytes after which a batch takes no further commit (one commit may exceed it alone)."""
 TTL_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
 """Longest time to live of an entry or a lease: ten years, so that sums stay exact integers."""
 LEASE_TTL_MS_MIN: Final = 100
@@ -196,20 +194,6 @@ ARCHIVE_WARM_KEYS: Final = 8_192
 ARCHIVE_WARM_NAMESPACES: Final = 512
 """Namespaces whose sums the archiver remembers for each of them: a megabyte."""
 
-BOARDS_MAX: Final = 4096
-"""Boards on one engine, and boards open in one service process: each has an index, a commit queue
-and a feed."""
-BOARDS_PER_PRINCIPAL_MAX: Final = 256
-"""Boards that one principal (who may not act for others) can make one service process open."""
-BOARDS_PER_ACCOUNT_MAX: Final = 256
-"""Boards that one account began and that were not removed, in every process and for good: sixteen
-accounts would have to agree to leave no room."""
-SWEEP_INTERVAL_MS: Final = 1_000
-"""Time between two searches for expired entries: an entry may outlive its time to live by this."""
-SWEEP_ENTRIES_MAX: Final = 512
-"""Expired entries of one board that one sweep removes, a commit each."""
-ENGINE_CHECK_INTERVAL_MS: Final = 60_000
-"""Time between two checks of the engine's settings, and of the length of each log."""
 
 # --- reading --------------------------------------------------------------------------------------
 READ_KEYS_MAX: Final = 1024
@@ -253,17 +237,11 @@ OUTGOING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes waiting for one connection's socket before its watches and replies wait too."""
 WATCHES_PER_CONNECTION_MAX: Final = 256
 """Watches of one connection."""
-WATCHES_MAX: Final = 65_536
-"""Watches of one service process, which keep about 3 KiB each."""
-WATCHES_PER_ACCOUNT_MAX: Final = WATCHES_MAX // 8
-"""Those of them of one account: a team of a thousand agents has eight each."""
 CONNECTIONS_PER_PRINCIPAL_MAX: Final = 512
 """Connections of one principal to one service process."""
 CONNECTIONS_MAX: Final = 4096
 """Connections of one service process: a file descriptor and 70 KiB each."""
-OPEN_FILES_MAX: Final = CONNECTIONS_MAX + 4 * BOARDS_MAX + 256
-"""Files that one service process may have open: a connection is one; a board of the embedded engine
-is its file, two of the journal, and one to read the old log."""
+
 STRANGER_BYTES_MAX: Final = 128 * 1024
 """Bytes that a connection may send, including its handshake, before it has shown a valid token: a
 token has a few kilobytes."""
@@ -303,34 +281,6 @@ LOG_BYTES_PER_ACCOUNT_MAX: Final = 16 * 1024**3
 """Bytes by which commits of one account (unless it is an admin of everything) may let the logs of a
 service process grow in an hour, if it is not set otherwise: several times what a busy team writes,
 and no account fills a disk, or drives others' revisions out of the log, overnight."""
-METERS_MAX: Final = 8_192
-"""Principals whose rates one process tracks: more than may be connected. Beyond it, those without
-recent requests are forgotten."""
-RATE_PAUSE_MS_MAX: Final = 1_000
-"""Longest time for which a connection that exceeded its rate is not read: its messages then wait
-with the sender, and a ping is still answered in time."""
-BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of commits waiting in one process, for all boards together; then new ones are refused."""
-LOOP_LAG_MS_MAX: Final = 1_000
-"""How late the event loop may be in three consecutive measurements before requests are refused: a
-renewal of the shortest usual lease is then still answered in time."""
-LOOP_LOOK_MS: Final = 250
-"""Time between two such measurements."""
-OVERLOAD_RETRY_MS: Final = 1_000
-"""When a client that was refused for overload should try again: several measurements later."""
-CREDIT_MS_MAX: Final = 250
-"""Processor time that an account may use at once after it was idle: a large comparison."""
-DEBT_MS_MAX: Final = 1_000
-"""Largest debt of an account, in processor time. Use beyond it is not owed, so that even a request
-of minutes delays the next read by DEBT_WAIT_MS_MAX at most."""
-DEBT_WAIT_MS_MAX: Final = 10_000
-"""Longest wait of a read of an account in debt, while other accounts are active; a read that would
-wait longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""
-DEBT_PAUSE_MS_MAX: Final = 1_000
-"""Longest time, in all, for which a read of an account in debt is held up after it began, because
-it may hold a snapshot of the archive; and for which a delivery to a watch is held up."""
-ACCOUNTS_TOLD_MAX: Final = 16
-"""Accounts that the statistics of charges name: those that were charged most."""
 
 # --- access ---------------------------------------------------------------------------------------
 NARROWINGS_MAX: Final = 8
@@ -459,10 +409,6 @@ lease: a hanging master delays nobody by a quarter of a second."""
 LOCK_MASTER_CALLS_MAX: Final = 16
 """Concurrent commands to each lock master, with a connection each; further ones wait, so that a
 burst does not use up the time of its own commands."""
-FLIGHTS_MAX: Final = 2
-"""Engine calls of one board in flight: while one waits for the disk, the next is being decided."""
-COMMITS_QUEUED_MAX: Final = 8192
-"""Commits waiting for one board's engine in one process; then new ones are refused."""
 STEP_ATTEMPTS_MAX: Final = 5
 """Default number of times that `Board.run_step` runs a step whose reads went stale."""
 
@@ -538,6 +484,70 @@ class BoardLimits(LimitGroup):
 
     log_kept_revisions: int = 1_000_000
     """Log entries kept before the oldest are compacted away."""
+    boards_max: int = 4096
+    """Boards on one engine, and boards open in one service process: each has an index, a commit
+    queue and a feed."""
+    boards_per_principal_max: int = 256
+    """Boards that one principal (who may not act for others) can make one service process open."""
+    boards_per_account_max: int = 256
+    """Boards that one account began and that were not removed, in every process and for good:
+    sixteen accounts would have to agree to leave no room."""
+    sweep_interval_ms: int = 1_000
+    """Time between two searches for expired entries: an entry may outlive its time to live by
+    this."""
+    sweep_entries_max: int = 512
+    """Expired entries of one board that one sweep removes, a commit each."""
+    engine_check_interval_ms: int = 60_000
+    """Time between two checks of the engine's settings, and of the length of each log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitLimits(LimitGroup):
+    """How commits wait for their engine."""
+
+    batch_bytes_max: int = 1024 * 1024
+    """Bytes after which a batch takes no further commit (one commit may exceed it alone)."""
+    flights_max: int = 2
+    """Engine calls of one board in flight: while one waits for the disk, the next is being
+    decided."""
+    commits_queued_max: int = 8192
+    """Commits waiting for one board's engine in one process; then new ones are refused."""
+    backlog_bytes_max: int = 256 * 1024 * 1024
+    """Bytes of commits waiting in one process, for all boards together; then new ones are
+    refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadLimits(LimitGroup):
+    """When a service delays or refuses work, because there is too much of it."""
+
+    loop_lag_ms_max: int = 1_000
+    """How late the event loop may be in three consecutive measurements before requests are refused:
+    a renewal of the shortest usual lease is then still answered in time."""
+    loop_look_ms: int = 250
+    """Time between two such measurements."""
+    overload_retry_ms: int = 1_000
+    """When a client that was refused for overload should try again: several measurements later."""
+    rate_pause_ms_max: int = 1_000
+    """Longest time for which a connection that exceeded its rate is not read: its messages then
+    wait with the sender, and a ping is still answered in time."""
+    meters_max: int = 8_192
+    """Principals whose rates one process tracks: more than may be connected. Beyond it, those
+    without recent requests are forgotten."""
+    credit_ms_max: int = 250
+    """Processor time that an account may use at once after it was idle: a large comparison."""
+    debt_ms_max: int = 1_000
+    """Largest debt of an account, in processor time. Use beyond it is not owed, so that even a
+    request of minutes delays the next read by DEBT_WAIT_MS_MAX at most."""
+    debt_wait_ms_max: int = 10_000
+    """Longest wait of a read of an account in debt, while other accounts are active; a read that
+    would wait longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""
+    debt_pause_ms_max: int = 1_000
+    """Longest time, in all, for which a read of an account in debt is held up after it began,
+    because it may hold a snapshot of the archive; and for which a delivery to a watch is held
+    up."""
+    accounts_told_max: int = 16
+    """Accounts that the statistics of charges name: those that were charged most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -618,6 +628,10 @@ class WatchLimits(LimitGroup):
     """Changes kept in memory per board for watchers; slower ones read the log instead."""
     watch_queue_bytes_max: int = WATCH_QUEUE_BYTES_MAX
     """The same in bytes."""
+    watches_max: int = 65_536
+    """Watches of one service process, which keep about 3 KiB each."""
+    watches_per_account_max: int = watches_max // 8
+    """Those of them of one account: a team of a thousand agents has eight each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -631,9 +645,17 @@ class Limits(LimitGroup):
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     watch: WatchLimits = field(default_factory=WatchLimits)
     boards: BoardLimits = field(default_factory=BoardLimits)
+    commits: CommitLimits = field(default_factory=CommitLimits)
+    load: LoadLimits = field(default_factory=LoadLimits)
     security: SecurityLimits = field(default_factory=SecurityLimits)
     encryption: EncryptionLimits = field(default_factory=EncryptionLimits)
     agents: AgentLimits = field(default_factory=AgentLimits)
+
+    @property
+    def open_files_max(self) -> int:
+        """Files that one service process may have open: a connection is one; a board of the
+        embedded engine is its file, two of the journal, and one to read the old log."""
+        return CONNECTIONS_MAX + 4 * self.boards.boards_max + 256
 
 
 DEFAULT: Final = Limits()

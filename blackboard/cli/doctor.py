@@ -29,7 +29,7 @@ from blackboard.cli.errors import LOOPBACK, CommandError, Exit, explain, other_s
 from blackboard.cli.options import Flags, ReadCommand
 from blackboard.cli.screen import counted
 from blackboard.errors import BlackboardError, DataDirectoryInUse
-from blackboard.limits import ARCHIVE_LAG_MS_MAX, CONNECTIONS_MAX, OPEN_FILES_MAX
+from blackboard.limits import ARCHIVE_LAG_MS_MAX, CONNECTIONS_MAX, DEFAULT
 
 if TYPE_CHECKING:
     from blackboard.cli.target import Target
@@ -193,14 +193,13 @@ def open_files() -> Finding:
     """Whether this process could have CONNECTIONS_MAX connections."""
     import resource
 
+    most = DEFAULT.open_files_max
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_MAX:
-        return _ok(
-            "open files", f"{'no limit' if hard < 0 else hard}, {OPEN_FILES_MAX} are needed at most"
-        )
-    connections = max(0, hard - OPEN_FILES_MAX + CONNECTIONS_MAX)
+    if hard == resource.RLIM_INFINITY or hard >= most:
+        return _ok("open files", f"{'no limit' if hard < 0 else hard}, {most} are needed at most")
+    connections = max(0, hard - most + CONNECTIONS_MAX)
     text = f"at most {hard}, so about {counted(connections, 'connection')}"
-    return Finding("open files", FindingStatus.WARN, text, f"ulimit -Hn {OPEN_FILES_MAX}")
+    return Finding("open files", FindingStatus.WARN, text, f"ulimit -Hn {most}")
 
 
 # --- the service ----------------------------------------------------------------------------------

@@ -59,10 +59,10 @@ class Host:
     _refused: EngineRefused | None = None
 
     def __post_init__(self) -> None:
-        self.load = Load()
+        self.load = Load(self.limits)
         self.shares = Shares()
         self.charges = Charges(limits=self.limits)
-        self.meters = Meters(self.rates)
+        self.meters = Meters(self.rates, self.limits)
         self.revocations = Revocations(self.store, self.limits)
         self.permits = Permits(self.store, self.revocations)
         self.audit = Audit(self.store, self.limits)
@@ -70,8 +70,8 @@ class Host:
             self.store.keys.made = partial(self.audit.note_service, "make_key")
             self.store.keys.scrubbed = self._note_scrub
         self.imports = Imports(self.store)
-        self.watches = WatchShares()
-        self.begun = BegunBoards(self.store)
+        self.watches = WatchShares(self.limits)
+        self.begun = BegunBoards(self.store, self.limits)
         self._looks = SharedCalls()
         """Shares queries of the archive between concurrent calls. Queries of the engine are not
         shared: a shared answer may be older than the call, and could miss a board that was just

@@ -65,7 +65,7 @@ class OpenBoard:
     def __init__(self, host: Host, name: str) -> None:
         self.host = host
         self.name = name
-        self.queue = CommitQueue(host.store, name, host.load, host.permits)
+        self.queue = CommitQueue(host.store, name, host.load, host.permits, host.limits.commits)
         self.feed = Feed(host.store, name, host.archive)
         self._ended: BlackboardError | None = None
 

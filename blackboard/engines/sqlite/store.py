@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 from msgspec.structs import replace
 
 from blackboard import limits
+from blackboard.limits import DEFAULT, Limits
 from blackboard.core.commit import ENGINE, Entry, Epoch, Head, LogPage, Reading, Seed
 from blackboard.core.history import check_seed
 from blackboard.core.model import Outcome
@@ -88,17 +89,17 @@ class SqliteStore:
 
     def __init__(
         self,
-        directory: Path,
-        lock: FileLock,
+        taken: tuple[Path, FileLock],
         *,
         level: Level,
         clock_ns: Callable[[], int],
         file_bytes_max: int | None,
         threads: Threads | None,
+        limits: Limits,
     ) -> None:
-        self.directory = directory
+        self.directory, self._lock = taken
         self.level: Level = level
-        self._lock = lock
+        self._limits = limits
         self._clock_ns = clock_ns
         self._file_bytes_max = file_bytes_max
         self._boards: dict[str, EmbeddedBoard] = {}
@@ -122,6 +123,7 @@ class SqliteStore:
         clock_ns: Callable[[], int] = time.time_ns,
         file_bytes_max: int | None = None,
         threads: Threads | None = None,
+        limits: Limits = DEFAULT,
     ) -> Self:
         """Take possession of `directory`, which is made if it is missing.
 
@@ -136,12 +138,12 @@ class SqliteStore:
         path = Path(directory)
         lock = await _taken(path)
         return cls(
-            path,
-            lock,
+            (path, lock),
             level=level,
             clock_ns=clock_ns,
             file_bytes_max=file_bytes_max,
             threads=threads,
+            limits=limits,
         )
 
     def announce(self, url: str | None) -> None:
@@ -429,6 +431,7 @@ class SqliteStore:
             threads=self._threads,
             now_ms=self._now_ms,
             distrusted=lambda: self.distrust(name),
+            chosen=self._limits,
         )
         self._boards[name] = board
         return board

@@ -30,7 +30,6 @@ from blackboard.engines.base import Scrubs
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.limits import (
     ARCHIVE_LEASE_MS,
-    ENGINE_CHECK_INTERVAL_MS,
     HOLD_MS_MAX,
     OPERATIONS_MAX,
     RECOVER_WAIT_MS,
@@ -116,7 +115,7 @@ class Redactions:
                 return
             except BlackboardError as error:
                 log.warning("cannot resume redactions: %s", error)
-            await asyncio.sleep(ENGINE_CHECK_INTERVAL_MS / 1000)
+            await asyncio.sleep(self._host.limits.boards.engine_check_interval_ms / 1000)
             heed_cancellation()
 
     async def _finish(self, board: str) -> None:

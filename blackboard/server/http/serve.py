@@ -38,12 +38,13 @@ from blackboard.errors import InvalidRequest
 from blackboard.integrity.private_files import UMASK
 from blackboard.integrity.tokens import verify
 from blackboard.limits import (
+    DEFAULT,
     DRAIN_TIMEOUT_MS,
     FRAME_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
-    OPEN_FILES_MAX,
     PING_INTERVAL_MS,
     SEND_TIMEOUT_MS,
+    Limits,
 )
 from blackboard.server.assembly import sealed
 from blackboard.server.http.app import create_app
@@ -145,7 +146,7 @@ def run(settings: Settings, *, ready: Callable[[Serving], None] | None = None) -
     """
     os.umask(UMASK)
     tune_interpreter()
-    raise_file_limit()
+    raise_file_limit(limits_of(settings))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(serve(settings, ready=ready))
 
@@ -162,7 +163,7 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
-def raise_file_limit() -> None:
+def raise_file_limit(limits: Limits = DEFAULT) -> None:
     """Raise the number of files that this process may open to what its limits need, if the system
     allows it.
 
@@ -174,12 +175,13 @@ def raise_file_limit() -> None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    wanted = OPEN_FILES_MAX if hard == unlimited else min(OPEN_FILES_MAX, hard)
+    most = limits.open_files_max
+    wanted = most if hard == unlimited else min(most, hard)
     if soft != unlimited and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < OPEN_FILES_MAX:
+    if wanted < most:
         # `doctor` reports it. At every start it would be noise.
-        log.debug("this process may open %d files; %d would be enough", wanted, OPEN_FILES_MAX)
+        log.debug("this process may open %d files; %d would be enough", wanted, most)
 
 
 async def serve(

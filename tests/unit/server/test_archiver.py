@@ -19,7 +19,7 @@ from blackboard.core.checkpoints import Mark, Point
 from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
-from blackboard.server import archiver as archiver_module, sweeper as sweeper_module
+from blackboard.server import archiver as archiver_module
 from blackboard.server.archiver import _LOOK_MS, Archiver
 from blackboard.server.assembly import archive_beside
 from blackboard.server.boards import Boards
@@ -31,6 +31,7 @@ from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import Place
 from tests.conformance.rules_archive import state_at, whole_log
 from tests.conformance.writer import Writer
+from tests.lowered import lowered
 from tests.postgres import Postgres, postgres_directory
 from tests.unit.server.hooked import HookedStore
 from tests.waiting import wait_until
@@ -235,9 +236,7 @@ async def test_the_log_is_cut_only_behind_the_archive(boards: Boards) -> None:
     assert [entry.revision for entry in log] == list(range(1, 61))
 
 
-async def test_a_log_is_cut_at_the_first_look(
-    boards: Boards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_is_cut_at_the_first_look(boards: Boards) -> None:
     """A service that is started again more often than once a minute trims, too; then once each."""
     board, sweeper = client(boards), Sweeper(boards, "ab")
     assert boards.host.archiver is not None
@@ -251,7 +250,7 @@ async def test_a_log_is_cut_at_the_first_look(
     await boards.host.archiver.reached(BOARD, 60)
     await sweeper.trim_due(10)
     assert (await boards.host.store.open(BOARD)).log_entries == 40
-    monkeypatch.setattr(sweeper_module, "ENGINE_CHECK_INTERVAL_MS", 0)
+    boards.host.limits = lowered(engine_check_interval_ms=0)
     await sweeper.trim_due(10)
     assert (await boards.host.store.open(BOARD)).log_entries == 10
 
