@@ -29,7 +29,7 @@ from blackboard.cli.errors import LOOPBACK, CommandError, Exit, explain, other_s
 from blackboard.cli.options import Flags, ReadCommand
 from blackboard.cli.screen import counted
 from blackboard.errors import BlackboardError, DataDirectoryInUse
-from blackboard.limits import ARCHIVE_LAG_MS_MAX, CONNECTIONS_MAX, DEFAULT
+from blackboard.limits import DEFAULT
 
 if TYPE_CHECKING:
     from blackboard.cli.target import Target
@@ -197,7 +197,7 @@ def open_files() -> Finding:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= most:
         return _ok("open files", f"{'no limit' if hard < 0 else hard}, {most} are needed at most")
-    connections = max(0, hard - most + CONNECTIONS_MAX)
+    connections = max(0, hard - most + DEFAULT.service.connections_max)
     text = f"at most {hard}, so about {counted(connections, 'connection')}"
     return Finding("open files", FindingStatus.WARN, text, f"ulimit -Hn {most}")
 
@@ -333,7 +333,7 @@ def archive(readiness: Any) -> Iterator[Finding]:
     match readiness:
         case {"archive": {"behind": int(behind), "lag_ms": int(lag_ms), "failing": int(failing)}}:
             text = f"{counted(behind, 'revision')} behind, the oldest for {lag_ms / 1000:.1f} s"
-            if lag_ms <= ARCHIVE_LAG_MS_MAX:
+            if lag_ms <= DEFAULT.archive.archive_lag_ms_max:
                 yield _ok("archive", text)
                 return
             fix = "See the log of the service, and the archive's database."

@@ -69,16 +69,17 @@ class Host:
         if isinstance(self.store, SealedStore):
             self.store.keys.made = partial(self.audit.note_service, "make_key")
             self.store.keys.scrubbed = self._note_scrub
-        self.imports = Imports(self.store)
+        self.imports = Imports(self.store, self.limits)
         self.watches = WatchShares(self.limits)
         self.begun = BegunBoards(self.store, self.limits)
         self._looks = SharedCalls()
         """Shares queries of the archive between concurrent calls. Queries of the engine are not
         shared: a shared answer may be older than the call, and could miss a board that was just
         created."""
-        self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
+        self.archiver: Archiver | None = None
         """Appends the log of each board to the archive."""
-        if self.archiver is not None:
+        if self.archive is not None:
+            self.archiver = Archiver(self.store, self.archive, self.limits)
             self.revocations.archived = self._archived_revocation
             self.audit.written = partial(self._archive_soon, AUDIT_BOARD)
         self.documents: Documents | None = None

@@ -66,7 +66,7 @@ class OpenBoard:
         self.host = host
         self.name = name
         self.queue = CommitQueue(host.store, name, host.load, host.permits, host.limits.commits)
-        self.feed = Feed(host.store, name, host.archive)
+        self.feed = Feed(host.store, name, host.archive, host.limits.watch)
         self._ended: BlackboardError | None = None
 
     @property

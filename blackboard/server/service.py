@@ -63,8 +63,8 @@ class Service:
         )
         self.boards = Boards(self.host)
         engine = pubsub_of(store)
-        publishing = None if engine is None else Publishing(engine)
-        self.host.documents = Documents(self.link, publishing)
+        publishing = None if engine is None else Publishing(engine, limits)
+        self.host.documents = Documents(self.link, publishing, limits)
         self._limits = limits
         self._automatic = automatic or Automatic()
         self._checkpoints = AutomaticCheckpoints(self.boards, self._automatic)

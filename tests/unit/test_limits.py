@@ -214,9 +214,9 @@ def test_the_exact_integers_of_lua_end_where_ours_do() -> None:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+async def store(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[SqliteStore]:
     """An embedded engine over an empty directory."""
-    opened = await SqliteStore.at(tmp_path, "memory")
+    opened = await SqliteStore.at(tmp_path, "memory", limits=request.getfixturevalue("limits"))
     yield opened
     await opened.aclose()
 
@@ -273,11 +273,9 @@ async def test_the_bytes_of_a_page_have_an_edge(
     assert len((await store.log(BOARD, 0, limit=9)).entries) == 1
 
 
-async def test_waiting_commits_have_an_edge(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(commits_queued_max=4)
+async def test_waiting_commits_have_an_edge(store: SqliteStore) -> None:
     """COMMITS_QUEUED_MAX of them per board; the next one is not taken."""
-    monkeypatch.setattr(limits, "DEFAULT", lowered(commits_queued_max=4))
     writer = await Writer.open(store, BOARD)
     await writer.send_all([writer.make(Put("public/a", ONE)) for _ in range(4)])
     with pytest.raises(Unavailable):

@@ -30,7 +30,6 @@ from itertools import accumulate, chain, islice, starmap
 from typing import Final
 
 from blackboard import limits
-from blackboard.limits import DEFAULT, Limits, WatchLimits
 from blackboard.core.commit import (
     Committed,
     Entry,
@@ -49,6 +48,7 @@ from blackboard.engines.payer import metered
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
 from blackboard.engines.sqlite.rows import Taken, Touched
 from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
+from blackboard.limits import DEFAULT, Limits, WatchLimits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_results
 
@@ -286,7 +286,11 @@ class EmbeddedBoard:
             return True
         if is_large and (self._gathering.calls or self._writing is not None):
             return True
-        return not begins if self._held_until_s else self._gathering.is_full(self._limits.batch_bytes_max)
+        return (
+            not begins
+            if self._held_until_s
+            else self._gathering.is_full(self._limits.batch_bytes_max)
+        )
 
     def _decide(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
         """Decide and apply `batch` in memory; the answer comes when the file holds it."""

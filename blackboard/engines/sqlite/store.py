@@ -29,7 +29,6 @@ from filelock import FileLock, Timeout
 from msgspec.structs import replace
 
 from blackboard import limits
-from blackboard.limits import DEFAULT, Limits
 from blackboard.core.commit import ENGINE, Entry, Epoch, Head, LogPage, Reading, Seed
 from blackboard.core.history import check_seed
 from blackboard.core.model import Outcome
@@ -73,6 +72,7 @@ from blackboard.integrity.private_files import (
     make_directory,
     open_anew,
 )
+from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from blackboard.core.commit import RESTORE, Committed, Epoch, Increment, Put, PutBack
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
 from blackboard.engines.sqlite.file import BoardFile
+from blackboard.limits import DEFAULT, Limits
 from blackboard.wire.codec import Prepared, prepare
 from tests.unit.core.trial import Trial, packed
 
@@ -45,7 +46,7 @@ class Gate(Executor):
 class Opened:
     """A board over a gate, and commits for it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits = DEFAULT) -> None:
         self.gate = Gate()
         self.reading = Gate()
         self.trial = Trial()
@@ -56,6 +57,7 @@ class Opened:
             loaded=self.file.load(NAME),
             threads=Threads(writers=self.gate, readers=self.reading),
             now_ms=lambda: 1_000,
+            chosen=limits,
         )
 
     def step(self, size: int = 1) -> Prepared:

@@ -27,11 +27,10 @@ from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Rates, clock_ms
 from blackboard.server.service import Service
 from blackboard.wire.methods import FREE
+from tests.lowered import NO_MARKS_BY_THE_CLOCK
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import Talk, talking
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 ADA, BOB = access.agent("ada"), access.agent("bob")
 HEAD = {"board": "main"}
@@ -41,7 +40,8 @@ HEAD = {"board": "main"}
 async def rated(path: Path, rates: Rates) -> AsyncIterator[Served]:
     """A service with those rates."""
     store = await SqliteStore.at(path, "memory")
-    async with Service(store, rates=rates) as service, serving(service) as served:
+    service = Service(store, rates=rates, limits=NO_MARKS_BY_THE_CLOCK)
+    async with service, serving(service) as served:
         yield served
 
 

@@ -16,14 +16,13 @@ from blackboard.core.access import Narrowing
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.integrity.signing import Seal
 from blackboard.integrity.tokens import attenuate
-from blackboard.limits import DEFAULT, READS_WAITING_MAX
+from blackboard.limits import DEFAULT
 from blackboard.server.overload.charges import AccountCharge, Charges
 from blackboard.server.service import Service
+from tests.lowered import NO_MARKS_BY_THE_CLOCK
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import Talk, talking
 from tests.waiting import TIMEOUT_S, wait_until
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 LOAD = DEFAULT.load
 ANN, RITA = access.agent("ann"), access.agent("rita")
@@ -53,7 +52,8 @@ async def archiving(path: Path) -> AsyncIterator[Served]:
     archive = await SqlArchive.open(
         f"sqlite:///{path / 'archive.db'}", blobs=blobs, sealer=Seal(bytes(32))
     )
-    async with Service(store, archive=archive) as service, serving(service) as served:
+    service = Service(store, archive=archive, limits=NO_MARKS_BY_THE_CLOCK)
+    async with service, serving(service) as served:
         stop_the_clock(served)
         yield served
 
@@ -258,19 +258,19 @@ async def test_a_renewal_is_not_behind_the_reads_of_its_connection(tmp_path: Pat
         fence = answer["result"]["results"][0][1]
         served.service.host.charges.charge("rita", 10 * LOAD.debt_ms_max * 1_000)
         assert "result" in await ann.ask(1, "list", LIST)
-        numbers = range(100, 100 + 3 * READS_WAITING_MAX)
+        numbers = range(100, 100 + 3 * DEFAULT.service.reads_waiting_max)
         for number in numbers:
             await rita.send({"id": number, "method": "list", "params": LIST})
         name = {"lane": 0, "incarnation": "i", "step": 2}
         ops = [{"kind": "renew", **lease, "fence": fence}]
         renew = {**MAIN, "id": name, "epoch": epoch, "ops": ops}
         await rita.send({"id": 2, "method": "commit", "params": renew})
-        answers = [await rita.receive() for _ in range(2 * READS_WAITING_MAX + 1)]
+        answers = [await rita.receive() for _ in range(2 * DEFAULT.service.reads_waiting_max + 1)]
         assert "result" in answers.pop(), "the renewal was asked for last"
         assert {each["error"]["data"]["code"] for each in answers} == {"overloaded"}
-        assert {each["id"] for each in answers} == set(numbers[READS_WAITING_MAX:])
+        assert {each["id"] for each in answers} == set(numbers[DEFAULT.service.reads_waiting_max :])
         pass_time(served, 3_600)
-        for _ in range(READS_WAITING_MAX):
+        for _ in range(DEFAULT.service.reads_waiting_max):
             assert "result" in await rita.receive()
 
 
