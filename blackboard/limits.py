@@ -44,8 +44,8 @@ VALUE_BYTES_MAX: Final = 1024 * 1024
 VALUE_INLINE_BYTES_MAX: Final = 2048
 """Larger values go to Redis as separate arguments, because Lua hashes every string it makes."""
 SEALED_SEARCH_MAX: Final = 4_096
-"""Revisions after the encryption of a value in which its commit is told from a copy of it. A busy
-board takes in fewer while one commit is on its way."""
+"""Revisions after the encryption of a value in which its commit is distinguished from a copy of it.
+A busy board takes in fewer while one commit is on its way."""
 VALUE_DEPTH_MAX: Final = 64
 """Nesting of a value: decoders recurse, and no plan that people read is nested deeper."""
 OPERATIONS_MAX: Final = 1024

@@ -58,7 +58,7 @@ class Round:
     violations: dict[str, list[str]] = field(default_factory=dict)
 
     async def play(self, say: Callable[[str], None]) -> None:
-        """Build the stage, break it for `seconds`, judge. `say` is told how it goes."""
+        """Build the stage, break it for `seconds`, judge. `say` gets the progress."""
         async with Stage(self.scene) as stage:
             nemesis = Nemesis(stage, self.seed)
             recorder = ChaosRecorder(self.seed)
