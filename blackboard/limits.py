@@ -387,6 +387,9 @@ WATCH_BATCH_BYTES_MAX: Final = 256 * 1024
 """Bytes after which such a frame takes no further revision."""
 PROGRESS_INTERVAL_MS: Final = 5_000
 """Idle time after which a watcher gets a progress mark."""
+PROGRESS_MARKS_PER_S_MAX: Final = 64
+"""Progress marks of a board per second, so that thousands of idle watches cost nobody's commits;
+with more than 320 idle watchers, each gets its marks less often."""
 
 # --- running agents -------------------------------------------------------------------------------
 AGENT_GRACE_MS: Final = 10_000
