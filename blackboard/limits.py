@@ -44,8 +44,8 @@ VALUE_BYTES_MAX: Final = 1024 * 1024
 VALUE_INLINE_BYTES_MAX: Final = 2048
 """Larger values go to Redis as separate arguments, because Lua hashes every string it makes."""
 SEALED_SEARCH_MAX: Final = 4_096
-"""Revisions after the encryption of a value in which its commit is told from a copy of it. A busy
-board takes in fewer while one commit is on its way."""
+"""Revisions after the encryption of a value in which its commit is distinguished from a copy of it.
+A busy board takes in fewer while one commit is on its way."""
 VALUE_DEPTH_MAX: Final = 64
 """Nesting of a value: decoders recurse, and no plan that people read is nested deeper."""
 OPERATIONS_MAX: Final = 1024
@@ -226,8 +226,6 @@ AWARENESS_BYTES_MAX: Final = 16 * 1024
 """The awareness state of one client: a name, a colour, a selection."""
 DOCUMENT_TOKEN_TTL_MS_MAX: Final = 3600 * 1000
 """Longest life of a token in a URL, where logs and histories may store it."""
-
-# --- watching -------------------------------------------------------------------------------------
 
 
 # --- running agents -------------------------------------------------------------------------------
@@ -657,6 +655,9 @@ class WatchLimits(LimitGroup):
     """Bytes after which such a frame takes no further revision."""
     progress_interval_ms: int = 5_000
     """Idle time after which a watcher gets a progress mark."""
+    progress_marks_per_s_max: int = 64
+    """Progress marks of a board per second, so that thousands of idle watches cost nobody's
+    commits; with more than 320 idle watchers, each gets its marks less often."""
     tail_wait_ms: int = 1_000
     """Time that one read of the log waits for the next entry, and between two looks for watchers
     whose progress mark is due."""

@@ -313,12 +313,12 @@ async def _heard(publishing: Publishing, other: RedisStore) -> Listening:
     return listening
 
 
-async def test_what_is_sealed_is_whispered_sealed(redis_url: str) -> None:
+async def test_awareness_of_an_encrypted_document_is_encrypted(redis_url: str) -> None:
     key = "private/ann/memo"
     raw, spy = RedisStore.connect(redis_url), RedisStore.connect(redis_url)
     store = SealedStore(raw, DataKeys(raw, LocalWrapper.of(new_master_key())))
     async with spy.subscribe(BOARD) as heard, store.subscribe(BOARD) as opened, asyncio.timeout(60):
-        await spy.publish(BOARD, key, b"plain, by somebody who has no key")
+        await spy.publish(BOARD, key, b"plain, from a sender without the key")
         await spy.publish(BOARD, key, b"\xc1\x01 not sealed by us")
         await store.publish(BOARD, key, b"secret")
         await store.publish(BOARD, KEY, b"for all")
