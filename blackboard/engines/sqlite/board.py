@@ -48,7 +48,7 @@ from blackboard.engines.payer import metered
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
 from blackboard.engines.sqlite.rows import Taken, Touched
 from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
-from blackboard.limits import DEFAULT, Limits, WatchLimits
+from blackboard.limits import WatchLimits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_results
 
@@ -61,8 +61,8 @@ def date_leases(state: State, now_ms: Milliseconds) -> None:
 class LogTail:
     """The newest log entries, without a gap, as many as WATCH_QUEUE_* allow."""
 
-    def __init__(self, chosen: WatchLimits) -> None:
-        self._limits = chosen
+    def __init__(self, limits: WatchLimits) -> None:
+        self._limits = limits
         self._entries: list[LogEntry] = []
         self._sizes: list[int] = []
         self._changes = 0
@@ -214,10 +214,9 @@ class EmbeddedBoard:
         threads: Threads,
         now_ms: Callable[[], Milliseconds],
         distrusted: Callable[[], None] = lambda: None,
-        chosen: Limits = DEFAULT,
     ) -> None:
         self.name = name
-        self._limits = chosen.commits
+        self._limits = file.limits.commits
         self._distrusted = distrusted
         self.failure: WriteError | None = None
         self._file = file
@@ -244,7 +243,7 @@ class EmbeddedBoard:
         self._durable = self._head()
         # One future for each waiter, in order; a common one would need a shield.
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._tail = LogTail(chosen.watch)
+        self._tail = LogTail(file.limits.watch)
 
     @property
     def read_only(self) -> str:
@@ -286,11 +285,9 @@ class EmbeddedBoard:
             return True
         if is_large and (self._gathering.calls or self._writing is not None):
             return True
-        return (
-            not begins
-            if self._held_until_s
-            else self._gathering.is_full(self._limits.batch_bytes_max)
-        )
+        if self._held_until_s:
+            return not begins
+        return self._gathering.is_full(self._limits.batch_bytes_max)
 
     def _decide(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
         """Decide and apply `batch` in memory; the answer comes when the file holds it."""

@@ -289,7 +289,7 @@ class SqliteStore:
 
     def _check_head(self, name: str, head: Head) -> None:
         """In a thread. Errors: HeadMoved unless the file of a closed board is at `head`."""
-        file = BoardFile(self._path(name), level=self.level, file_bytes_max=self._file_bytes_max)
+        file = self._file(self._path(name))
         try:
             state = file.load(name).state
         finally:
@@ -431,7 +431,6 @@ class SqliteStore:
             threads=self._threads,
             now_ms=self._now_ms,
             distrusted=lambda: self.distrust(name),
-            chosen=self._limits,
         )
         self._boards[name] = board
         return board
@@ -467,7 +466,7 @@ class SqliteStore:
             if not has_no_journal(path):
                 raise Unavailable(what=str(path), reason=f"{why}: {needed}") from error
         reason = f"{why}: the board can be read; to commit, {needed}"
-        file = BoardFile(path, level=self.level, read_only=reason)
+        file = BoardFile(path, level=self.level, read_only=reason, limits=self._limits)
         try:
             loaded = file.load(name)
             if first and not loaded.clean:
@@ -483,7 +482,7 @@ class SqliteStore:
         """In a thread: the file of a board that is not open, abandoned if the block fails."""
         self._check_trusted(name)
         self._make_sure(name, path)
-        file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
+        file = self._file(path)
         try:
             yield file
         except BaseException:
@@ -491,6 +490,10 @@ class SqliteStore:
                 self.distrust(name)
             file.abandon()
             raise
+
+    def _file(self, path: Path) -> BoardFile:
+        most = self._file_bytes_max
+        return BoardFile(path, level=self.level, file_bytes_max=most, limits=self._limits)
 
     def _make_sure(self, name: str, path: Path) -> None:
         """In a thread, before a file is read: make sure that the disk holds all that a read

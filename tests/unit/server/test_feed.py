@@ -357,7 +357,7 @@ async def test_what_a_watcher_does_not_see_does_not_wake_it_and_is_passed(
     assert watcher.state is WatchState.SYNCED
 
 
-@pytest.mark.usefixtures("no_marks")
+@no_marks
 async def test_who_sleeps_is_told_of_a_gap_that_the_reader_skips(
     feed: Feed, board: Board, store: HookedStore
 ) -> None:
@@ -391,6 +391,7 @@ async def restored(store: HookedStore, board: Board, count: int) -> int:
     return outcome.revision
 
 
+@pytest.mark.limits(watch_queue_changes_max=1)
 async def test_a_large_restore_is_put_in_order_once_for_all_who_watch(
     feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,7 +419,7 @@ async def test_a_large_restore_is_put_in_order_once_for_all_who_watch(
             assert feed._large is None
 
 
-@pytest.mark.usefixtures("no_marks")
+@no_marks
 async def test_who_asks_for_progress_is_woken_by_what_it_does_not_see(
     feed: Feed, board: Board, store: HookedStore
 ) -> None:

@@ -50,14 +50,13 @@ class Opened:
         self.gate = Gate()
         self.reading = Gate()
         self.trial = Trial()
-        self.file = BoardFile(path, level="memory")
+        self.file = BoardFile(path, level="memory", limits=limits)
         self.board = EmbeddedBoard(
             NAME,
             file=self.file,
             loaded=self.file.load(NAME),
             threads=Threads(writers=self.gate, readers=self.reading),
             now_ms=lambda: 1_000,
-            chosen=limits,
         )
 
     def step(self, size: int = 1) -> Prepared:

@@ -202,6 +202,7 @@ async def test_only_a_small_restore_is_tried_without_a_hold(
     async with Service(store, archive=archive, limits=limits) as service:
         board = Client(service.link(access.operator())).board(BOARD)
         before = await board.put("public/plan", 1)
+        await board.put("public/plan", 2)
         await board.restore(before.revision)
         assert store.tries == tries + 1
         assert await board.get("public/bob") is None
