@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 
 class AccountRules:
-    """A name that was narrowed from an account says so wherever its author is told."""
+    """A name that was narrowed from an account says so wherever its author is shown."""
 
     async def test_the_account_is_told_beside_the_name(self, team: Team, ada: Board) -> None:
         """By reads, listings, watches, the log and the history."""

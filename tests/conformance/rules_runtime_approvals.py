@@ -155,7 +155,7 @@ class ApprovalRules:
     async def test_nobody_answers_what_was_asked_on_his_account(
         self, team: Team, ada: Board, boss: Board
     ) -> None:
-        """Whatever name the token was narrowed to, and whoever of them asks."""
+        """Whatever name the token was narrowed to, and whichever of them asks."""
 
         async def buy(ctx: Context[Notes]) -> None:
             await ctx.approve("buy it")
