@@ -167,7 +167,9 @@ def _defaults(noun: Any) -> dict[str, Any]:
     """The defaults of a record; the factories that there are make empty maps."""
     if issubclass(noun, Struct):
         return {f.name: f.default for f in msgspec.structs.fields(noun) if not f.required}
-    made: dict[str, Any] = {f.name: {} for f in dataclasses.fields(noun) if f.default_factory is not MISSING}
+    made: dict[str, Any] = {
+        f.name: {} for f in dataclasses.fields(noun) if f.default_factory is not MISSING
+    }
     given = {f.name: f.default for f in dataclasses.fields(noun) if f.default is not MISSING}
     return made | given
 
