@@ -453,11 +453,11 @@ class ServerSession(_Session):
     def send_changes(
         self, watch: int, position: Position, pieces: Sequence[bytes], *, more: bool = False
     ) -> None:
-        """Send to a watch what `answers.pack_revisions` made; without pieces, a progress mark."""
+        """Send to a watch what `pack_revisions` made; without pieces, a progress mark."""
         self.send_packed(pack_changes(watch, position, pieces, self.encoding, more=more))
 
     def send_packed(self, messages: Sequence[bytes]) -> None:
-        """Send what `news.pack_changes` made."""
+        """Send what `pack_changes` made."""
         for message in messages:
             self._send(message)
 
