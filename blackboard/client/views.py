@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from blackboard.core import commit as core
+from blackboard.core import checkpoints, commit as core
 from blackboard.core.entry_digest import is_proved
 from blackboard.errors import Corrupt
 from blackboard.units import Key, Milliseconds, Revision
@@ -163,6 +163,18 @@ class Version(Struct, frozen=True):
     author: str
     entry: Entry | None
     account: str = ""
+
+    @staticmethod
+    def of(version: checkpoints.Version) -> "Version":
+        """Decode a version."""
+        return Version(
+            version.key,
+            version.revision,
+            version.time_ms,
+            core.name_of(version.author),
+            Entry.of(version.entry) if version.entry else None,
+            core.narrowed_from(version.author),
+        )
 
     @property
     def value(self) -> Any:

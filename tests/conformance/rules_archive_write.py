@@ -35,7 +35,7 @@ class WritingRules:
     """No gap, no duplicate, nothing half."""
 
     async def test_one_appends_at_a_time(self, archive: Archive) -> None:
-        """A lease with a fence; whoever comes after is fenced off from then on."""
+        """A lease with a fence; later holders are fenced off from then on."""
         assert await archive.take(BOARD, "a", TTL_MS) == 1
         assert await archive.take(BOARD, "a", TTL_MS) == 1
         assert await archive.take(BOARD, "b", TTL_MS) is None
@@ -367,7 +367,8 @@ class WritingRules:
         assert await place.ask(left) == []  # type: ignore[attr-defined]
 
     async def test_an_engine_that_loses_again_and_again(self, archive: Archive, seed: int) -> None:
-        """Everything, a part, or what it went on with: each history stays, and is told apart."""
+        """Everything, a part, or what it went on with: each history stays, and can be
+        distinguished."""
         first = Story(seed)
         first.tell_some(20)
         await first.archive_into(archive, BOARD)

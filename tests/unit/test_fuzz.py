@@ -1,8 +1,8 @@
 """Inputs that are almost right, by the thousand: each is taken or refused, nothing else happens.
 
 Every decoder that reads what others made gets valid inputs in which bytes or members were changed,
-left out, doubled or exchanged. What it raises must be an error of ours, so that whoever sent it is
-told and the process goes on; and no input may take long.
+left out, doubled or exchanged. What it raises must be an error of ours, so that its sender
+learns why and the process goes on; and no input may take long.
 
 BLACKBOARD_TEST_FUZZ is how many inputs each target gets (300). The run's seed repeats them; a
 failure shows the input.
@@ -381,7 +381,7 @@ async def test_posts_that_are_almost_right_are_answered(tmp_path: Path, seed: in
 
 
 async def test_a_file_that_was_changed_is_refused(tmp_path: Path, seed: int) -> None:
-    """Also when whoever changed it computed all of its hashes anew: then keys and values count, as
+    """Also when the attacker computed all of its hashes again: then keys and values count, as
     they were signed. Authors, times and counters of lists are not."""
     rng = random.Random(f"{seed} file")
     async with blackboard.open(tmp_path / "data", level="memory") as client:

@@ -37,7 +37,7 @@ def test_an_unknown_method_has_json_rpcs_number() -> None:
 
 
 def test_the_value_in_a_conflict_survives() -> None:
-    """Any value, so that an agent can plan anew without another read."""
+    """Any value, so that an agent can plan again without another read."""
     conflict = Conflict("public/a", 3, 5, "bob", 5, 9, {"n": [1, b"x", None]})
     for encoding in (MSGPACK, JSON):
         packed = encoding.pack(errors.write_error(conflict))

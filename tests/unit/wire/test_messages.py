@@ -1,4 +1,4 @@
-"""Requests: everything that the core can say passes, nothing else does, and the reason is told."""
+"""Requests: everything that the core can say passes, nothing else does, and the reason is given."""
 
 from typing import Any
 

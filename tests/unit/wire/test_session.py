@@ -76,7 +76,7 @@ def test_a_commit_and_its_answer(encoding: Encoding, commit: Commit) -> None:
 
 @both
 def test_answers_come_in_any_order(encoding: Encoding) -> None:
-    """Pipelined requests are told apart by their ids."""
+    """Pipelined requests are distinguished by their ids."""
     pair = Pair(encoding)
     numbers = [pair.client.send_request("boards", {}) for _ in range(5)]
     requests = pair.to_server()
