@@ -44,8 +44,8 @@ VALUE_BYTES_MAX: Final = 1024 * 1024
 VALUE_INLINE_BYTES_MAX: Final = 2048
 """Larger values go to Redis as separate arguments, because Lua hashes every string it makes."""
 SEALED_SEARCH_MAX: Final = 4_096
-"""Revisions after the encryption of a value in which its commit is told from a copy of it. A busy
-board takes in fewer while one commit is on its way."""
+"""Revisions after the encryption of a value in which its commit is distinguished from a copy of it.
+A busy board takes in fewer while one commit is on its way."""
 VALUE_DEPTH_MAX: Final = 64
 """Nesting of a value: decoders recurse, and no plan that people read is nested deeper."""
 OPERATIONS_MAX: Final = 1024
@@ -387,6 +387,9 @@ WATCH_BATCH_BYTES_MAX: Final = 256 * 1024
 """Bytes after which such a frame takes no further revision."""
 PROGRESS_INTERVAL_MS: Final = 5_000
 """Idle time after which a watcher gets a progress mark."""
+PROGRESS_MARKS_PER_S_MAX: Final = 64
+"""Progress marks of a board per second, so that thousands of idle watches cost nobody's commits;
+with more than 320 idle watchers, each gets its marks less often."""
 
 # --- running agents -------------------------------------------------------------------------------
 AGENT_GRACE_MS: Final = 10_000

@@ -22,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Self
 
 from blackboard.archive.base import Archive
@@ -47,6 +48,7 @@ from blackboard.errors import (
 from blackboard.limits import (
     LOG_ENTRIES_MAX,
     PROGRESS_INTERVAL_MS,
+    PROGRESS_MARKS_PER_S_MAX,
     WATCH_BATCH_BYTES_MAX,
     WATCH_BATCH_REVISIONS_MAX,
     WATCH_QUEUE_BYTES_MAX,
@@ -116,17 +118,31 @@ class _Sleepers:
     """Watchers with the same view that are up to date."""
 
     # Futures in place of an Event, which takes twice as long to wait for.
-    woken: "dict[asyncio.Future[None], None]" = field(default_factory=dict)
+    woken: "dict[asyncio.Future[None], float]" = field(default_factory=dict)
+    """With the time when each is due to get a progress mark."""
     passed: LogEntry | None = None
     """The last entry before they were woken, if the view shows nothing of it."""
     due_s: float = math.inf
-    """When the first of them is due to send a progress mark."""
+    """When the first of them is due."""
 
     def wake(self, passed: LogEntry | None) -> None:
         self.passed = passed
         for woken in self.woken:
             if not woken.done():
                 woken.set_result(None)
+
+    def wake_due(self, now_s: float, most: int, passed: LogEntry | None) -> int:
+        """Wake at most `most` of those whose mark is due, the longest asleep first. Returns how
+        many."""
+        due = (woken for woken, due_s in self.woken.items() if due_s <= now_s)
+        found = list(islice(due, most))
+        self.passed = passed
+        for woken in found:
+            del self.woken[woken]
+            if not woken.done():
+                woken.set_result(None)
+        self.due_s = min(self.woken.values(), default=math.inf)
+        return len(found)
 
 
 class Feed:
@@ -242,7 +258,7 @@ class Feed:
         sleepers = self._sleeping.get(view)
         if sleepers is None:
             sleepers = self._sleeping[view] = _Sleepers()
-        sleepers.woken[woken] = None
+        sleepers.woken[woken] = due_s
         sleepers.due_s = min(sleepers.due_s, due_s)
         try:
             await woken
@@ -280,16 +296,23 @@ class Feed:
         self._wake_due()
 
     def _wake_due(self) -> None:
-        """Wake the watchers whose progress mark is due; at most once a second."""
+        """Wake the watchers whose progress mark is due: at most once a second, and so many.
+
+        Those that wait longest come first; the others follow in the next seconds.
+        """
         assert self._loop is not None
         now_s = self._loop.time()
         if (now_s - self._poked_s) * 1000 < _TAIL_WAIT_MS:
             return
         self._poked_s = now_s
+        left = PROGRESS_MARKS_PER_S_MAX
         for view, sleepers in list(self._sleeping.items()):
             if sleepers.due_s <= now_s:
-                del self._sleeping[view]
-                sleepers.wake(self._last)
+                left -= sleepers.wake_due(now_s, left, self._last)
+                if not sleepers.woken:
+                    del self._sleeping[view]
+                if not left:
+                    break
 
     def shared(
         self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]

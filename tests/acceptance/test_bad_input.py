@@ -428,7 +428,7 @@ async def test_a_handshake_that_never_ends(target: Target) -> None:
 
 
 async def test_many_strangers_keep_nobody_out(tmp_path: Path) -> None:
-    """Connections without a word fill their own quota; who has a token gets in, wherever it is.
+    """Silent connections fill their own quota; clients with a token get in from any address.
 
     The quota is small here, and strangers may stay long: the oldest of them goes for a new one.
     """

@@ -1,6 +1,6 @@
 """A Hypothesis machine of checkpoints, restores and branches, beside a model that keeps everything.
 
-The model is a list of states, one per revision and board. Whatever was told of a revision must stay
+The model is a list of states, one per revision and board. Every answer about a revision must stay
 true, on every board of the family, whatever happens later. A redaction is the exception: from then
 on each revision, on every board of the family, has a marker where it had a value of that key.
 Frozen boards refuse commits, and a board that is removed leaves the others as they are.
@@ -195,7 +195,7 @@ class PastMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """One empty board, and another one who has looked at it."""
+        """One empty board, and a client that has looked at it."""
         name = f"past-{next(_names)}"
         self.family.append(Model(self.client.board(name)))
         self._look_from_elsewhere()
@@ -279,7 +279,7 @@ class PastMachine(RuleBasedStateMachine):
 
     @rule()
     def write_from_elsewhere(self) -> None:
-        """Who has not looked since a restore is refused, and changes nothing."""
+        """A client that has not looked since a restore is refused, and changes nothing."""
         assert self.stale is not None
         model = self.family[0]
         state, counters = dict(model.now), dict(model.counters[model.head])
@@ -375,7 +375,7 @@ class PastMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 9), key=st.sampled_from(KEYS))
     def tell_history(self, which: int, key: str) -> None:
-        """The versions of a key are those revisions at which it changed, or was written anew."""
+        """The versions of a key are those revisions at which it changed, or was written again."""
         model = self._member(which)
         found = self.call(model.board.history(key, limit=1000))
         at = dict(sorted((version.revision, version.value) for version in found))

@@ -1,4 +1,4 @@
-"""Watches: what is told, when, in which order, and from where one goes on."""
+"""Watches: what is delivered, when, in which order, and from where one resumes."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ ONE = encode_value(1)
 
 
 class WatchRules:
-    """What a watcher is told."""
+    """What a watcher receives."""
 
     async def test_a_watch_tells_what_happens_from_now_on(self, ada: Board, bob: Board) -> None:
         await ada.put("public/before", 1)
@@ -91,7 +91,8 @@ class WatchRules:
             assert [revised.revision for revised in found] == expected
 
     async def test_the_rest_of_a_delivery_survives_leaving_the_loop(self, ada: Board) -> None:
-        """Many revisions come at once; whoever breaks out of the loop goes on with the next one."""
+        """Many revisions come at once; a reader that breaks out of the loop continues with the next
+        one."""
         for _ in range(9):
             await ada.increment("public/n")
         found: list[int] = []

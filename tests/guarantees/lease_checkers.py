@@ -80,7 +80,7 @@ def fences_grow(history: LeaseHistory) -> list[str]:
 
 
 def log_names_grants(history: LeaseHistory) -> list[str]:
-    """L3: what a worker was told that it has is a grant in the log, to it, under that fence."""
+    """L3: each lease that a worker was granted is a grant in the log, to it, under that fence."""
     granted = {
         (lease.key, lease.holder, lease.fence)
         for _, kind, lease, _ in steps(history)

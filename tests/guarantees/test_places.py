@@ -160,7 +160,7 @@ async def sealed_before(services: Services) -> None:
 
 
 async def restore(store: Store, *ops: Op) -> Committed:
-    """Put back what was, as a service does, or as who has the engine would."""
+    """Put back what was, as a service does, or as somebody with access to the engine would."""
     head = await store.open(BOARD)
     begins = Epoch(
         head.epoch.number + 1, secrets.token_hex(8), RESTORE, head.revision, head.revision + 1

@@ -40,7 +40,7 @@ MUTANTS = (
         f"{UNIT}/server/http/test_handshake.py -k twice",
     ),
     Mutant(
-        "metrics are told under any host name",
+        "metrics are served under any host name",
         "blackboard/server/http/app.py",
         'Route("/metrics", routes.behind_doors(routes.metrics))',
         'Route("/metrics", routes.metrics)',
@@ -195,7 +195,7 @@ MUTANTS = (
         f"{BOARD} -k edit_of_the_abandoned_future",
     ),
     Mutant(
-        "an edit is told twice",
+        "an edit is delivered twice",
         "blackboard/server/documents/room.py",
         "            edit.is_forwarded = True\n",
         "",

@@ -47,7 +47,7 @@ _SLOW_S: Final = 0.5
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What one client learned, in its order: it "saw" a revision, was "done" with a commit there,
-    or was told that the epoch is another one ("stale")."""
+    or learned that the epoch is another one ("stale")."""
 
     client: str
     kind: str
@@ -79,7 +79,7 @@ class Stage:
     head: int | None = None
 
     def dice(self, name: str) -> random.Random:
-        """Chance of its own for whoever is called `name`."""
+        """A random source of its own for the actor `name`."""
         return random.Random(f"{name} {self.plan.seed}")
 
     @asynccontextmanager
@@ -208,7 +208,7 @@ class Writer:
 
 
 class Watcher:
-    """Watches until it was told everything, and begins again now and then where it was."""
+    """Watches until it has everything, and now and then resumes from where it was."""
 
     def __init__(self, stage: Stage, name: str, prefix: str) -> None:
         self._stage = stage
@@ -219,7 +219,7 @@ class Watcher:
         self._reached = 0
 
     async def run(self) -> None:
-        """Until the head that the stage names was told."""
+        """Until the head that the stage names was delivered."""
         async with self._stage.board(self._name) as board:
             chain = self._begin()
             while not self._is_there():

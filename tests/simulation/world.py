@@ -36,7 +36,7 @@ from tests.simulation.trace import Trace
 from tests.simulation.witness import Witness
 
 LIMIT_S: Final = 600.0
-"""Simulated seconds after which somebody who has not finished hangs."""
+"""Simulated seconds after which an unfinished actor counts as hanging."""
 _BEGIN_S: Final = 0.2
 _BETWEEN_S: Final = 0.6
 _DOWN_MS: Final = 2_000

@@ -193,7 +193,7 @@ async def test_a_merge_is_computed_so_often(
 
 @pytest.mark.limits(deliveries_max=2)
 async def test_a_commit_gives_way_so_often(main: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DELIVERIES_MAX times it brings what a checkpoint asks for; then the refusal is told."""
+    """DELIVERIES_MAX times it brings what a checkpoint asks for; then the refusal is returned."""
     brought = 0
 
     async def bring(*_: Any, **__: Any) -> None:
@@ -359,7 +359,7 @@ async def test_an_import_whose_pages_do_not_come_is_given_up(
 async def test_findings_have_an_edge(
     main: Board, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FINDINGS_MAX are told, and that there are more."""
+    """FINDINGS_MAX are returned, and that there are more."""
     link = service.link(access.operator())
     archive = service.host.archive
     assert archive is not None
@@ -402,7 +402,7 @@ def test_an_overlap_names_so_many_clients(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_refusals_that_are_recorded_one_by_one_have_edges() -> None:
-    """AUDIT_REFUSALS_MAX of all in a window, and AUDIT_KINDS_MAX kinds that are told apart."""
+    """AUDIT_REFUSALS_MAX of all in a window, and AUDIT_KINDS_MAX distinct kinds."""
     found = Repeats()
 
     def refused(number: int) -> int:

@@ -334,7 +334,7 @@ class _BoardAwareness:
         if listener is None:
             return
         try:
-            reader = Reader(data, "whisper")
+            reader = Reader(data, "pub/sub message")
             if reader.text() == self._name:
                 return
             messages = ysync.read_frame(data[reader.position :])

@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 
 
 def test_a_private_directory_is_fine(tmp_path: Path) -> None:
-    """Writable, roomy enough for tests, and its fsync time is told in milliseconds."""
+    """Writable, roomy enough for tests, and its fsync time is printed in milliseconds."""
     directory = tmp_path / "boards"
     directory.mkdir(mode=0o700)
     found = {finding.check: finding for finding in checks.directory(directory)}
@@ -158,7 +158,7 @@ def test_versions_are_compared(theirs: str, status: FindingStatus) -> None:
     ],
 )
 def test_clocks_are_compared(ahead_s: int, status: FindingStatus, words: str) -> None:
-    """Both directions are told."""
+    """Both directions are reported."""
     now_s = NOW_MS / 1000
     finding = checks.clock(formatdate(now_s - ahead_s, usegmt=True), now_s)
     assert finding.status is status

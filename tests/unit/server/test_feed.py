@@ -18,6 +18,7 @@ from blackboard.core.history import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import parse_patterns
 from blackboard.core.watch import Position, WatchState
 from blackboard.errors import Compacted, Corrupt, Unavailable
+from blackboard.limits import PROGRESS_MARKS_PER_S_MAX
 from blackboard.server import feed as feed_module
 from blackboard.server.commit_queue import system_id
 from blackboard.server.feed import Feed, View, Watcher
@@ -452,6 +453,37 @@ async def test_a_mark_comes_while_only_other_things_happen(
         with anyio.fail_after(PATIENCE_S):
             delivery = await told
     assert (delivery.revisions, delivery.position.revision) == ((), 1)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+async def test_so_many_marks_come_in_a_second(
+    feed: Feed, board: Board, monkeypatch: pytest.MonkeyPatch, alike: bool
+) -> None:
+    """PROGRESS_MARKS_PER_S_MAX, whether the watchers have one view or each its own; nobody is
+    left out."""
+    monkeypatch.setattr(feed_module, "PROGRESS_INTERVAL_MS", 0)
+    count = 2 * PROGRESS_MARKS_PER_S_MAX + 3
+    views = [view_of(READER, f"public/x/{0 if alike else number}") for number in range(count)]
+    async with AsyncExitStack() as stack:
+        watchers = [await stack.enter_async_context(feed.watch(view, None)) for view in views]
+        monkeypatch.setattr(feed, "_poked_s", float("inf"))  # no second passes by itself
+        waiting = [asyncio.ensure_future(anext(watcher)) for watcher in watchers]
+        try:
+            await board.put("public/other", 1)
+            told = []
+            for _ in range(4):
+                await anyio.wait_all_tasks_blocked()
+                told.append(sum(each.done() for each in waiting))
+                monkeypatch.setattr(feed, "_poked_s", float("-inf"))
+                feed._wake_due()
+                monkeypatch.setattr(feed, "_poked_s", float("inf"))
+            most = PROGRESS_MARKS_PER_S_MAX
+            assert told == [0, most, 2 * most, count]
+            assert {each.result().revisions for each in waiting} == {()}
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
 
 # --- what others watch ----------------------------------------------------------------------------

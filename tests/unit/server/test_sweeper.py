@@ -94,7 +94,7 @@ async def test_a_board_on_which_nothing_is_over_is_not_written_to(
 async def test_a_lease_that_ran_out_goes_to_who_waits(
     store: HookedStore, board: Board, sweeper: Sweeper
 ) -> None:
-    asked = await board.commit(  # at one moment: who asks too late has it at once
+    asked = await board.commit(  # at one moment: a request after it is granted at once
         [Grant("public/a", "dead", LEAST_MS), Grant("public/a", "next", HOUR_MS, wait=True)]
     )
     await until_due(store, 1)

@@ -22,7 +22,6 @@ from blackboard.limits import (
     MESSAGES_PER_FRAME_MAX,
     REQUESTS_IN_FLIGHT_MAX,
 )
-from blackboard.wire.answers import pack_revisions
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from blackboard.wire.methods import CommitParams
 from blackboard.wire.requests import write_commit
@@ -40,6 +39,7 @@ from blackboard.wire.session import (
     RequestRefused,
     ServerSession,
     Transition,
+    pack_revisions,
 )
 from tests.unit.wire.drawing import commits, log_entries
 from tests.unit.wire.pair import POSITION, Pair, both
@@ -76,7 +76,7 @@ def test_a_commit_and_its_answer(encoding: Encoding, commit: Commit) -> None:
 
 @both
 def test_answers_come_in_any_order(encoding: Encoding) -> None:
-    """Pipelined requests are told apart by their ids."""
+    """Pipelined requests are distinguished by their ids."""
     pair = Pair(encoding)
     numbers = [pair.client.send_request("boards", {}) for _ in range(5)]
     requests = pair.to_server()

@@ -76,7 +76,7 @@ class DocumentMachine(RuleBasedStateMachine):
         self.gone: set[str] = set()
         """Words whose deletion was acknowledged, perhaps before those who wrote them heard so."""
         self.may: set[str] = set()
-        """Words whose edit a restore met on its way: nobody was told what became of them."""
+        """Words whose edit a restore met on its way: their outcome is unknown."""
         self.checkpoints: dict[str, tuple[object, set[str]]] = {}
 
     # --- what may happen --------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def portal() -> Iterator[BlockingPortal]:
 def test_replicas_agree_and_nothing_acknowledged_is_lost(
     portal: BlockingPortal, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever was away, whatever was restored, however often it was compacted."""
+    """After any absence, any restore and any number of compactions."""
     monkeypatch.setattr(documents_tail, "DOCUMENT_TAIL_UPDATES", 6)
     monkeypatch.setattr(documents_room, "_COMPACTION_DELAY_S", 0.0)
     settings = hypothesis.settings(

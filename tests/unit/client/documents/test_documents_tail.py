@@ -90,7 +90,7 @@ async def test_what_is_due_is_done_before_nobody_has_the_document(link: Transpor
 async def test_what_was_left_over_is_due_when_the_document_is_loaded(
     link: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever should have done it may have died."""
+    """The process that should have done it may have died."""
     with monkeypatch.context() as patch:
         patch.setattr(documents_tail, "DOCUMENT_TAIL_BYTES", 2**40)
         await write(link, "y" * DOCUMENT_TAIL_BYTES)

@@ -282,7 +282,7 @@ async def test_a_connection_stays_whose_it_is(served: Served) -> None:
 
 
 async def test_new_rights_count_at_once(served: Served) -> None:
-    """A token with fewer rights: requests are refused, and the watches have to be begun anew."""
+    """A token with fewer rights: requests are refused, and the watches have to be begun again."""
     token = served.token(ADA)
     async with talking(served.url, token, greeting={}) as talk:
         await talk.ask(1, "watch", {"board": "main", "watch": 1, "patterns": ["public/**"]})

@@ -22,7 +22,7 @@ from tests.waiting import TIMEOUT_S, wait_until
 ONE = packed(1)
 
 
-async def test_whoever_committed_goes_on_before_readers_of_the_log(opened: Opened) -> None:
+async def test_a_committer_continues_before_readers_of_the_log(opened: Opened) -> None:
     """Also if somebody stands between him and the board, as the queue of commits does."""
     went_on: list[str] = []
 
@@ -380,7 +380,7 @@ async def test_a_rule_that_raises_in_a_large_restore_takes_nothing_with_it(
     assert revision_in(apart.file.path) == 1
 
 
-async def test_a_large_restore_is_written_whoever_stopped_waiting(apart: Opened) -> None:
+async def test_a_large_restore_is_written_though_its_caller_left(apart: Opened) -> None:
     """Closing waits for it."""
     await apart.commit()
     restoring = await in_a_thread(apart)

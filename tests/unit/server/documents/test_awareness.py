@@ -24,8 +24,7 @@ from blackboard.limits import (
     Limits,
 )
 from blackboard.server.documents import (
-    awareness as documents_presence,
-    awareness as documents_whispers,
+    awareness as awareness_module,
     session as documents_session,
 )
 from blackboard.server.documents.awareness import Presences, Publishing, pubsub_of
@@ -167,7 +166,7 @@ async def test_of_members_here_another_process_knows_nothing_better() -> None:
 async def test_who_is_not_heard_of_any_more_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members here stay: their connection says whether they are there."""
     now = 100.0
-    monkeypatch.setattr(documents_presence, "_now", lambda: now)
+    monkeypatch.setattr(awareness_module, "_now", lambda: now)
     there = presences()
     there.note(ANN, [AwarenessState(1, 1, HERE)])
     there.hear([AwarenessState(2, 1, HERE), AwarenessState(3, 1, HERE)])
@@ -240,8 +239,8 @@ async def test_who_was_at_a_process_that_died_is_gone(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says nothing more, not even that it is gone."""
-    monkeypatch.setattr(documents_presence, "AWARENESS_TTL_MS", 200)
-    monkeypatch.setattr(documents_whispers, "_EXPIRY_S", 0.05)
+    monkeypatch.setattr(awareness_module, "AWARENESS_TTL_MS", 200)
+    monkeypatch.setattr(awareness_module, "_EXPIRY_S", 0.05)
     other, ann = RedisStore.connect(redis_url), Watcher()
     async with (
         Service(RedisStore.connect(redis_url)) as service,
@@ -325,12 +324,12 @@ async def _heard(publishing: Publishing, other: RedisStore) -> Listening:
     return listening
 
 
-async def test_what_is_sealed_is_whispered_sealed(redis_url: str) -> None:
+async def test_awareness_of_an_encrypted_document_is_encrypted(redis_url: str) -> None:
     key = "private/ann/memo"
     raw, spy = RedisStore.connect(redis_url), RedisStore.connect(redis_url)
     store = SealedStore(raw, DataKeys(raw, LocalWrapper.of(new_master_key())))
     async with spy.subscribe(BOARD) as heard, store.subscribe(BOARD) as opened, asyncio.timeout(60):
-        await spy.publish(BOARD, key, b"plain, by somebody who has no key")
+        await spy.publish(BOARD, key, b"plain, from a sender without the key")
         await spy.publish(BOARD, key, b"\xc1\x01 not sealed by us")
         await store.publish(BOARD, key, b"secret")
         await store.publish(BOARD, KEY, b"for all")

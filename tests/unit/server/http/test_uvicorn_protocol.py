@@ -203,7 +203,7 @@ LARGE = 3 * INTAKE_SMALL_BYTES
 
 
 class Reader:
-    """An application that knows whose messages these are, and looks at one when it is told to."""
+    """An application that knows whose messages these are, and looks at one on request."""
 
     def __init__(self) -> None:
         self.looks = asyncio.Semaphore(0)

@@ -274,7 +274,7 @@ async def test_of_what_nobody_has_asked_for_yet_few_begin(charges: Charges) -> N
     assert await charges.admit("bob", "log") == 1_000
 
 
-async def test_whoever_would_wait_too_long_is_refused(
+async def test_a_request_that_would_wait_too_long_is_refused(
     charges: Charges, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At once, with the time to retry: the requests that already wait leave no room for its cost.

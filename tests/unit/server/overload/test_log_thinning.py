@@ -57,7 +57,7 @@ async def test_the_first_are_written_and_the_rest_counted(
 
 
 async def test_a_new_window_begins(logger: logging.Logger, written: Lines) -> None:
-    """What was counted is told, and lines are written again."""
+    """The count is logged, and lines are written again."""
     thinned = Thinned(logger)
     with thinned:
         for _ in range(2):

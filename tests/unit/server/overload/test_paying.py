@@ -287,7 +287,7 @@ async def test_an_account_that_is_alone_does_not_wait(tmp_path: Path) -> None:
         assert account(served, "ann").balance_ms < 0
 
 
-async def test_whoever_would_wait_too_long_is_told_when_to_come_back(tmp_path: Path) -> None:
+async def test_a_client_that_would_wait_too_long_learns_when_to_retry(tmp_path: Path) -> None:
     """With Overloaded, which is retryable."""
     async with (
         archiving(tmp_path) as served,

@@ -19,7 +19,7 @@ def holder(name: str) -> Principal:
 
 
 def meter_of(meters: Meters, principal: Principal) -> Meter:
-    """The meter of somebody who has one."""
+    """The meter of an account that has one."""
     found = meters.meter(principal)
     assert found is not None
     return found

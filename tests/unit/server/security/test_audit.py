@@ -563,7 +563,8 @@ async def test_a_request_without_a_seal_behind_sealed_ones_is_noticed(service: S
 
 
 async def test_secrets_change_and_old_seals_still_check(service: Service) -> None:
-    """The first one seals, all of them check; what is sealed with one that is gone is told of."""
+    """The first key signs and all of them verify; a record signed with a missing key is
+    reported."""
     await sealed_records(service, KEYS[:1], 1)
     for secrets, expected in ((KEYS[::-1], SEALED), (KEYS[1:], UNKNOWN_KEY)):
         service.host.audit.seal_with(secrets)
