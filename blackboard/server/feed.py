@@ -24,6 +24,7 @@ import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol, Self
 
 from blackboard.archive.base import Archive
@@ -46,18 +47,15 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import (
+    DEFAULT,
     LOG_ENTRIES_MAX,
-    PROGRESS_INTERVAL_MS,
-    WATCH_BATCH_BYTES_MAX,
-    WATCH_BATCH_REVISIONS_MAX,
-    WATCH_QUEUE_BYTES_MAX,
-    WATCH_QUEUE_CHANGES_MAX,
+    WatchLimits,
 )
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
-_TAIL_WAIT_MS = 1_000
+
 _TAIL_RETRY_S = 0.5
 
 
@@ -115,18 +113,37 @@ class _Sleepers:
     woken: "dict[asyncio.Future[LogEntry | None], Watcher]" = field(default_factory=dict)
     """They get the last entry before they were woken, if the view shows nothing of it."""
     due_s: float = math.inf
-    """When the first of them is due to send a progress mark."""
+    """When the first of them is due."""
 
     def wake(self, passed: LogEntry | None) -> None:
         for woken in self.woken:
             if not woken.done():
                 woken.set_result(passed)
 
+    def wake_due(self, now_s: float, most: int, passed: LogEntry | None) -> int:
+        """Wake at most `most` of those whose mark is due, the longest asleep first. Returns how
+        many."""
+        due = (woken for woken, watcher in self.woken.items() if watcher.due_s <= now_s)
+        found = list(islice(due, most))
+        for woken in found:
+            del self.woken[woken]
+            if not woken.done():
+                woken.set_result(passed)
+        self.due_s = min((watcher.due_s for watcher in self.woken.values()), default=math.inf)
+        return len(found)
+
 
 class Feed:
     """The live end of one board's log."""
 
-    def __init__(self, store: Store, board: str, archive: Archive | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        board: str,
+        archive: Archive | None = None,
+        limits: WatchLimits = DEFAULT.watch,
+    ) -> None:
+        self.limits = limits
         self.store = store
         self.board = board
         self._archive = archive
@@ -224,11 +241,9 @@ class Feed:
         found.reverse()
         return found
 
-    async def wait_beyond(
-        self, watcher: "Watcher", view: View | None, due_s: float
-    ) -> LogEntry | None:
-        """Wait until `view` shows something after the position of `watcher`, or until about `due_s`
-        by the loop's clock. Meanwhile the position moves on with what the watcher gets at once.
+    async def wait_beyond(self, watcher: "Watcher", view: View | None) -> LogEntry | None:
+        """Wait until `view` shows something after the position of `watcher`, or until about when
+        its mark is due. Meanwhile the position moves on with what the watcher gets at once.
 
         Returns the last entry that arrived in the meantime if the view shows nothing of it and of
         the entries before it; else None. Without a view, it waits for any entry. There is no timer
@@ -245,7 +260,7 @@ class Feed:
         if sleepers is None:
             sleepers = self._sleeping[view] = _Sleepers()
         sleepers.woken[woken] = watcher
-        sleepers.due_s = min(sleepers.due_s, due_s)
+        sleepers.due_s = min(sleepers.due_s, watcher.due_s)
         try:
             return await woken
         finally:
@@ -320,16 +335,23 @@ class Feed:
         return still_asleep
 
     def _wake_due(self) -> None:
-        """Wake the watchers whose progress mark is due; at most once a second."""
+        """Wake the watchers whose progress mark is due: at most once a second, and so many.
+
+        Those that wait longest come first; the others follow in the next seconds.
+        """
         assert self._loop is not None
         now_s = self._loop.time()
-        if (now_s - self._poked_s) * 1000 < _TAIL_WAIT_MS:
+        if (now_s - self._poked_s) * 1000 < self.limits.tail_wait_ms:
             return
         self._poked_s = now_s
+        left = self.limits.progress_marks_per_s_max
         for view, sleepers in list(self._sleeping.items()):
             if sleepers.due_s <= now_s:
-                del self._sleeping[view]
-                sleepers.wake(self._last)
+                left -= sleepers.wake_due(now_s, left, self._last)
+                if not sleepers.woken:
+                    del self._sleeping[view]
+                if not left:
+                    break
 
     def shared(self, view: View, after: Position, make: Callable[[], _Made]) -> _Made:
         """The delivery for `view` after `after`. It is made once per head, and charged to the first
@@ -349,9 +371,8 @@ class Feed:
         if self._archive is not None:
             until = gone.oldest - 1
             with contextlib.suppress(Compacted):
-                found = await self._archive.log(
-                    self.board, after, until=until, limit=WATCH_BATCH_REVISIONS_MAX
-                )
+                most = self.limits.watch_batch_revisions_max
+                found = await self._archive.log(self.board, after, until=until, limit=most)
         if not found:
             raise gone
         return tuple(found)
@@ -410,10 +431,11 @@ class Feed:
 
     async def _follow(self) -> None:
         reader = asyncio.current_task()
+        wait_ms = self.limits.tail_wait_ms
         while self._tail is reader:
             try:
                 page = await self.store.log(
-                    self.board, self._newest, limit=LOG_ENTRIES_MAX, wait_ms=_TAIL_WAIT_MS
+                    self.board, self._newest, limit=LOG_ENTRIES_MAX, wait_ms=wait_ms
                 )
                 if self._tail is not reader:
                     return  # cancelled, but a driver swallowed the CancelledError
@@ -462,7 +484,8 @@ class Feed:
             self._ring_changes += len(entry.changes)
         self._newest = entries[-1].revision
         while len(self._ring) > 1 and (
-            self._ring_bytes > WATCH_QUEUE_BYTES_MAX or self._ring_changes > WATCH_QUEUE_CHANGES_MAX
+            self._ring_bytes > self.limits.watch_queue_bytes_max
+            or self._ring_changes > self.limits.watch_queue_changes_max
         ):
             self._drop_oldest()
         for entry in entries:
@@ -515,6 +538,11 @@ class Watcher:
     def position(self) -> Position:
         """Everything up to here was delivered, or is not visible to this watcher."""
         return self._cursor.position
+
+    @property
+    def due_s(self) -> float:
+        """When it is due to get a progress mark, by the loop's clock."""
+        return self._told_at + self._feed.limits.progress_interval_ms / 1000
 
     def deliver_to(self, taker: "Taker") -> None:
         """Give deliveries to `taker` while the iteration waits for the next one. What it does not
@@ -584,8 +612,7 @@ class Watcher:
         entries = self._feed.ready(after)
         if entries == [] and not self._is_answered():
             awaited = self.view if self._asked is None else None
-            due_s = self._told_at + PROGRESS_INTERVAL_MS / 1000
-            self.pass_by(await self._feed.wait_beyond(self, awaited, due_s))
+            self.pass_by(await self._feed.wait_beyond(self, awaited))
             after = self.position.revision
             entries = self._feed.ready(after)
         if entries is None:
@@ -605,13 +632,14 @@ class Watcher:
         Errors: Compacted, RolledBack; Corrupt when there is a gap.
         """
         store, board = self._feed.store, self._feed.board
+        most = self._feed.limits.watch_batch_revisions_max
         try:
-            found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
+            found = (await store.log(board, after, limit=most)).entries
         except FutureRevision:
             # The engine lost revisions that were seen. Opening the board begins an epoch above
             # them.
             watch.check_start(await store.open(board), self.position)
-            found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
+            found = (await store.log(board, after, limit=most)).entries
         except Compacted as gone:
             found = await self._feed.archived(after, gone)
         history.check_sequence(after, found)
@@ -624,6 +652,8 @@ class Watcher:
         cursor, size = Cursor(self.position), 0
         shown: list[LogEntry] = []
         grounds: list[Grounds] = []
+        limits = self._feed.limits
+        count_max, bytes_max = limits.watch_batch_revisions_max, limits.watch_batch_bytes_max
         for entry in entries:
             try:
                 visible = self._feed.show(self.view, entry)
@@ -636,7 +666,7 @@ class Watcher:
                 shown.append(visible)
                 grounds.append(entry.based_on)
                 size += history.cost_of(visible)
-            if len(shown) >= WATCH_BATCH_REVISIONS_MAX or size >= WATCH_BATCH_BYTES_MAX:
+            if len(shown) >= count_max or size >= bytes_max:
                 break
         if self.view.coalesce and len(shown) > 1:
             shown, grounds = [history.coalesce(shown)], grounds[-1:]
@@ -646,7 +676,8 @@ class Watcher:
         return self._asked is not None and self.position.revision >= self._asked
 
     def _mark_is_due(self, now_s: float) -> bool:
-        return self._is_answered() or (now_s - self._told_at) * 1000 >= PROGRESS_INTERVAL_MS
+        interval_ms = self._feed.limits.progress_interval_ms
+        return self._is_answered() or (now_s - self._told_at) * 1000 >= interval_ms
 
 
 class Permitted:

@@ -28,11 +28,16 @@ from blackboard.server.feed import Permitted, Watcher
 from blackboard.server.http.uvicorn_protocol import framed
 from blackboard.server.overload.charges import Subscription, measured
 from blackboard.server.overload.fair_share import DELIVERY_US
-from blackboard.wire.answers import pack_revisions
+from blackboard.wire.answers import WatchMessage
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from blackboard.wire.methods import WatchParams
-from blackboard.wire.reading import pack_changes
-from blackboard.wire.session import ConnectionState, RequestId, ServerSession
+from blackboard.wire.session import (
+    ConnectionState,
+    RequestId,
+    ServerSession,
+    pack_changes,
+    pack_revisions,
+)
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
@@ -158,7 +163,7 @@ class Watches:
                 watch.stream = stream = await measured(opening, payer.charge)
                 del opening
                 watch.sent = stream.position
-                self._session.respond(request, {"position": str(watch.sent)})
+                self._session.respond(request, WatchMessage.of(watch.sent))
                 self._wake()
                 if isinstance(stream, Watcher | Permitted):
                     stream.deliver_to(_Outlet(self, number, watch, payer))

@@ -20,14 +20,16 @@ from blackboard.core.redaction import NOTE, RECORDS
 from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.errors import Unauthenticated
-from blackboard.limits import WATCH_BATCH_REVISIONS_MAX
+from blackboard.limits import DEFAULT
 from blackboard.server.feed import Feed, Permitted, Watcher
 from blackboard.server.service import Service
 from blackboard.wire.codec import SYSTEM_AGENT
+from tests.lowered import lowered
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
+MOST = DEFAULT.watch.watch_batch_revisions_max
 PUBLIC = View(parse_patterns(["public/**"]), access.operator().grants)
 _numbers = itertools.count()
 
@@ -67,7 +69,7 @@ class Taking:
 @pytest.fixture
 async def parts(tmp_path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
     """A service, and its engine."""
-    async with service_over(tmp_path) as parts:
+    async with service_over(tmp_path, lowered(progress_interval_ms=3_600_000)) as parts:
         yield parts
 
 
@@ -261,7 +263,7 @@ async def test_more_than_one_delivery_comes_out_of_the_iteration(
         watcher.deliver_to(taking)
         waiting = asyncio.ensure_future(anext(watcher))
         await is_asleep(feed)
-        last = 1 + WATCH_BATCH_REVISIONS_MAX + over
+        last = 1 + MOST + over
         feed._append(tuple(replace(entry, revision=number) for number in range(2, last + 1)))
         if over:
             delivery = await asyncio.wait_for(waiting, PATIENCE_S)
@@ -270,4 +272,4 @@ async def test_more_than_one_delivery_comes_out_of_the_iteration(
             [delivery] = taking.taken
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-        assert len(delivery.revisions) == WATCH_BATCH_REVISIONS_MAX
+        assert len(delivery.revisions) == MOST

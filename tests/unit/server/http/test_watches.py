@@ -9,13 +9,14 @@ import pytest
 import blackboard
 from blackboard.core import access
 from blackboard.errors import Unauthenticated
-from blackboard.limits import WATCH_BATCH_BYTES_MAX
+from blackboard.limits import DEFAULT
 from blackboard.server.overload.fair_share import DELIVERY_US, Shares
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from tests.serving import Served
 from tests.unit.server.http.conversation import PATIENCE_S, Talk, talking
 
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
+pytestmark = pytest.mark.limits(progress_interval_ms=3_600_000)
+ROOM = DEFAULT.watch.watch_batch_bytes_max
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name)
 
 
@@ -143,11 +144,11 @@ async def test_little_waits_for_a_watcher_that_stopped_reading(served: Served) -
         await watch(stalled, 1, ["public/**"])
         await watch(other, 1, ["public/**"])
         stalled.socket.transport.pause_reading()
-        value = b"x" * (WATCH_BATCH_BYTES_MAX // 4)
+        value = b"x" * (ROOM // 4)
         for _ in range(100):
             receipt = await board.put("public/a", value)
             assert revisions(await other.receive()) == [receipt.revision]
-            assert served.gate.waiting_bytes < 2 * WATCH_BATCH_BYTES_MAX
+            assert served.gate.waiting_bytes < 2 * ROOM
         stalled.socket.transport.resume_reading()
         got: list[int] = []
         while not got or got[-1] < receipt.revision:
