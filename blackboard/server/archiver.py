@@ -26,6 +26,7 @@ from blackboard.engines.base import Store
 from blackboard.errors import (
     BlackboardError,
     Compacted,
+    Corrupt,
     Fenced,
     FutureRevision,
     InvalidRequest,
@@ -79,7 +80,9 @@ class _ArchivedBoard:
     taken_at: float = 0
     checked: bool = False  # whether archive and log were found to have one history
     apart: bool = False  # whether they were found to have different histories
+    finding: str = ""  # why the archive cannot continue where it ends
     failures: int = 0
+    failure: Exception | None = None  # of the last attempt
     waiters: int = 0
     restores: int = 0  # restores that ask it to pause
     rested: asyncio.Event = field(default_factory=asyncio.Event)
@@ -103,6 +106,10 @@ class _ArchivedBoard:
     def reach(self, mark: Mark | None) -> None:
         """Record the archive's position, and wake the tasks that wait for it."""
         self.mark = mark
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake the tasks that wait for the archive."""
         self.moved.set()
         self.moved = asyncio.Event()
 
@@ -147,7 +154,8 @@ class Archiver:
     ) -> Mark:
         """Wait until a board is archived up to `revision`; returns the archive's position then.
 
-        Errors: Unavailable after `timeout_ms`, with the reason of the delay.
+        Errors: Unavailable after `timeout_ms`, with the reason of the delay; Corrupt at once, when
+        the archive is damaged.
         """
         self.follow(name)
         board = self._boards[name]
@@ -155,12 +163,16 @@ class Archiver:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while board.mark is None or board.mark.revision < revision:
+                    if isinstance(board.failure, Corrupt):
+                        raise Corrupt(board.failure.what, board.failure.reason)
                     board.wake.set()
                     board.wanted.set()
                     await board.moved.wait()
                 return board.mark
         except TimeoutError as error:
             reason = f"it is at revision {board.revision}, not yet at {revision}"
+            if board.failure is not None:
+                reason = f"{reason}: {board.failure}"
             raise Unavailable(what=f"archive of board {name}", reason=reason) from error
         finally:
             board.waiters -= 1
@@ -227,7 +239,7 @@ class Archiver:
                 board.wanted.clear()
                 if await self._advance(board):
                     pause_ms = 0 if board.waiters or board.is_behind else ARCHIVE_PAUSE_MS
-                board.failures = 0
+                board.failures, board.failure = 0, None
             except NoSuchBoard:  # another process removed it
                 self._boards.pop(board.name, None)
                 self._tasks.pop(board.name, None)
@@ -248,7 +260,8 @@ class Archiver:
 
     def _failed(self, board: _ArchivedBoard, error: Exception) -> Milliseconds:
         """Count and log a failure; returns how long to wait before the next attempt."""
-        board.failures += 1
+        board.failures, board.failure = board.failures + 1, error
+        board.tell()
         if board.late_since is None:
             board.late_since = asyncio.get_running_loop().time()
         board.fence = None
@@ -287,7 +300,7 @@ class Archiver:
         try:
             if not board.checked and not await self._is_same(board, board.mark):
                 board.apart = True
-                log.warning("board %s is not the one that was archived: that is kept", board.name)
+                board.finding = "it is not the one that was archived: that is kept"
                 return None
             board.checked = True
             after = board.mark.revision
@@ -297,7 +310,10 @@ class Archiver:
             await go_above(self._store, self.archive, board.name)
             raise Unavailable(f"board {board.name}", "its engine lost what is archived") from None
         except Compacted as error:
-            log.warning("the archive of board %s has a gap: %s", board.name, error)
+            board.finding = (
+                f"its archive ends at revision {board.mark.revision}, and its log begins at"
+                f" {error.oldest}: what lies in between is missing from the archive"
+            )
             return None
 
     async def _is_same(self, board: _ArchivedBoard, mark: Mark) -> bool:
@@ -375,6 +391,9 @@ class Archiver:
         """Begin the archive of a board, with the board's present content if its log no longer
         reaches back to its beginning."""
         assert board.fence is not None
+        if board.finding:  # not where it is found: another process may be about to repair it
+            log.warning("board %s: %s", board.name, board.finding)
+            board.finding = ""
         head = await self._store.open(board.name)
         board.head = head.revision
         if head.oldest <= 1 and (board.mark is None or board.apart):

@@ -24,6 +24,7 @@ power loss.
 
 import contextlib
 import sqlite3
+import stat
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -159,6 +160,11 @@ _PASSING: Final = frozenset(
 )
 """Result codes for a temporary condition; all others mean that the content of the file is
 damaged."""
+_KINDS: Final = {
+    stat.S_IFLNK: "a symbolic link",  # SQLite keeps a journal beside its target
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+}
 _NO_ROOM_CODES: Final = frozenset(
     [
         sqlite3.SQLITE_FULL,
@@ -307,10 +313,12 @@ class BoardFile:
             return Loaded(state, epochs, bool(clean), weight, outdated)
 
     def _check_format(self, cursor: sqlite3.Cursor) -> None:
-        for pragma, wanted in (("application_id", APPLICATION_ID), ("user_version", FORMAT)):
-            [found] = cursor.execute(f"PRAGMA {pragma}").fetchone()
-            if found != wanted:
-                raise self._corrupt(f"{pragma} is {found}, not {wanted}")
+        [found] = cursor.execute("PRAGMA application_id").fetchone()
+        if found != APPLICATION_ID:
+            raise self._corrupt(f"it is not the file of a board: its application_id is {found}")
+        [found] = cursor.execute("PRAGMA user_version").fetchone()
+        if found != FORMAT:
+            raise self._corrupt(f"it has format {found}, and this version reads format {FORMAT}")
         foreign = foreign_object(self._writer)
         if foreign is not None:
             raise self._corrupt(f"its schema is not that of a board: {foreign}")
@@ -548,6 +556,20 @@ class BoardFile:
 
     def _corrupt(self, reason: str) -> Corrupt:
         return Corrupt(what=str(self.path), reason=reason)
+
+
+def check_ordinary(path: Path) -> None:
+    """Errors: Corrupt when a database, or a file that SQLite keeps beside it, is something else
+    than a file: reading it could wait for ever, or miss its journal. OSError."""
+    for suffix in ("", *suspect.BESIDE):
+        found = path.with_name(f"{path.name}{suffix}")
+        try:
+            mode = found.lstat().st_mode
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "a device or a socket")
+            raise Corrupt(what=str(path), reason=f"{found.name} is {kind}, and not a file")
 
 
 def has_no_journal(path: Path) -> bool:

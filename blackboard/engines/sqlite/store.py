@@ -44,6 +44,7 @@ from blackboard.engines.sqlite.file import (
     BoardFile,
     Level,
     Loaded,
+    check_ordinary,
     has_no_journal,
     is_without_room,
     look_at_journal,
@@ -70,7 +71,8 @@ from blackboard.integrity.private_files import (
     FILE_MODE,
     close_tree,
     make_directory,
-    open_anew,
+    open_new,
+    read_text,
 )
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
@@ -436,7 +438,7 @@ class SqliteStore:
     def _load_file(self, name: str, path: Path, first: bool) -> tuple[BoardFile, Loaded]:
         """In a thread: open or create the file, and begin a new epoch if it may have lost some."""
         now_ms = self._now_ms()
-        if not path.exists():
+        if not os.path.lexists(path):  # a link that leads nowhere is no reason to begin a new board
             if seed_path(path).exists():
                 raise _unfinished(name)
             create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
@@ -497,6 +499,7 @@ class SqliteStore:
         be lost, and their revisions must not be reused.
         """
         with translated(path):
+            check_ordinary(path)
             if not suspect.is_marked(path):
                 with contextlib.suppress(SyncError):  # then it is marked
                     suspect.trust_journal(path)
@@ -633,7 +636,8 @@ def _write_owner(directory: Path, url: str | None) -> None:
     new, owner = directory / "owner.json.new", directory / "owner.json"
     with translated(directory):
         try:
-            with open_anew(new) as file:
+            new.unlink(missing_ok=True)
+            with open_new(new) as file:
                 json.dump({"pid": os.getpid(), "url": url}, file)
             new.replace(owner)
         except OSError as error:
@@ -647,7 +651,7 @@ def _write_owner(directory: Path, url: str | None) -> None:
 def _in_use(directory: Path) -> DataDirectoryInUse:
     """The owner of the directory, as far as recorded."""
     try:
-        owner = json.loads((directory / "owner.json").read_text())
+        owner = json.loads(read_text(directory / "owner.json"))
         pid = owner["pid"]
         return DataDirectoryInUse(
             str(directory), pid=pid, url=owner["url"], is_this_process=pid == os.getpid()

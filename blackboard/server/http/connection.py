@@ -59,7 +59,7 @@ from blackboard.limits import (
     SEND_TIMEOUT_MS,
     WATCH_BATCH_BYTES_MAX,
 )
-from blackboard.server.http.dispatch import call, describe, is_read, write_receipt
+from blackboard.server.http.dispatch import call, describe, is_read
 from blackboard.server.http.metrics import Traffic
 from blackboard.server.http.watches import Watches
 from blackboard.server.overload.admission import Admission
@@ -73,7 +73,7 @@ from blackboard.server.overload.fair_share import (
 )
 from blackboard.server.requests import RequestHandler
 from blackboard.units import Milliseconds
-from blackboard.wire.answers import WelcomeMessage
+from blackboard.wire.answers import ReceiptMessage, WelcomeMessage
 from blackboard.wire.frames import CLOSE_WRONG_TYPE
 from blackboard.wire.methods import (
     CommitParams,
@@ -603,7 +603,7 @@ class Connection:
             self._links[agent] = found
         return found
 
-    def _commit_at_once(self, number: RequestId, params: Params) -> bool:
+    def _commit_at_once(self, number: RequestId, params: Params[Any]) -> bool:
         """Carry out a commit without a task of its own, which would add a tenth to its cost."""
         if not isinstance(params, CommitParams):
             return False
@@ -626,7 +626,8 @@ class Connection:
         outcome: "asyncio.Future[Outcome | BlackboardError]",
     ) -> None:
         try:
-            self._answer(number, method, write_receipt(link.finish(outcome.result())))
+            receipt = link.finish(outcome.result())
+            self._answer(number, method, ReceiptMessage.of(receipt))
         except BlackboardError as error:
             self._answer(number, method, error)
 
@@ -639,11 +640,11 @@ class Connection:
         self._wake.set()
         self._owner.traffic.count(method, result.code if is_error else "ok")
 
-    async def _serve(self, number: RequestId, params: Params) -> None:
+    async def _serve(self, number: RequestId, params: Params[Any]) -> None:
         bill = self._owner.charges.bill(self._account, params.method)
         await bill.run(partial(self._carry_out, number, params, bill))
 
-    async def _carry_out(self, number: RequestId, params: Params, bill: Bill) -> None:
+    async def _carry_out(self, number: RequestId, params: Params[Any], bill: Bill) -> None:
         try:
             link = self._link_of(params.agent)
             if isinstance(params, WatchParams):
@@ -659,7 +660,7 @@ class Connection:
             self._serving -= 1
             raise
 
-    async def _result(self, params: Params, link: Transport, bill: Bill) -> Any:
+    async def _result(self, params: Params[Any], link: Transport, bill: Bill) -> Any:
         match params:
             case UnwatchParams():
                 return self._watches.close(params.watch)

@@ -250,16 +250,16 @@ class Handshake:
     def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
         """The answer to `hello`."""
         facts = self.service.facts()
-        return {
-            "principal": principal.name,
-            "agent": agent,
-            "account": principal.account if agent == principal.name else agent,
-            "engine": facts.name,
-            "level": facts.level,
-            "server_time_ms": time.time_ns() // 1_000_000,
-            "version": VERSION,
-            "limits": {name: getattr(limits, name) for name in _TOLD_LIMITS},
-        }
+        return WelcomeMessage(
+            principal=principal.name,
+            agent=agent,
+            account=principal.account if agent == principal.name else agent,
+            engine=facts.name,
+            level=facts.level,
+            server_time_ms=time.time_ns() // 1_000_000,
+            version=VERSION,
+            limits={name: getattr(limits, name) for name in _TOLD_LIMITS},
+        )
 
     def admission(self, principal: Principal) -> Admission:
         """The rate limits that apply to a principal. Errors: Overloaded."""

@@ -149,6 +149,29 @@ async def test_a_board_that_is_older_than_the_archive_is_joined(
     await archiver.aclose()
 
 
+async def test_a_gap_is_logged_once_by_the_process_that_archives(
+    store: SqliteStore, archive: Archive, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not by each process, each time that it checks whether another one is archiving."""
+    writer = await Writer.open(store, BOARD)
+    await writer.send_all([writer.make(Put("public/a", ONE)) for _ in range(5)])
+    first = Archiver(store, archive)
+    await first.reached(BOARD, 5)
+    await first.aclose()
+    await writer.send_all([writer.make(Put("public/a", ONE)) for _ in range(5)])
+    await store.compact(BOARD, 9)
+    fence = await archive.take(BOARD, "another", 60_000)
+    assert fence is not None
+    archiver = Archiver(store, archive)
+    with pytest.raises(Unavailable):
+        await archiver.reached(BOARD, 10, timeout_ms=10 * _LOOK_MS)
+    assert "archive" not in caplog.text
+    await archive.give_up(BOARD, fence)
+    await archiver.reached(BOARD, 10, timeout_ms=PATIENCE_MS)
+    assert caplog.text.count("missing from the archive") == 1
+    await archiver.aclose()
+
+
 async def write_until(enough: asyncio.Event, writer: Writer) -> None:
     """Change keys from the beginning to the end of the board, and add some."""
     number = 0

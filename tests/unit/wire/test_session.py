@@ -22,7 +22,6 @@ from blackboard.limits import (
     MESSAGES_PER_FRAME_MAX,
     REQUESTS_IN_FLIGHT_MAX,
 )
-from blackboard.wire.answers import pack_revisions
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from blackboard.wire.methods import CommitParams
 from blackboard.wire.requests import write_commit
@@ -40,6 +39,7 @@ from blackboard.wire.session import (
     RequestRefused,
     ServerSession,
     Transition,
+    pack_revisions,
 )
 from tests.unit.wire.drawing import commits, log_entries
 from tests.unit.wire.pair import POSITION, Pair, both
