@@ -70,12 +70,18 @@ from blackboard.core.commit import (
     signature,
 )
 from blackboard.core.digest import content_of
-from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.core.fields import check_note
 from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
-from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
+from blackboard.core.path import (
+    Pattern,
+    check_document,
+    check_key,
+    document_prefix,
+    parse_pattern,
+    parse_patterns,
+)
 from blackboard.core.redaction import check_redactable
 from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry

@@ -12,7 +12,7 @@ from blackboard.client.documents.layout import PIECE_BYTES
 from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import DocumentRefused
 from blackboard.limits import DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, OUTGOING_BYTES_MAX

@@ -9,7 +9,7 @@ from blackboard.client.documents import layout as documents_tail
 from blackboard.client.documents.layout import UpdateTail
 from blackboard.client.link import Transport
 from blackboard.core import access
-from blackboard.core.documents.keys import base_key, document_prefix, updates_prefix
+from blackboard.core.path import base_key, document_prefix, updates_prefix
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import DOCUMENT_TAIL_BYTES, DOCUMENT_TAIL_UPDATES
 from blackboard.server.documents import room as documents_room
