@@ -23,9 +23,8 @@ from blackboard.client.cancellation import heed_cancellation
 from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest, check_request
 from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
-from blackboard.core.documents.keys import document_prefix
 from blackboard.core.fields import check_note
-from blackboard.core.path import check_key
+from blackboard.core.path import check_key, document_prefix
 from blackboard.core.redaction import NOTE, RECORDS, check_redactable, record_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Scrubs
