@@ -51,10 +51,13 @@ LONG = (
     ),
     Rule(r"::TestBoardEmbedded::", "TestBoardWebSocket goes the same way, and further"),
     Rule(r"::TestBoardSealed::", "TestBoardSealedRedis has the rules in which values are sealed"),
-    Rule(r"::test_every_run_keeps_what_is_promised\[[1-7]\]", "more seeds"),
+    Rule(r"::test_every_run_keeps_what_is_promised\[[1-9]\d?\]", "more seeds"),
     Rule(r"^tests/faults/test_redlock_\w+\.py::.*\[5-", "five lock masters, after three"),
     Rule(r"::TestSqliteStoreInMemory::", "TestSealedSqliteStore is in front of that level"),
-    Rule(r"::TestClientsOnRedis::", "what runs above the engine was tried over WebSocket"),
+    Rule(
+        r"::TestServiceOnRedis::|::TestClientsOnRedis::",
+        "what runs above the engine was tried over WebSocket",
+    ),
     Rule(
         r"::test_the_embedded_engine_says_what_the_model_says$"
         r"|::test_redis_says_what_the_model_says\[",

@@ -479,7 +479,7 @@ def _engine(url: URL, *, read_only: bool = False) -> AsyncEngine:
             file = Path(url.database or "").absolute().as_uri()
             url = url.set(database=file, query={"mode": "ro", "immutable": "1", "uri": "true"})
         (place,), settings = SqliteDialect().create_connect_args(url)
-        creator = partial(connect, place, timeout=timeout_s, **settings)
+        creator = partial(connect, place, {"timeout": timeout_s, **settings})
         engine = create_async_engine(url, async_creator=creator, **bounds)
         set_up = _set_up_to_read if read_only else _set_up_sqlite
         event.listen(engine.sync_engine, "connect", set_up)

@@ -7,7 +7,7 @@ A statement is one trip to that thread (`ShortTripConnection`).
 """
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Final, Self
@@ -74,7 +74,7 @@ class _MeteredCursor(sqlite3.Cursor):
         return timed(super().fetchall, self.meter.add)
 
 
-async def connect(place: str, **settings: Any) -> "ShortTripConnection":
+async def connect(place: str, settings: Mapping[str, Any]) -> "ShortTripConnection":
     """Open a metered connection to `place`; `settings` are those of `sqlite3.connect`."""
     connector = partial(sqlite3.connect, place, factory=MeteredConnection, **settings)
     connection = ShortTripConnection(connector, iter_chunk_size=1)

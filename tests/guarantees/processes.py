@@ -4,9 +4,11 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import anyio
 from anyio import to_thread
@@ -86,11 +88,9 @@ class ServiceProcess:
         if is_plain and self.log is None and not SPAWNS:
             return ForkedProcess(command[2:])
         if self.log is None:
-            return await anyio.open_process(command, cwd=ROOT, stderr=None, env=_environment())
+            return await _spawned(command)
         with self.log.open("ab") as log:
-            return await anyio.open_process(
-                [*command, "verbose"], cwd=ROOT, stderr=log, env=_environment()
-            )
+            return await _spawned([*command, "verbose"], log)
 
     async def kill(self) -> None:
         """End it at once."""
@@ -177,6 +177,24 @@ class ForkedProcess:
         """Close what leads to it. It has ended."""
         self._out.close()
         self._forked.close()
+
+
+async def run_and_kill(module: str, arguments: Sequence[str], line: str) -> None:
+    """Run a program until it prints `line`, and kill it there."""
+    command = [sys.executable, "-m", module, *arguments]
+    process = await _spawned(command) if SPAWNS else ForkedProcess(command[2:])
+    try:
+        with anyio.fail_after(READY_S):
+            assert await _first_line(process) == f"{line}\n"
+    finally:
+        with anyio.CancelScope(shield=True):
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+            await process.aclose()
+
+
+async def _spawned(command: list[str], stderr: IO[bytes] | None = None) -> Process:
+    return await anyio.open_process(command, cwd=ROOT, stderr=stderr, env=_environment())
 
 
 async def _first_line(process: Process | ForkedProcess) -> str:
