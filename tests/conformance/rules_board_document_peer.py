@@ -215,7 +215,7 @@ class DocumentPeerRules:
 class DocumentPastRules:
     """Checkpoints, restores and branches of boards with documents."""
 
-    async def test_a_restore_takes_a_document_back_for_whoever_has_it_open(
+    async def test_a_restore_takes_an_open_document_back(
         self, team: Team, ada: Board, bob: Board
     ) -> None:
         operator = await team.operator()
