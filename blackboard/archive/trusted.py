@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 from blackboard.engines.disk import SyncError
 from blackboard.engines.sqlite import suspect
-from blackboard.engines.sqlite.file import open_index, valid_frames
+from blackboard.engines.sqlite.file import check_ordinary, open_index, valid_frames
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.integrity.private_files import FILE_MODE
 
@@ -43,6 +43,7 @@ class TrustedFile:
         self._is_closed = False
         self._index: BinaryIO | None = None
         lock = path.with_name(f"{path.name}{_LOCK}")
+        check_ordinary(path)
         try:
             self._lock = os.open(lock, os.O_RDWR | os.O_CREAT, FILE_MODE)
         except OSError as error:

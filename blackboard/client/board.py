@@ -68,8 +68,6 @@ from blackboard.core.commit import (
     Lease,
     Op,
     Put,
-    name_of,
-    narrowed_from,
 )
 from blackboard.core.path import check_name
 from blackboard.core.watch import Position
@@ -113,6 +111,11 @@ class Board:
     def agent(self) -> str:
         """The name under which this board is changed."""
         return self._link.agent
+
+    @property
+    def account(self) -> str:
+        """The account on which it is changed: `agent`, or what that name was narrowed from."""
+        return self._link.account or self.agent
 
     @property
     def limits(self) -> Limits:
@@ -754,17 +757,7 @@ class Board:
         A branch includes the history of its parent, and a restored board the abandoned revisions.
         """
         found = await self._link.history(self.name, key, before=before, limit=limit)
-        return tuple(
-            Version(
-                v.key,
-                v.revision,
-                v.time_ms,
-                name_of(v.author),
-                Entry.of(v.entry) if v.entry else None,
-                narrowed_from(v.author),
-            )
-            for v in found
-        )
+        return tuple(map(Version.of, found))
 
     async def verify(self, at: When = NOW) -> Verified:
         """Check everything that is stored up to `at`: hash chain, digests, signatures.

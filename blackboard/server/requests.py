@@ -481,21 +481,21 @@ class RequestHandler:
             redactions = Redactions.of(self._boards)
             for name in await redactions.boards(board):
                 access.require_board(self.principal, name)
-            return await redactions.redact(board, spec, self.principal.name)
+            return await redactions.redact(board, spec, self._signature)
 
     async def freeze(self, board: str, note: str) -> Freeze:
         """Freeze the board: from now on its commits are refused."""
         with self._audited("freeze", board, note):
             opened = await self._use(board, "freeze")
             check_note(note)
-            return await opened.freeze(self.principal.name, note)
+            return await opened.freeze(self._signature, note)
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
         """Thaw the board: commits are accepted again."""
         with self._audited("thaw", board, note):
             opened = await self._use(board, "thaw")
             check_note(note)
-            return await opened.thaw(self.principal.name, note)
+            return await opened.thaw(self._signature, note)
 
     async def remove(self, board: str) -> None:
         """Remove a board for good. See `Transport.remove`."""
