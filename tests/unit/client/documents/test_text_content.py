@@ -1,6 +1,8 @@
 """Text in chunks against a plain string; a document's text against the library's own content."""
 
 import random
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,7 +63,7 @@ async def two_replicas(folder: Path, rng: random.Random) -> None:
             seen = {doc: list[str]([""]) for doc in (one, two)}
             for doc in (one, two):
                 doc.map("m")
-                doc.text().observe(lambda deltas, mine=seen[doc]: mine.append(after(mine, deltas)))
+                doc.text().observe(partial(note, seen[doc]))
             for _ in range(30):
                 act(rng, rng.choice((one, two)))
                 if rng.random() < 0.3:
@@ -76,7 +78,12 @@ async def two_replicas(folder: Path, rng: random.Random) -> None:
             assert str(one.text()) == str(two.text())
 
 
-def after(seen: list[str], deltas: list[Delta]) -> str:
+def note(seen: list[str], deltas: Sequence[Delta]) -> None:
+    """Add the text after a change."""
+    seen.append(after(seen, deltas))
+
+
+def after(seen: list[str], deltas: Sequence[Delta]) -> str:
     """The last text in `seen` after a change."""
     before, position, parts = seen[-1], 0, list[str]()
     for delta in deltas:
@@ -118,7 +125,7 @@ async def test_a_change_of_many_parts(tmp_path: Path, parts: int) -> None:
             await one.synced()
             await two.synced()
             seen = [str(two.text())]
-            two.text().observe(lambda deltas: seen.append(after(seen, list(deltas))))
+            two.text().observe(lambda deltas: seen.append(after(seen, deltas)))
             with one.transaction():
                 for number in range(parts):
                     one.text().insert(3 * number + 1, "\U0001f600")
