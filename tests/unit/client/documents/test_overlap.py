@@ -169,7 +169,7 @@ def test_texts_within_are_forgotten_when_they_are_too_many() -> None:
     """TEXTS_MAX: a document of many texts does not fill the memory twice."""
     both = Replicas()
     plan = both.mine.get("plan", type=Array)
-    for index in range(TEXTS_MAX + 5):
+    for _ in range(TEXTS_MAX + 5):
         plan.append(Map({"note": Text("a")}))
     for index in range(TEXTS_MAX + 5):
         plan[index]["note"].insert(0, "b")
