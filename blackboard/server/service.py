@@ -88,15 +88,15 @@ class Service:
         async def trim() -> None:
             await sweeper.trim_due(kept)
 
-        async def tend_audit() -> None:
-            await sweeper.tend_audit(kept)
+        async def tend_own() -> None:
+            await sweeper.tend_own(kept)
 
         self._tasks = [
             asyncio.create_task(
                 _every(SWEEP_INTERVAL_MS, sweeper.sweep, SWEEP_INTERVAL_MS // 4), name="sweeper"
             ),
             asyncio.create_task(_every(SWEEP_INTERVAL_MS, trim), name="log trimmer"),
-            asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, tend_audit), name="audit sweeper"),
+            asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, tend_own), name="own sweeper"),
             asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, self.host.look), name="look"),
             asyncio.create_task(
                 _every(SWEEP_INTERVAL_MS, self._own_boards.look_again), name="own boards"
