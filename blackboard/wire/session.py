@@ -37,8 +37,8 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import (
+    DEFAULT,
     FRAME_BYTES_MAX,
-    HANDSHAKE_TIMEOUT_MS,
     INTEGER_MAX,
     MESSAGES_PER_FRAME_MAX,
     REQUESTS_IN_FLIGHT_MAX,
@@ -349,9 +349,15 @@ def read_quickly(frame: bytes) -> list[QuickMessage]:
 class ServerSession(_Session):
     """The server's side of a connection."""
 
-    def __init__(self, encoding: Encoding, now_ms: Milliseconds) -> None:
+    def __init__(
+        self,
+        encoding: Encoding,
+        now_ms: Milliseconds,
+        timeout_ms: Milliseconds = DEFAULT.connection.handshake_timeout_ms,
+    ) -> None:
         super().__init__(encoding)
-        self._deadline_ms = now_ms + HANDSHAKE_TIMEOUT_MS
+        self._timeout_ms = timeout_ms
+        self._deadline_ms = now_ms + timeout_ms
         self._in_flight: set[RequestId] = set()
 
     @classmethod
@@ -374,7 +380,7 @@ class ServerSession(_Session):
         if self.state is not ConnectionState.HELLO:
             return None
         if now_ms >= self._deadline_ms:
-            raise self._violated(f"no hello within {HANDSHAKE_TIMEOUT_MS} ms")
+            raise self._violated(f"no hello within {self._timeout_ms} ms")
         return self._deadline_ms
 
     def receive(self, frame: bytes) -> list[ServerEvent]:

@@ -11,7 +11,7 @@ from blackboard.client.documents.document import Document
 from blackboard.client.documents.overlap import Overlap
 from blackboard.client.documents.shared_types import EMBEDDED, Delta, MapDelta
 from blackboard.client.link import Transport
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.errors import (
     AccessDenied,
     DocumentRefused,

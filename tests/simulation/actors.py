@@ -24,7 +24,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.limits import REQUEST_TIMEOUT_MS
+from blackboard.limits import DEFAULT
 from blackboard.wire.codec import encode_value
 from tests.guarantees.history import History, Mark, Read, Watched, Write
 from tests.guarantees.lease_history import Acquired, Relied
@@ -37,6 +37,7 @@ from tests.simulation.trace import Trace
 
 LOCK: Final = "public/lock"
 COUNTED: Final = "public/locked/counter"
+PATIENCE_MS: Final = DEFAULT.connection.request_timeout_ms
 PAUSE_S: Final = 0.15
 TTL_MS: Final = 500
 FROZEN_WAIT_MS: Final = 60_000
@@ -86,13 +87,17 @@ class Stage:
     async def board(self, name: str) -> AsyncIterator[Board]:
         """The board, over a connection of its own."""
         address = Address("ws://simulated", name)
-        channel = Channel(address, patience_ms=REQUEST_TIMEOUT_MS, dial=self.network.dial)
+        channel = Channel(address, patience_ms=PATIENCE_MS, dial=self.network.dial)
         while True:
             try:
                 await channel.open()
                 break
             except Unavailable:  # nobody answers right now
-                channel = Channel(address, patience_ms=REQUEST_TIMEOUT_MS, dial=self.network.dial)
+                channel = Channel(
+                    address,
+                    patience_ms=PATIENCE_MS,
+                    dial=self.network.dial,
+                )
                 await rest(PAUSE_S)
         try:
             yield Board(RemoteTransport(channel), BOARD)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from blackboard.archive.base import Archive
 from blackboard.errors import BlackboardError
-from blackboard.limits import SWEEP_INTERVAL_MS
+from blackboard.limits import DEFAULT
 from blackboard.server.sweeper import Sweeper
 from tests.guarantees.cut_team import AGENTS
 from tests.simulation import judge
@@ -246,9 +246,9 @@ class World:
         return {"Frozen": found} if found else {}
 
     def _judge_leases(self) -> judge.Findings:
-        began_ms, swept_ms = BEGAN_MS, SWEEP_INTERVAL_MS  # until its first sweep it does nothing
+        swept_ms = DEFAULT.boards.sweep_interval_ms  # until its first sweep it does nothing
         outages = [
-            (began_ms + int(gone_s * 1000), began_ms + int(back_s * 1000) + swept_ms)
+            (BEGAN_MS + int(gone_s * 1000), BEGAN_MS + int(back_s * 1000) + swept_ms)
             for gone_s, back_s in self.site.outages
         ]
         clock = self.engine.clock

@@ -59,6 +59,7 @@ from blackboard.engines.sqlite.rows import (
 )
 from blackboard.engines.sqlite.schema import distrust, foreign_object
 from blackboard.errors import Corrupt, Unavailable
+from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
 
@@ -257,12 +258,14 @@ class BoardFile:
         level: Level,
         file_bytes_max: int | None = None,
         read_only: str = "",
+        limits: Limits = DEFAULT,
     ) -> None:
         """`read_only` says why nothing is written. The file, which must have no journal, is then
         read without the files that SQLite keeps beside it."""
         self.path = path
         self.level = level
         self.read_only = read_only
+        self.limits = limits
         self.suspect = False
         """Whether a sync failed."""
         self._index: BinaryIO | None = None

@@ -23,18 +23,12 @@ from blackboard.client.cancellation import heed_cancellation
 from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest
 from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.core.redaction import NOTE, RECORDS, record_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Scrubs
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
-from blackboard.limits import (
-    ARCHIVE_LEASE_MS,
-    ENGINE_CHECK_INTERVAL_MS,
-    HOLD_MS_MAX,
-    OPERATIONS_MAX,
-    RECOVER_WAIT_MS,
-)
+from blackboard.limits import HOLD_MS_MAX, OPERATIONS_MAX
 from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.branch import alone
 from blackboard.server.host import Host
@@ -59,7 +53,7 @@ _LOOKING: Final = "cannot look for redactions"
 """Stands for all boards, as long as it is not known which there are."""
 _TRIES: Final = 10
 """Attempts, when a board was restored or a branch was made in the meantime."""
-_ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
+
 _NO_ARCHIVE: Final = "this service keeps no archive: the log was cut, and there is no other history"
 
 
@@ -94,7 +88,8 @@ class Redactions:
         running = self._running.get(spec.request)
         if running is None or running.has_failed:
             running = self._begin(board, spec, by)
-        await asyncio.wait([running.task], timeout=RECOVER_WAIT_MS / 1000)
+        wait_ms = self._host.limits.checkpoints.recover_wait_ms
+        await asyncio.wait([running.task], timeout=wait_ms / 1000)
         return running.task.result() if running.task.done() else running.so_far
 
     def _begin(self, board: str, spec: RedactRequest, by: str) -> "_Running":
@@ -119,7 +114,7 @@ class Redactions:
                     log.warning("%s: %s", board if board == _LOOKING else f"board {board}", failure)
             if not failed:
                 return
-            await asyncio.sleep(ENGINE_CHECK_INTERVAL_MS / 1000)
+            await asyncio.sleep(self._host.limits.boards.engine_check_interval_ms / 1000)
             heed_cancellation()
 
     async def _finish_all(self, names: Collection[str]) -> dict[str, str]:
@@ -262,7 +257,7 @@ class _Running:
         """Cut the log of a board up to its archived revision, so that no old value is in it."""
         store = self._host.store
         for _ in range(_TRIES):
-            await self._archived(board, _ARCHIVED_MS)
+            await self._archived(board)
             await store.hold(board, HOLD_MS_MAX)
             try:
                 revision = await self._archived(board, HOLD_MS_MAX)
@@ -276,12 +271,12 @@ class _Running:
                     await store.hold(board, 0)
         raise Unavailable(f"board {board}", "its archive does not keep up")
 
-    async def _archived(self, board: str, timeout_ms: int) -> Revision:
+    async def _archived(self, board: str, timeout_ms: int | None = None) -> Revision:
         """The head of a board, once its archive durably has all of it. Errors: Unavailable."""
         revision = (await self._host.store.open(board)).revision
         archiver = self._host.archiver
         if archiver is not None:
-            await archiver.reached(board, revision, timeout_ms)
+            await archiver.reached(board, revision, timeout_ms or archiver.takeover_ms)
             if await archiver.settled(board) < revision:
                 raise Unavailable(f"archive of board {board}", "its engine lost revisions")
         return revision

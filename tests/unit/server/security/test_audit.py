@@ -94,12 +94,9 @@ async def test_what_is_recorded(service: Service) -> None:
     ]
 
 
-async def test_records_that_expired_are_removed(
-    tmp_path: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(engine_check_interval_ms=20, sweep_entries_max=2)
+async def test_records_that_expired_are_removed(tmp_path: Path, limits: Limits) -> None:
     """All of them, however many there are, and no other one."""
-    monkeypatch.setattr("blackboard.server.service.ENGINE_CHECK_INTERVAL_MS", 20)
-    monkeypatch.setattr("blackboard.server.sweeper.SWEEP_ENTRIES_MAX", 2)
     async with Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as service:
         audit = service.host.audit
         audit.note_service("recover", "main", "recent")
