@@ -293,12 +293,6 @@ REPLICAS_MAX: Final = 16
 REPLICA_WAIT_MS: Final = 100
 """How long an answer waits for replicas. A batch waits together, and is answered then in any case;
 the answer says whether they had it."""
-LOCK_MASTER_TIMEOUT_MS: Final = 150
-"""One command to one lock master, including the connection, and never more than a twentieth of the
-lease: a hanging master delays nobody by a quarter of a second."""
-LOCK_MASTER_CALLS_MAX: Final = 16
-"""Concurrent commands to each lock master, with a connection each; further ones wait, so that a
-burst does not use up the time of its own commands."""
 STEP_ATTEMPTS_MAX: Final = 5
 """Default number of times that `Board.run_step` runs a step whose reads went stale."""
 
@@ -585,6 +579,18 @@ class AgentLimits(LimitGroup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits(LimitGroup):
+    """What a service asks of the servers behind it."""
+
+    lock_master_timeout_ms: int = 150
+    """One command to one lock master, including the connection, and never more than a twentieth of
+    the lease: a hanging master delays nobody by a quarter of a second."""
+    lock_master_calls_max: int = 16
+    """Concurrent commands to each lock master, with a connection each; further ones wait, so that a
+    burst does not use up the time of its own commands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits(LimitGroup):
     """How long each end of a connection waits for the other."""
 
@@ -681,6 +687,7 @@ class Limits(LimitGroup):
     checkpoints: CheckpointLimits = field(default_factory=CheckpointLimits)
     documents: DocumentLimits = field(default_factory=DocumentLimits)
     security: SecurityLimits = field(default_factory=SecurityLimits)
+    engine: EngineLimits = field(default_factory=EngineLimits)
     encryption: EncryptionLimits = field(default_factory=EncryptionLimits)
     agents: AgentLimits = field(default_factory=AgentLimits)
 
