@@ -412,6 +412,17 @@ class LoadLimits(LimitGroup):
     """Time between two such measurements."""
     overload_retry_ms: int = 1_000
     """When a client that was refused for overload should try again: several measurements later."""
+    round_us: int = 500
+    """Work per round of the event loop while accounts share it: long compared with the 20 us that a
+    round costs by itself, short compared with the few milliseconds in which a commit is
+    answered."""
+    full_round_us: int = 4 * round_us
+    """The same including the first work of further accounts: many agents with little work each need
+    not queue."""
+    lone_round_us: int = 10_000
+    """Work per round for an account that is alone. A second account waits that long, once."""
+    shared_ms: int = 250
+    """How long an account counts as active after a request."""
     rate_pause_ms_max: int = 1_000
     """Longest time for which a connection that exceeded its rate is not read: its messages then
     wait with the sender, and a ping is still answered in time."""
@@ -639,6 +650,8 @@ class ServiceLimits(LimitGroup):
     send_timeout_ms: int = 30_000
     """Time a client may leave its socket full before the connection is closed with a resume
     token."""
+    close_timeout_ms: int = 5_000
+    """Time that a peer has to answer the end of its connection."""
     drain_timeout_ms: int = 10_000
     """Time that a stopping service gives its connections to finish."""
 
