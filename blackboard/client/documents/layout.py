@@ -1,6 +1,6 @@
 """Reads a document from its entries, and makes the operations that change it there.
 
-The layout is that of core/documents/keys.py.
+The layout is that of core/path.py.
 
 `UpdateTail` decides when to compact. To load a document is to apply its base, which is one call of
 the library, and then each update, which is parsed first: byte for byte that takes nine times as
@@ -27,7 +27,7 @@ from blackboard.core.commit import (
     signature,
 )
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.keys import (
+from blackboard.core.path import (
     base_key,
     document_prefix,
     overlaps_prefix,

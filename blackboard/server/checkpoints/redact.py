@@ -23,7 +23,7 @@ from blackboard.client.cancellation import heed_cancellation
 from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest
 from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.core.redaction import NOTE, RECORDS, record_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Scrubs

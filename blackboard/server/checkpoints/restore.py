@@ -56,8 +56,7 @@ from blackboard.core.commit import (
     PutBack,
     signature,
 )
-from blackboard.core.documents.keys import document_of, document_prefix
-from blackboard.core.path import SYSTEM, item_key, namespace_of
+from blackboard.core.path import SYSTEM, document_of, document_prefix, item_key, namespace_of
 from blackboard.errors import (
     AttemptTooOld,
     BlackboardError,

@@ -38,8 +38,8 @@ from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core.access import ALL_RIGHTS, AccessGrant, Principal
 from blackboard.core.commit import RESTORE, Append, Op, name_of, signature
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.keys import base_key, document_prefix, overlaps_prefix
 from blackboard.core.documents.update import Update
+from blackboard.core.path import base_key, document_prefix, overlaps_prefix
 from blackboard.errors import (
     BlackboardError,
     DocumentRefused,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
-from blackboard.core.documents.keys import check_document, document_prefix, updates_prefix
+from blackboard.core.path import check_document, document_prefix, updates_prefix
 from blackboard.errors import LimitExceeded
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.documents.awareness import Publishing

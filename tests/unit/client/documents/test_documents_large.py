@@ -11,7 +11,7 @@ from blackboard.client.documents.layout import PIECE_BYTES
 from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import DocumentRefused
 from blackboard.limits import DEFAULT, DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, Limits

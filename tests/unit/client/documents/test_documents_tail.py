@@ -9,7 +9,7 @@ import pytest
 from blackboard.client.documents.layout import UpdateTail
 from blackboard.client.link import Transport
 from blackboard.core import access
-from blackboard.core.documents.keys import base_key, document_prefix, updates_prefix
+from blackboard.core.path import base_key, document_prefix, updates_prefix
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.service import Service
