@@ -53,7 +53,6 @@ from blackboard.core.checkpoints import (
     RetentionPolicy,
     Verified,
     Version,
-    check_request,
     checkpoint_key,
 )
 from blackboard.core.commit import (
@@ -75,7 +74,6 @@ from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
-from blackboard.core.redaction import check_redactable
 from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
@@ -169,6 +167,11 @@ class RequestHandler:
     def origin(self) -> object:
         """The service of this process."""
         return self._host
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether that service stops, which is for good."""
+        return self._host.draining
 
     def acting_as(self, agent: str) -> Transport:
         """A link with the rights and the name of `agent`. Errors: AccessDenied."""
@@ -476,10 +479,8 @@ class RequestHandler:
         """Remove every value of a key from a board and from all boards that share its history."""
         with self._audited("redact", board, spec):
             await self._use(board, "redact")
-            check_redactable(check_key(spec.key))
-            check_note(spec.why)
-            check_request(spec.request)
             redactions = Redactions.of(self._boards)
+            redactions.check(spec)
             for name in await redactions.boards(board):
                 access.require_board(self.principal, name)
             return await redactions.redact(board, spec, self._signature)
@@ -488,14 +489,12 @@ class RequestHandler:
         """Freeze the board: from now on its commits are refused."""
         with self._audited("freeze", board, note):
             opened = await self._use(board, "freeze")
-            check_note(note)
             return await opened.freeze(self._signature, note)
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
         """Thaw the board: commits are accepted again."""
         with self._audited("thaw", board, note):
             opened = await self._use(board, "thaw")
-            check_note(note)
             return await opened.thaw(self._signature, note)
 
     async def remove(self, board: str) -> None:
