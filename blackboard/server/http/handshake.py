@@ -230,7 +230,9 @@ class Handshake:
         return principal
 
     def note_refusal(self, why: str) -> None:
-        """Audit the refusal of a Host or an Origin."""
+        """Audit and log the refusal of a Host or an Origin: a page that is refused learns only
+        that its connection was closed."""
+        log.warning("refused: %s", why)
         self.service.host.audit.note_stranger("connect", why, "not_allowed")
 
     def _recheck(self) -> None:
