@@ -232,7 +232,7 @@ log = logging.getLogger(__name__)
 
 _LINKS_MAX: Final = 256
 """Agents whose links a connection keeps. Links of further agents are created for each request."""
-_CLOSE_TIMEOUT_S: Final = 5.0
+
 _REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
 
 
@@ -389,7 +389,7 @@ class Connection:
             return
         reason = end.reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
         try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(self._limits.close_timeout_ms / 1000):
                 for frame in frames:
                     await self._socket.send(frame)
                 await self._socket.close(end.code, reason)
