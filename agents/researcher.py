@@ -1,8 +1,8 @@
 """A researcher: values a company from its filings, publishes the figure, answers questions.
 
 It publishes a first valuation from the filings that it has, and rests. With the answer to the first
-letter, in the same commit, it revises the valuation by the newest filing: whoever still plans on
-the first one will be told so by the board.
+letter, in the same commit, it revises the valuation by the newest filing: an agent
+that still plans on the first one will learn so from the board.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 It is woken by every new plan. What it finds wrong goes to the architect; a plan without faults
 above `LIMIT_USD_BN` is put before a person, with the plan and the valuation as the facts: if one of
-them changes before the answer, the question is asked anew.
+them changes before the answer, the question is asked again.
 """
 
 import asyncio

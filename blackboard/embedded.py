@@ -43,7 +43,7 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
 
     async def begin() -> Client:
         masters = masters_at(lock_masters)
-        store = await SqliteStore.at(directory, level)
+        store = await SqliteStore.at(directory, level, limits=limits)
         try:
             archive = await archive_beside(directory)
         except BaseException:

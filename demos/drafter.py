@@ -1,8 +1,8 @@
 """An agent that writes page after page: `python -m blackboard.demos.drafter NAME`.
 
 Its draft is private, what it announces is public, and both change in one commit. It keeps nothing
-else, so whoever starts under its name goes on with its draft. If the board was restored under it,
-it is refused, says so, and ends with 3.
+else, so the process that starts under its name goes on with its draft. If the board was restored
+under it, it is refused, says so, and ends with 3.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ PAGE_S = 0.2
 
 
 async def write_page(board: Board, name: str) -> str:
-    """One step: read, think, commit the draft and what is told of it. Returns the page."""
+    """One step: read, think, commit the draft and its announcement. Returns the page."""
     async with board.step(name, note="another page") as step:
         draft = await step.get(f"private/{name}/draft", [])
         valuation = await step.get("public/valuation")

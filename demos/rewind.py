@@ -59,7 +59,7 @@ class Drafter:
 
 @contextlib.asynccontextmanager
 async def drafters(launch: Launch, say: Say) -> AsyncIterator[list[Drafter]]:
-    """Both agents at work; whoever still runs at the end is ended."""
+    """Both agents at work; at the end, those that still run are stopped."""
     team = [Drafter(name, await launch(name), say) for name in AGENTS]
     try:
         yield team

@@ -25,7 +25,7 @@ class Climb(BaseModel):
 
 
 def advise(prompt: Prompt) -> str:
-    """The model: who does not ask for safety is told the short way."""
+    """The model: unless asked for safety, it names the short way."""
     return "long way" if "safely" in prompt.messages[0].content else "short way"
 
 

@@ -449,7 +449,7 @@ MUTANTS = (
     ),
     # --- watches ----------------------------------------------------------------------------------
     Mutant(
-        "a loss is not told to who has seen more",
+        "a client that has seen more is not informed of a loss",
         "blackboard/core/watch.py",
         "if entry.epoch.cause != RESTORE and self.position.revision > survived:",
         "if False:",

@@ -2,7 +2,7 @@
 
 Every layer of the tests runs for its share of BLACKBOARD_PROOF_MINUTES (10), notes what it did as
 a file of JSON in BLACKBOARD_PROOF_DIR (a new directory unless it is said), and one table is printed
-of what is there. A layer that noted nothing is told as one that did not run.
+of what is there. A layer that noted nothing is reported as not run.
 
 A file is an object with these keys: `layer`, `operations` (what was asked of a board and checked),
 `faults` (how often each kind was inflicted), `seeds`, `violations` and `seconds`.
@@ -135,7 +135,7 @@ PLANS = (
         "-m pytest -q -p no:cacheprovider tests/faults/test_power_sqlite.py"
         " tests/faults/test_power_archive.py tests/faults/test_power_redis.py"
         " tests/faults/test_failed_sync.py tests/faults/test_failed_sync_archive.py",
-        # What pytest runs throws the same dice each time unless it is told others.
+        # Tests under pytest use the same seeds each time unless others are given.
         {"BLACKBOARD_TEST_CUTS": "{cuts}", "BLACKBOARD_TEST_SEED": "{seed}"},
     ),
     Plan("mutants", "faults seeded into a copy of the code", 0.15, "-m tests.mutants"),

@@ -207,7 +207,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 async def test_the_examples_run(page: Source, folder: Path) -> None:
-    """Every Python block of every page does what a reader is told."""
+    """Every Python block of every page does what the text promises."""
     await run_page(page, folder)
 
 

@@ -23,6 +23,6 @@ async def wait_until(
 async def let_pass(seconds: float) -> None:
     """Let time pass that is itself the point: how long a fault lasts, the pace of a load.
 
-    Whoever waits for something uses `wait_until`.
+    Tests that wait for something use `wait_until`.
     """
     await anyio.sleep(seconds)

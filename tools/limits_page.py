@@ -30,7 +30,7 @@ They are the fields of one frozen value, which is passed in:
 from dataclasses import replace
 
 import blackboard
-from blackboard.limits import DEFAULT
+from blackboard.limits import (DEFAULT)
 
 patient = replace(DEFAULT.client, commit_timeout_ms=120_000)
 client = blackboard.connect(url, token=token, limits=replace(DEFAULT, client=patient))

@@ -48,7 +48,7 @@ from blackboard.archive.tables import (
 )
 from blackboard.core import digest
 from blackboard.core.checkpoints import Difference, Lost, Mark, Point, Step, StoredCheckpoint
-from blackboard.core.commit import RECOVER, Epoch, LogEntry
+from blackboard.core.commit import RECOVER, RESTORE, Epoch, LogEntry
 from blackboard.core.path import SYSTEM, Ranges, namespace_of, ranges_of
 from blackboard.errors import Compacted, Corrupt, FutureRevision, InvalidRequest
 from blackboard.limits import LOG_ENTRIES_MAX, PAGE_BYTES_MAX
@@ -475,6 +475,26 @@ async def lost(connection: AsyncConnection, row: Any) -> Lost | None:
     if survived >= before.through or causes == [RECOVER] or is_pruned:
         return None
     return Lost(survived, before.through, row.oldest if begins is None else begins)
+
+
+async def gap_before(connection: AsyncConnection, row: Any) -> tuple[Revision, Revision] | None:
+    """The first and the last revision of a board that its archive never had, just before the
+    content with which `row` began; None if it had all, or the older ones were pruned.
+
+    An engine cut its log before it was archived: an older archive was put back, or the service ran
+    without it.
+    """
+    if not row.continues or row.origin_revision:
+        return None
+    before = await board_by_id(connection, row.origin)
+    if before.oldest > before.through or row.oldest <= before.through:
+        return None
+    query = select(EPOCH).where(EPOCH.c.board == row.id, EPOCH.c.revision <= row.oldest)
+    for epoch in await rows(connection, query.order_by(EPOCH.c.revision.desc()).limit(1)):
+        skipped = epoch.cause != RESTORE and epoch.from_revision <= before.through
+        if skipped and epoch.revision == row.oldest:
+            return None  # only the marker of a loss came in between
+    return before.through + 1, row.oldest
 
 
 async def lost_ends(past: "ArchivedHistory") -> list["ArchivedHistory"]:

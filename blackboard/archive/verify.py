@@ -23,7 +23,13 @@ from blackboard.archive.base import Sealer
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import rows
 from blackboard.archive.fold import CHECKPOINTS, DECLARED, Fold, Known, held
-from blackboard.archive.history import ArchivedHistory, Segment, board_by_id, segments_of
+from blackboard.archive.history import (
+    ArchivedHistory,
+    Segment,
+    board_by_id,
+    gap_before,
+    segments_of,
+)
 from blackboard.archive.tables import (
     ABSENT,
     BLOB,
@@ -70,6 +76,9 @@ class Verification:
 
     async def _segment(self, past: ArchivedHistory, segment: Segment) -> AsyncIterator[str]:
         board = await board_by_id(self._connection, segment.board)
+        if gap := await gap_before(self._connection, board):
+            missing = f"revisions {gap[0]} to {gap[1]} are missing"
+            yield f"{missing}: the log was cut before it was archived"
         for kept in await self._kept(segment, board.oldest):
             async for finding in self._state(self._sub(past, kept), None):
                 yield finding

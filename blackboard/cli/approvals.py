@@ -42,6 +42,7 @@ def approvals(
 ) -> None:
     """List requests for approval, with their facts."""
     from blackboard.cli import render as show, session
+    from blackboard.core.commit import signature
 
     flags = Flags.of(context)
 
@@ -58,7 +59,7 @@ def approvals(
     now = show.now_ms()
     rows = [
         (
-            one.agent,
+            signature(one.agent, one.account),
             one.id[:8],
             str(one.revision),
             show.age(one.time_ms, now),
@@ -165,6 +166,7 @@ def _meant(found: "Sequence[Pending]", agent: str, name: str, revision: int | No
 def _plain(one: "Pending") -> dict[str, object]:
     return {
         "agent": one.agent,
+        **({"account": one.account} if one.account else {}),
         "id": one.id,
         "revision": one.revision,
         "time_ms": one.time_ms,

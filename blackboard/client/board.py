@@ -29,7 +29,6 @@ from blackboard.client.leases.claim import Claim, Claimed, ClaimOptions
 from blackboard.client.leases.lock import Lock, all_leases, wait_free
 from blackboard.client.leases.presence import Attachment, IfTaken, Presence, present
 from blackboard.client.link import Transport, WatchRequest
-from blackboard.client.moment import When, moment_of, optional_moment, rewound_to
 from blackboard.client.preview import MadeCall, RestorePreview, calls_in
 from blackboard.client.step import Step
 from blackboard.client.views import Cause, Entry, Listing, Receipt, RevisionEvent, Version
@@ -53,7 +52,11 @@ from blackboard.core.checkpoints import (
     RestoreRequest,
     RetentionPolicy,
     Verified,
+    When,
+    moment_of,
     named_by_time,
+    optional_moment,
+    rewound_to,
 )
 from blackboard.core.commit import (
     Append,
@@ -68,8 +71,6 @@ from blackboard.core.commit import (
     Lease,
     Op,
     Put,
-    name_of,
-    narrowed_from,
 )
 from blackboard.core.path import check_name
 from blackboard.core.watch import Position
@@ -113,6 +114,11 @@ class Board:
     def agent(self) -> str:
         """The name under which this board is changed."""
         return self._link.agent
+
+    @property
+    def account(self) -> str:
+        """The account on which it is changed: `agent`, or what that name was narrowed from."""
+        return self._link.account or self.agent
 
     @property
     def limits(self) -> Limits:
@@ -754,17 +760,7 @@ class Board:
         A branch includes the history of its parent, and a restored board the abandoned revisions.
         """
         found = await self._link.history(self.name, key, before=before, limit=limit)
-        return tuple(
-            Version(
-                v.key,
-                v.revision,
-                v.time_ms,
-                name_of(v.author),
-                Entry.of(v.entry) if v.entry else None,
-                narrowed_from(v.author),
-            )
-            for v in found
-        )
+        return tuple(map(Version.of, found))
 
     async def verify(self, at: When = NOW) -> Verified:
         """Check everything that is stored up to `at`: hash chain, digests, signatures.

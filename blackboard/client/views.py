@@ -5,7 +5,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from blackboard.core import commit as core
+from blackboard.core import checkpoints, commit as core
+from blackboard.core.commit import Cause as Cause, Receipt as Receipt
 from blackboard.core.entry_digest import is_proved
 from blackboard.errors import Corrupt
 from blackboard.units import Key, Milliseconds, Revision
@@ -118,39 +119,6 @@ class RevisionEvent(Struct, frozen=True):
         return found
 
 
-class Receipt(Struct, frozen=True):
-    """A commit that took effect as `revision`; `results` has what each operation computed.
-
-    `level` names what the acknowledgement survives: "disk", "second", "replica" or "memory".
-    `duplicate` says that this commit had already been applied by an earlier attempt.
-    """
-
-    revision: Revision
-    time_ms: Milliseconds
-    results: tuple[core.Result, ...]
-    level: str
-    duplicate: bool = False
-
-
-class Cause(Struct, frozen=True):
-    """One commit in the provenance of a key.
-
-    `key` was written at `revision` by `author`; `based_on` are the entries its writer had read.
-    `missing` says why the commit cannot be shown ("compacted", "not written there"), else "".
-    `account` is set if the author's name was narrowed from it.
-    """
-
-    key: Key
-    revision: Revision
-    depth: int
-    author: str = ""
-    time_ms: Milliseconds = 0
-    note: str = ""
-    based_on: tuple[tuple[Key, Revision], ...] = ()
-    missing: str = ""
-    account: str = ""
-
-
 class Version(Struct, frozen=True):
     """A version of a key as of `revision`: `entry`, or None when `author` removed the key.
 
@@ -163,6 +131,18 @@ class Version(Struct, frozen=True):
     author: str
     entry: Entry | None
     account: str = ""
+
+    @staticmethod
+    def of(version: checkpoints.Version) -> "Version":
+        """Decode a version."""
+        return Version(
+            version.key,
+            version.revision,
+            version.time_ms,
+            core.name_of(version.author),
+            Entry.of(version.entry) if version.entry else None,
+            core.narrowed_from(version.author),
+        )
 
     @property
     def value(self) -> Any:

@@ -11,6 +11,7 @@ Invariants
 """
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -44,6 +45,20 @@ def make_file(path: Path) -> None:
         for found in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
             with contextlib.suppress(FileNotFoundError):
                 _close(found, found.stat())
+
+
+def read_text(path: Path) -> str:
+    """The content of a file that this service wrote; its name may be a symbolic link.
+
+    Errors: OSError, also for anything but an ordinary file: a pipe would never end. ValueError when
+    it is not UTF-8.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
+    with os.fdopen(handle, encoding="utf-8") as file:
+        return file.read()
 
 
 def open_new(path: Path) -> TextIO:

@@ -13,7 +13,7 @@ only the public key, which each manifest contains.
 import base64
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ from blackboard.core.checkpoints import Cut, Step, StoredCheckpoint
 from blackboard.core.commit import Epoch
 from blackboard.engines import disk
 from blackboard.errors import Corrupt, InvalidRequest
-from blackboard.integrity.private_files import DIRECTORY_MODE
+from blackboard.integrity.private_files import DIRECTORY_MODE, read_text
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import BYTES_KEY, decode_value
 
@@ -143,9 +143,13 @@ def is_signed(manifest: bytes, signature: bytes, public: bytes) -> bool:
 
 
 def read_key(path: Path) -> bytes:
-    """The signing key in a file. Errors: InvalidRequest."""
+    """The signing key in a file, or from a pipe. Errors: InvalidRequest."""
+    return _key(path, lambda: path.read_text(encoding="ascii"))
+
+
+def _key(path: Path, read: Callable[[], str]) -> bytes:
     try:
-        secret = bytes.fromhex(path.read_text(encoding="ascii").strip())
+        secret = bytes.fromhex(read().strip())
     except (OSError, ValueError) as error:
         raise InvalidRequest(field="signing_key", reason=f"{path}: {error}") from error
     if len(secret) != KEY_BYTES:
@@ -163,7 +167,7 @@ def make_key(path: Path) -> bytes:
             _write_key(path)
     except OSError as error:
         raise InvalidRequest(field="signing_key", reason=f"{path}: {error}") from error
-    return read_key(path)
+    return _key(path, lambda: read_text(path))
 
 
 def _write_key(path: Path) -> None:

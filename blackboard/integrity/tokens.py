@@ -64,9 +64,17 @@ def new_secret() -> str:
 
 
 def check_secret(secret: str) -> str:
-    """Return `secret` if each key is long enough, else InvalidRequest (which does not show it)."""
-    if not secret or any(len(key.encode()) < SECRET_BYTES_MIN for key in secret.splitlines()):
+    """Return `secret` if each key is long enough and printable, else InvalidRequest (which does not
+    show it).
+
+    A file that a crash filled with zeros would otherwise be a secret that everybody knows.
+    """
+    keys = secret.splitlines()
+    if not keys or any(len(key.encode()) < SECRET_BYTES_MIN for key in keys):
         reason = f"each key, one a line, must have at least {SECRET_BYTES_MIN} bytes"
+        raise InvalidRequest(field="secret", reason=reason)
+    if not all(key.isprintable() for key in keys):
+        reason = "it contains characters that cannot be printed: the file may be damaged"
         raise InvalidRequest(field="secret", reason=reason)
     return secret
 

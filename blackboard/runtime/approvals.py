@@ -134,7 +134,10 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A request on a board, with the revision that an answer names, and its `answer`, if there is
-    one."""
+    one.
+
+    `account` is that of the agent's token if the agent's name was narrowed from it, else "".
+    """
 
     agent: str
     id: str
@@ -142,6 +145,7 @@ class Pending:
     time_ms: Milliseconds
     request: Request
     answer: Answer | None = None
+    account: str = ""
 
 
 # --- for people -----------------------------------------------------------------------------------
@@ -159,7 +163,9 @@ async def pending(board: Board, agent: str = "*") -> tuple[Pending, ...]:
         if request is not None and entry.author == name[0]:
             answer = answers.get(name)
             current = answer if answer and answer.request == entry.mod_revision else None
-            found.append(Pending(*name, entry.mod_revision, entry.time_ms, request, current))
+            found.append(
+                Pending(*name, entry.mod_revision, entry.time_ms, request, current, entry.account)
+            )
     return tuple(found)
 
 
@@ -202,6 +208,7 @@ class Case:
     """One request of an agent, with its answer and facts, as of one revision."""
 
     agent: str
+    account: str
     id: str
     found: Mapping[Key, Entry]
     facts: tuple[Key, ...]
@@ -225,9 +232,10 @@ class Case:
         return f"{decisions_of(self.agent)}/{self.id}"
 
     def asked(self) -> Request | None:
-        """The present request, if there is one."""
+        """The present request, if the agent has made one: not another agent, nor one of the same
+        name on another account."""
         entry = self.found.get(self.request_key)
-        if entry is None or entry.author != self.agent:
+        if entry is None or (entry.author, entry.owner) != (self.agent, self.account):
             return None
         request = _parsed(Request, entry)
         assert request is None or isinstance(request, Request)

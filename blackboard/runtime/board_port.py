@@ -30,6 +30,10 @@ class BoardPort(StepBoard, Protocol):
     """The board of one agent: what a step needs, and a little more."""
 
     @property
+    def account(self) -> str:
+        """The account of the agent: its name, or what that was narrowed from."""
+
+    @property
     def name(self) -> str:
         """The name of the board."""
 
@@ -75,6 +79,11 @@ class LiveBoardPort:
     def agent(self) -> str:
         """The agent of this port."""
         return self.board.agent
+
+    @property
+    def account(self) -> str:
+        """The account of the agent."""
+        return self.board.account
 
     @property
     def name(self) -> str:

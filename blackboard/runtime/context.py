@@ -428,7 +428,7 @@ class Context(Generic[S]):
             self._step.rest_on(*taken_in.grounds)
             return taken_in
         found = await self._port.entries(Case.keys(self.agent, place.slot, keys))
-        case = Case(self.agent, place.slot, found, keys)
+        case = Case(self.agent, self._port.account, place.slot, found, keys)
         asked = case.asked()
         changed = case.changed(asked) if asked else ()
         decision = case.decision(asked) if asked and not changed else None

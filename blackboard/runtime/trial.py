@@ -50,6 +50,7 @@ class MemoryBoardPort:
 
     def __init__(self, agent: str, name: str = "trial") -> None:
         self.agent = agent
+        self.account = agent
         self.name = name
         self.limits = DEFAULT
         self.log: list[LogEntry] = []

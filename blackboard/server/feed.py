@@ -22,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Self
 
 from blackboard.archive.base import Archive
@@ -45,18 +46,15 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import (
+    DEFAULT,
     LOG_ENTRIES_MAX,
-    PROGRESS_INTERVAL_MS,
-    WATCH_BATCH_BYTES_MAX,
-    WATCH_BATCH_REVISIONS_MAX,
-    WATCH_QUEUE_BYTES_MAX,
-    WATCH_QUEUE_CHANGES_MAX,
+    WatchLimits,
 )
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
-_TAIL_WAIT_MS = 1_000
+
 _TAIL_RETRY_S = 0.5
 
 
@@ -116,11 +114,12 @@ class _Sleepers:
     """Watchers with the same view that are up to date."""
 
     # Futures in place of an Event, which takes twice as long to wait for.
-    woken: "dict[asyncio.Future[None], None]" = field(default_factory=dict)
+    woken: "dict[asyncio.Future[None], float]" = field(default_factory=dict)
+    """With the time when each is due to get a progress mark."""
     passed: LogEntry | None = None
     """The last entry before they were woken, if the view shows nothing of it."""
     due_s: float = math.inf
-    """When the first of them is due to send a progress mark."""
+    """When the first of them is due."""
 
     def wake(self, passed: LogEntry | None) -> None:
         self.passed = passed
@@ -128,11 +127,31 @@ class _Sleepers:
             if not woken.done():
                 woken.set_result(None)
 
+    def wake_due(self, now_s: float, most: int, passed: LogEntry | None) -> int:
+        """Wake at most `most` of those whose mark is due, the longest asleep first. Returns how
+        many."""
+        due = (woken for woken, due_s in self.woken.items() if due_s <= now_s)
+        found = list(islice(due, most))
+        self.passed = passed
+        for woken in found:
+            del self.woken[woken]
+            if not woken.done():
+                woken.set_result(None)
+        self.due_s = min(self.woken.values(), default=math.inf)
+        return len(found)
+
 
 class Feed:
     """The live end of one board's log."""
 
-    def __init__(self, store: Store, board: str, archive: Archive | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        board: str,
+        archive: Archive | None = None,
+        limits: WatchLimits = DEFAULT.watch,
+    ) -> None:
+        self.limits = limits
         self.store = store
         self.board = board
         self._archive = archive
@@ -242,7 +261,7 @@ class Feed:
         sleepers = self._sleeping.get(view)
         if sleepers is None:
             sleepers = self._sleeping[view] = _Sleepers()
-        sleepers.woken[woken] = None
+        sleepers.woken[woken] = due_s
         sleepers.due_s = min(sleepers.due_s, due_s)
         try:
             await woken
@@ -280,16 +299,23 @@ class Feed:
         self._wake_due()
 
     def _wake_due(self) -> None:
-        """Wake the watchers whose progress mark is due; at most once a second."""
+        """Wake the watchers whose progress mark is due: at most once a second, and so many.
+
+        Those that wait longest come first; the others follow in the next seconds.
+        """
         assert self._loop is not None
         now_s = self._loop.time()
-        if (now_s - self._poked_s) * 1000 < _TAIL_WAIT_MS:
+        if (now_s - self._poked_s) * 1000 < self.limits.tail_wait_ms:
             return
         self._poked_s = now_s
+        left = self.limits.progress_marks_per_s_max
         for view, sleepers in list(self._sleeping.items()):
             if sleepers.due_s <= now_s:
-                del self._sleeping[view]
-                sleepers.wake(self._last)
+                left -= sleepers.wake_due(now_s, left, self._last)
+                if not sleepers.woken:
+                    del self._sleeping[view]
+                if not left:
+                    break
 
     def shared(
         self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]
@@ -311,9 +337,8 @@ class Feed:
         if self._archive is not None:
             until = gone.oldest - 1
             with contextlib.suppress(Compacted):
-                found = await self._archive.log(
-                    self.board, after, until=until, limit=WATCH_BATCH_REVISIONS_MAX
-                )
+                most = self.limits.watch_batch_revisions_max
+                found = await self._archive.log(self.board, after, until=until, limit=most)
         if not found:
             raise gone
         return tuple(found)
@@ -371,10 +396,11 @@ class Feed:
 
     async def _follow(self) -> None:
         reader = asyncio.current_task()
+        wait_ms = self.limits.tail_wait_ms
         while self._tail is reader:
             try:
                 page = await self.store.log(
-                    self.board, self._newest, limit=LOG_ENTRIES_MAX, wait_ms=_TAIL_WAIT_MS
+                    self.board, self._newest, limit=LOG_ENTRIES_MAX, wait_ms=wait_ms
                 )
                 if self._tail is not reader:
                     return  # cancelled, but a driver swallowed the CancelledError
@@ -423,7 +449,8 @@ class Feed:
             self._ring_changes += len(entry.changes)
         self._newest = entries[-1].revision
         while len(self._ring) > 1 and (
-            self._ring_bytes > WATCH_QUEUE_BYTES_MAX or self._ring_changes > WATCH_QUEUE_CHANGES_MAX
+            self._ring_bytes > self.limits.watch_queue_bytes_max
+            or self._ring_changes > self.limits.watch_queue_changes_max
         ):
             self._drop_oldest()
         for entry in entries:
@@ -494,7 +521,7 @@ class Watcher:
         entries = self._feed.ready(after)
         if entries == [] and not self._is_answered():
             awaited = self.view if self._asked is None else None
-            due_s = self._told_at + PROGRESS_INTERVAL_MS / 1000
+            due_s = self._told_at + self._feed.limits.progress_interval_ms / 1000
             passed = await self._feed.wait_beyond(after, awaited, due_s)
             if passed is not None and passed.revision > after:
                 self._cursor.pass_entry(passed)
@@ -518,13 +545,14 @@ class Watcher:
         Errors: Compacted, RolledBack; Corrupt when there is a gap.
         """
         store, board = self._feed.store, self._feed.board
+        most = self._feed.limits.watch_batch_revisions_max
         try:
-            found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
+            found = (await store.log(board, after, limit=most)).entries
         except FutureRevision:
             # The engine lost revisions that were seen. Opening the board begins an epoch above
             # them.
             watch.check_start(await store.open(board), self.position)
-            found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
+            found = (await store.log(board, after, limit=most)).entries
         except Compacted as gone:
             found = await self._feed.archived(after, gone)
         history.check_sequence(after, found)
@@ -534,6 +562,8 @@ class Watcher:
     def _pass(self, entries: list[LogEntry]) -> tuple[Delivery, Position]:
         """Advance by as many entries as fit into one delivery."""
         cursor, shown, size = Cursor(self.position), [], 0
+        limits = self._feed.limits
+        count_max, bytes_max = limits.watch_batch_revisions_max, limits.watch_batch_bytes_max
         for entry in entries:
             try:
                 visible = self._feed.show(self.view, entry)
@@ -545,7 +575,7 @@ class Watcher:
             if visible is not None:
                 shown.append(visible)
                 size += history.cost_of(visible)
-            if len(shown) >= WATCH_BATCH_REVISIONS_MAX or size >= WATCH_BATCH_BYTES_MAX:
+            if len(shown) >= count_max or size >= bytes_max:
                 break
         if self.view.coalesce and len(shown) > 1:
             shown = [history.coalesce(shown)]
@@ -555,7 +585,8 @@ class Watcher:
         return self._asked is not None and self.position.revision >= self._asked
 
     def _mark_is_due(self, now_s: float) -> bool:
-        return self._is_answered() or (now_s - self._told_at) * 1000 >= PROGRESS_INTERVAL_MS
+        interval_ms = self._feed.limits.progress_interval_ms
+        return self._is_answered() or (now_s - self._told_at) * 1000 >= interval_ms
 
 
 class Permitted:

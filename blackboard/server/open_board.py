@@ -65,8 +65,8 @@ class OpenBoard:
     def __init__(self, host: Host, name: str) -> None:
         self.host = host
         self.name = name
-        self.queue = CommitQueue(host.store, name, host.load, host.permits)
-        self.feed = Feed(host.store, name, host.archive)
+        self.queue = CommitQueue(host.store, name, host.load, host.permits, host.limits.commits)
+        self.feed = Feed(host.store, name, host.archive, host.limits.watch)
         self._ended: BlackboardError | None = None
 
     @property

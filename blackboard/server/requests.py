@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.link import Stream, Transport, WatchRequest
 from blackboard.client.views import Cause, Receipt
-from blackboard.core import access, entry_digest, history
+from blackboard.core import access, entry_digest, history, path as paths
 from blackboard.core.access import Checked, Principal, Right
 from blackboard.core.checkpoints import (
     AUTOMATIC,
@@ -70,7 +70,6 @@ from blackboard.core.commit import (
     signature,
 )
 from blackboard.core.digest import content_of
-from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.core.fields import check_note
 from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
@@ -402,7 +401,9 @@ class RequestHandler:
     @asynccontextmanager
     async def _document(self, board: str, key: Key) -> AsyncIterator[Session]:
         assert self._host.documents is not None, "a service has documents"
-        access.require_below(self.principal, Right.READ, document_prefix(check_document(key)))
+        access.require_below(
+            self.principal, Right.READ, paths.document_prefix(paths.check_document(key))
+        )
         await self._begin(board)
         joined = self._host.documents.join(board, key, self.principal, self._check_token)
         async with joined as session:
@@ -481,21 +482,21 @@ class RequestHandler:
             redactions = Redactions.of(self._boards)
             for name in await redactions.boards(board):
                 access.require_board(self.principal, name)
-            return await redactions.redact(board, spec, self.principal.name)
+            return await redactions.redact(board, spec, self._signature)
 
     async def freeze(self, board: str, note: str) -> Freeze:
         """Freeze the board: from now on its commits are refused."""
         with self._audited("freeze", board, note):
             opened = await self._use(board, "freeze")
             check_note(note)
-            return await opened.freeze(self.principal.name, note)
+            return await opened.freeze(self._signature, note)
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
         """Thaw the board: commits are accepted again."""
         with self._audited("thaw", board, note):
             opened = await self._use(board, "thaw")
             check_note(note)
-            return await opened.thaw(self.principal.name, note)
+            return await opened.thaw(self._signature, note)
 
     async def remove(self, board: str) -> None:
         """Remove a board for good. See `Transport.remove`."""

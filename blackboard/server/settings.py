@@ -41,7 +41,7 @@ from blackboard.core.path import DECISIONS, check_name
 from blackboard.engines import disk
 from blackboard.engines.base import Store
 from blackboard.errors import InvalidRequest, Unauthenticated
-from blackboard.integrity.private_files import make_directory
+from blackboard.integrity.private_files import make_directory, read_text
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret, verify
 from blackboard.limits import (
     DEFAULT,
@@ -244,10 +244,10 @@ def automatic_of(settings: Settings) -> Automatic:
     )
 
 
-def limits_of(settings: Settings) -> Limits:
-    """The limits of the process: the defaults, except for those that have a setting."""
+def limits_of(settings: Settings, limits: Limits = DEFAULT) -> Limits:
+    """The limits of the process: `limits`, except for those that have a setting."""
     kept = settings.log_kept_revisions
-    return replace(DEFAULT, boards=replace(DEFAULT.boards, log_kept_revisions=kept))
+    return replace(limits, boards=replace(limits.boards, log_kept_revisions=kept))
 
 
 def rates_of(settings: Settings) -> Rates:
@@ -260,7 +260,7 @@ def rates_of(settings: Settings) -> Rates:
     )
 
 
-async def make_store(settings: Settings) -> Store:
+async def make_store(settings: Settings, limits: Limits = DEFAULT) -> Store:
     """Open the engine that the settings name.
 
     Errors: InvalidRequest for an unknown engine; DataDirectoryInUse; Unavailable.
@@ -269,7 +269,7 @@ async def make_store(settings: Settings) -> Store:
     if settings.engine == "sqlite":
         from blackboard.engines.sqlite.store import SqliteStore
 
-        return await SqliteStore.at(settings.data, settings.level)
+        return await SqliteStore.at(settings.data, settings.level, limits=limits)
     from blackboard.engines.redis.store import RedisStore
 
     try:
@@ -318,12 +318,15 @@ def secret_of(settings: Settings) -> str:
         return check_secret(settings.secret.get_secret_value())
     path = settings.secret_file or settings.data / "secret"
     try:
-        if settings.secret_file is None:
+        if settings.secret_file is not None:  # it may be a pipe
+            found = path.read_text(encoding="utf-8")
+        else:
             make_directory(path.parent)
             disk.make_file(path, f"{new_secret()}\n".encode())
-        return check_secret(path.read_text(encoding="utf-8").strip())
-    except OSError as error:
-        raise InvalidRequest(field="secret_file", reason=str(error)) from error
+            found = read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(field="secret_file", reason=f"{path}: {error}") from error
+    return check_secret(found.strip())
 
 
 async def wrapper_of(settings: Settings) -> "Wrapper | None":
@@ -343,7 +346,9 @@ async def wrapper_of(settings: Settings) -> "Wrapper | None":
     try:
         return LocalWrapper.of(settings.master_key_file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(field="master_key_file", reason=str(error)) from error
+        raise InvalidRequest(
+            field="master_key_file", reason=f"{settings.master_key_file}: {error}"
+        ) from error
 
 
 def write_operator_token(settings: Settings, secret: str) -> Path:
@@ -368,7 +373,7 @@ def write_operator_token(settings: Settings, secret: str) -> Path:
 def _is_good(path: Path, secret: str, audience: str) -> bool:
     """Whether `path` contains a token that this service accepts."""
     try:
-        verify(secret, path.read_text(encoding="utf-8").strip(), audience=audience)
+        verify(secret, read_text(path).strip(), audience=audience)
     except (OSError, ValueError, Unauthenticated):
         return False
     return True

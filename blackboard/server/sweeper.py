@@ -28,13 +28,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.freeze import FROZEN_KEY
 from blackboard.errors import BlackboardError, NoSuchBoard
-from blackboard.limits import (
-    ENGINE_CHECK_INTERVAL_MS,
-    LANES_MAX,
-    LOG_ENTRIES_MAX,
-    REVISION_MAX,
-    SWEEP_ENTRIES_MAX,
-)
+from blackboard.limits import LANES_MAX, LOG_ENTRIES_MAX, REVISION_MAX, BoardLimits
 from blackboard.server.boards import Boards, SweeperStatistics
 from blackboard.server.commit_queue import salted, system_id
 from blackboard.server.open_board import OpenBoard
@@ -51,6 +45,7 @@ class Sweeper:
 
     def __init__(self, boards: Boards, incarnation: str) -> None:
         self._boards = boards
+
         self._incarnation = incarnation
         self._lane = int(incarnation, 16) % LANES_MAX
         self._step = 0
@@ -60,6 +55,10 @@ class Sweeper:
         """Removals that were refused: renewed in time, or removed by another process."""
         self._rounds = 0
         self._trimmed_at: WeakKeyDictionary[OpenBoard, float] = WeakKeyDictionary()
+
+    @property
+    def _limits(self) -> BoardLimits:
+        return self._boards.host.limits.boards
 
     def statistics(self) -> SweeperStatistics:
         """The sweeper's counters."""
@@ -92,7 +91,8 @@ class Sweeper:
     async def _sweep_audit(self) -> bool:
         """Remove SWEEP_ENTRIES_MAX records in one commit; returns whether more may be due."""
         store = self._boards.host.store
-        due = await store.due(AUDIT_BOARD, limit=SWEEP_ENTRIES_MAX)
+        most = self._limits.sweep_entries_max
+        due = await store.due(AUDIT_BOARD, limit=most)
         if not due.entries:
             return False
         ops = tuple(Delete(entry.key) for entry in due.entries)
@@ -100,15 +100,16 @@ class Sweeper:
         commit = Commit(system_id(), due.epoch, ops, unchanged, note=EXPIRED_NOTE)
         (outcome,) = await store.commit(AUDIT_BOARD, [prepare(salted(commit))])
         self._count(outcome, len(ops))
-        return isinstance(outcome, Committed) and len(ops) == SWEEP_ENTRIES_MAX
+        return isinstance(outcome, Committed) and len(ops) == most
 
     async def _sweep(self, board: OpenBoard) -> None:
         over = await board.store.leases(board.name, due=True)
-        due = await board.store.due(board.name, limit=SWEEP_ENTRIES_MAX)
+        most = self._limits.sweep_entries_max
+        due = await board.store.due(board.name, limit=most)
         if not (over.leases or due.entries) or await board.frozen():
             return
         expiries = [
-            *(self._end(board, over.epoch, o) for o in over.leases[:SWEEP_ENTRIES_MAX]),
+            *(self._end(board, over.epoch, o) for o in over.leases[:most]),
             *(self._remove(board, due.epoch, entry) for entry in due.entries),
         ]
         await asyncio.gather(*expiries)  # so that they share engine calls
@@ -148,9 +149,10 @@ class Sweeper:
         ENGINE_CHECK_INTERVAL_MS. So a process that does not live that long trims, too.
         """
         now_s = asyncio.get_running_loop().time()
+        interval_s = self._limits.engine_check_interval_ms / 1000
         for board in self._boards:
             last_s = self._trimmed_at.get(board)
-            if last_s is None or now_s - last_s >= ENGINE_CHECK_INTERVAL_MS / 1000:
+            if last_s is None or now_s - last_s >= interval_s:
                 self._trimmed_at[board] = now_s
                 with _told(board):
                     await self._trim(board.name, kept)

@@ -142,7 +142,7 @@ def test_what_cannot_be_run_takes_no_lock(shell: Shell) -> None:
 
 
 async def test_waiting_can_be_limited(shell: Shell, board: Board) -> None:
-    """The error says who has it."""
+    """The error names the holder."""
     await board.commit([Grant(KEY, "thief~1", HOUR_MS)])
     for timeout in ("0", "2"):
         error = refusal(shell, "--timeout", timeout, "--", "true", code=4)

@@ -27,7 +27,7 @@ def service(shell: Shell, authority: Authority) -> Iterator[Running]:
 def test_what_is_trusted_is_given_or_remembered(
     shell: Shell, service: Running, authority: Authority
 ) -> None:
-    """By option, by variable, by the context in use; and without any of them it is told."""
+    """By option, by variable, by the context in use; and without any of them the error says so."""
     assert service.url.startswith("wss://")
     refused = shell.run("ls", code=6).stderr
     assert "certificate is not accepted" in refused

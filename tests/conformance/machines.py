@@ -408,7 +408,7 @@ class Machine(RuleBasedStateMachine):
             self._check_outcome(commit, outcome, now_ms)
 
     async def _commit(self, batch: list[Prepared]) -> list[Outcome]:
-        """Decide a batch; some come late, too, of who has not heard of a revocation."""
+        """Decide a batch; some late, from a sender that has not heard of a revocation."""
         if not isinstance(self.store, Shared):
             return await self.store.commit(self.board, batch)
         number, self.access = self.access, self.access + 1

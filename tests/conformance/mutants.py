@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant(
         "the queue is forgotten", "for i = at + 3, #lease do after", "for i = at + 9, 0 do after"
     ),
-    Mutant("who asks twice waits twice", "wait == 0 or is_known", "wait == 0"),
+    Mutant("a second request waits twice", "wait == 0 or is_known", "wait == 0"),
     Mutant("everybody waits", "wait == 0 or is_known", "is_known"),
     Mutant("the queue is endless", "waiting >= LIMIT.LEASE_WAITERS_MAX", "waiting > 1e6"),
     Mutant(
@@ -180,7 +180,7 @@ MUTANTS = (
         "elseif entries[c.barrier] or entries[c.cut] then check_barrier(c) end",
         "end",
     ),
-    Mutant("who has delivered is free", "or asked_at(entries[c.cut])", ""),
+    Mutant("an agent that has delivered is free", "or asked_at(entries[c.cut])", ""),
     Mutant(
         "a barrier outlives its time",
         "if expires_at_ms == 0 or expires_at_ms > time_ms then return asked end",

@@ -1,4 +1,4 @@
-"""A document's peer of another make: it speaks the bare protocol, and says whatever it is told."""
+"""A document peer of another make: it speaks the bare protocol, and sends what a test gives it."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from tests.conformance.team import PATIENCE_S
 
 
 class Peer:
-    """A replica that connects when it is told to, and keeps its edits when it is not."""
+    """A replica that connects on request, and keeps its edits when it is not."""
 
     def __init__(self, *, client_id: int | None = None) -> None:
         self.doc: Doc[Any] = Doc(client_id=client_id)

@@ -64,7 +64,7 @@ def _within(ranges: Ranges, held: dict[Key, Entry]) -> dict[Key, Entry]:
 
 
 class ReadingRules:
-    """The past is told as it was."""
+    """The history is as it was."""
 
     @pytest.fixture
     def story(self, seed: int) -> Story:
@@ -229,7 +229,7 @@ class ReadingRules:
         assert not await archive.checkpoints("other")
 
     async def test_a_branch_goes_its_own_way(self, archive: Archive, story: Story) -> None:
-        """What either does is not seen by the other, and what differs is told."""
+        """What either does is not seen by the other, and what differs is reported."""
         await story.archive_into(archive, BOARD)
         r = 35
         branch = story.lose(r, jump=1)
@@ -251,7 +251,7 @@ class ReadingRules:
         assert [version.revision for version in mine] == [branch.head]
 
     async def test_a_log_that_was_cut_is_compacted(self, archive: Archive) -> None:
-        """Before what is known nothing is told."""
+        """Before the known part there is nothing."""
         story = Story()
         story.tell(Put("public/a", ONE))
         await story.archive_into(archive, BOARD)

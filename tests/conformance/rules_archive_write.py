@@ -35,7 +35,7 @@ class WritingRules:
     """No gap, no duplicate, nothing half."""
 
     async def test_one_appends_at_a_time(self, archive: Archive) -> None:
-        """A lease with a fence; whoever comes after is fenced off from then on."""
+        """A lease with a fence; later holders are fenced off from then on."""
         assert await archive.take(BOARD, "a", TTL_MS) == 1
         assert await archive.take(BOARD, "a", TTL_MS) == 1
         assert await archive.take(BOARD, "b", TTL_MS) is None
@@ -261,7 +261,8 @@ class WritingRules:
         assert await findings(archive, story, "other~1") == []
 
     async def test_what_comes_after_a_gap_is_the_same_board(self, archive: Archive) -> None:
-        """The log was cut before it was archived: nothing goes, and the gap is no moment."""
+        """The log was cut before it was archived: nothing goes, the gap is no moment, and verifying
+        names it, until what lies before it was pruned."""
         old = Story()
         old.tell_some(10)
         await old.archive_into(archive, BOARD)
@@ -276,8 +277,16 @@ class WritingRules:
         for revision in (11, 19):
             with pytest.raises(Compacted):
                 await archive.read(Point(BOARD, revision), [])
+        missing = "revisions 11 to 20 are missing: the log was cut before it was archived"
+        assert await findings(archive, old) == [missing]
+        assert [finding async for finding in archive.verify(Point(BOARD, 10))] == []
+        await archive.branch("saved", Point(BOARD, 25))
+        assert [finding async for finding in archive.verify(Point("saved", 25))] == [missing]
+        assert await archive.boards() == [BOARD, "saved"]
+        await archive.prune(BOARD, (), 5)
+        assert await findings(archive, old) == [missing]
+        await archive.prune(BOARD, (), 22)
         assert await findings(archive, old) == []
-        assert await archive.boards() == [BOARD]
 
     async def test_what_an_engine_lost_stays(
         self, archive: Archive, place: object, seed: int
@@ -358,7 +367,8 @@ class WritingRules:
         assert await place.ask(left) == []  # type: ignore[attr-defined]
 
     async def test_an_engine_that_loses_again_and_again(self, archive: Archive, seed: int) -> None:
-        """Everything, a part, or what it went on with: each history stays, and is told apart."""
+        """Everything, a part, or what it went on with: each history stays, and can be
+        distinguished."""
         first = Story(seed)
         first.tell_some(20)
         await first.archive_into(archive, BOARD)

@@ -6,14 +6,14 @@ from blackboard.client.board import Board
 from blackboard.client.documents.document import Document
 from blackboard.core import access
 from blackboard.core.commit import ABSENT, Grant, KeyAt, Put, Release, Renew
-from blackboard.errors import AccessDenied, Conflict, LeaseHeld
+from blackboard.errors import AccessDenied, BoardFrozen, Conflict, LeaseHeld
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import Team, take
 from tests.waiting import wait_until
 
 
 class AccountRules:
-    """A name that was narrowed from an account says so wherever its author is told."""
+    """A name that was narrowed from an account says so wherever its author is shown."""
 
     async def test_the_account_is_told_beside_the_name(self, team: Team, ada: Board) -> None:
         """By reads, listings, watches, the log and the history."""
@@ -132,7 +132,8 @@ class AccountRules:
                 await own.commit([Release(lease.key, lease.holder, lease.fence)])
 
     async def test_the_services_own_records_tell_the_account(self, team: Team, ada: Board) -> None:
-        """Of a checkpoint, of a restore and of what it is based on."""
+        """Of a checkpoint, of a restore and of what it is based on, of a freeze and a
+        redaction."""
         whole = (access.AccessGrant("**", access.ALL_RIGHTS),)
         kid, root = await team.account("ada", "ada.kid", grants=whole), await team.operator()
         await kid.put("public/a", 1)
@@ -147,6 +148,13 @@ class AccountRules:
         await kid.put("public/b", 2)
         [cause] = await ada.why("public/b")
         assert (cause.author, cause.account) == ("ada.kid", "ada")
+        freeze = await kid._link.freeze(kid.name, "look")
+        with pytest.raises(BoardFrozen) as caught:
+            await ada.put("public/c", 1)
+        await kid._link.thaw(kid.name, "")
+        assert (freeze.by, caught.value.by) == ("ada@kid", "ada@kid")
+        notes = [logged.note for logged in await root.log()]
+        assert {"frozen by ada@kid: look", "thawed by ada@kid"} <= set(notes)
 
     async def test_a_document_tells_the_account(self, team: Team, ada: Board) -> None:
         """And what is known of a peer is known of its account, not of its name."""

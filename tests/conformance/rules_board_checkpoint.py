@@ -135,7 +135,7 @@ class CheckpointRules:
         assert await board.checkpoints() == (first,)
 
     async def test_of_many_who_give_one_name_at_once_one_does(self, team: Team) -> None:
-        """The others are told whose it is, and it stays where it was put."""
+        """The others learn whose it is, and it stays where it was put."""
         link = (await team.client(access.operator())).link
         wishes = [CheckpointRequest("plan", secrets.token_hex(8)) for _ in range(4)]
         asked = (link.checkpoint(team.name, spec) for spec in wishes)
@@ -355,8 +355,8 @@ class BarrierRules:
     async def test_memory_and_state_of_a_cut_belong_together(
         self, team: Team, ada: Board, bob: Board
     ) -> None:
-        """Who has delivered goes on while another one thinks: each commit brings the memory along,
-        and the manifest tells up to which revision it did."""
+        """An agent that has delivered continues while another one thinks: each commit brings the
+        memory along, and the manifest tells up to which revision it did."""
         memory, thought = {"turn": 0}, asyncio.Event()
 
         async def remember() -> Sequence[Op]:

@@ -11,10 +11,10 @@ from anyio.lowlevel import checkpoint
 
 from blackboard.client.board import Board
 from blackboard.client.leases.claim import Record, Task, dead_key, tries_key
-from blackboard.client.moment import When
 from blackboard.client.views import Entry
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
+from blackboard.core.checkpoints import When
 from blackboard.core.commit import Grant, Release
 from blackboard.errors import (
     AccessDenied,

@@ -11,7 +11,7 @@ from blackboard.client.documents.document import Document
 from blackboard.client.documents.overlap import Overlap
 from blackboard.client.documents.shared_types import EMBEDDED, Delta, MapDelta
 from blackboard.client.link import Transport
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.errors import (
     AccessDenied,
     DocumentRefused,
@@ -241,7 +241,7 @@ class DocumentRules:
     async def test_an_overlap_in_a_text_within_is_told_and_in_the_log(
         self, team: Team, ada: Board, bob: Board
     ) -> None:
-        """Whoever may read the document may watch it; nobody else is told."""
+        """Every reader of the document may watch it; others get nothing."""
         async with ada.document(MEMO) as one, bob.document(MEMO) as two:
             told: list[Overlap] = []
             for doc in (one, two):
@@ -322,7 +322,7 @@ class DocumentRules:
         async with ada.document(MEMO) as again:
             assert str(again.text()) == "fine"
 
-    async def test_a_deleted_document_is_gone_for_whoever_has_it_open(
+    async def test_a_deleted_document_is_gone_while_it_is_open(
         self, ada: Board, bob: Board
     ) -> None:
         async with ada.document(MEMO) as doc:

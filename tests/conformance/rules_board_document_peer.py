@@ -8,7 +8,7 @@ from blackboard.client.board import Board
 from blackboard.client.documents.document import Document
 from blackboard.client.link import Transport
 from blackboard.core.access import AccessGrant, Principal, Right
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.errors import DocumentRefused, Unavailable
 from blackboard.limits import DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.wire import ysync
@@ -215,7 +215,7 @@ class DocumentPeerRules:
 class DocumentPastRules:
     """Checkpoints, restores and branches of boards with documents."""
 
-    async def test_a_restore_takes_a_document_back_for_whoever_has_it_open(
+    async def test_a_restore_takes_an_open_document_back(
         self, team: Team, ada: Board, bob: Board
     ) -> None:
         operator = await team.operator()

@@ -33,7 +33,7 @@ class OwnError(Exception):
 
 
 async def steal(operator: Board, key: str) -> None:
-    """End the lease of `key`, whoever has it."""
+    """End the lease of `key`, whichever agent holds it."""
     lease = await lease_of(operator, key)
     await operator.commit([Release(key, lease.holder, lease.fence)])
 

@@ -205,7 +205,7 @@ NOT_PAGES = {"watch"}  # its `after` is a position in the log
 
 
 class PageRules:
-    """What a reader is told in pages."""
+    """What a reader gets in pages."""
 
     def test_every_method_that_answers_in_pages_is_asked(self) -> None:
         """One that is new has to be told here how it is asked."""

@@ -164,7 +164,7 @@ class PastRules:
     async def test_the_past_of_others_is_as_private_as_their_present(
         self, team: Team, ada: Board, bob: Board
     ) -> None:
-        """For an agent, and for whoever may checkpoint and restore the board."""
+        """For an agent, and for a principal that may checkpoint and restore the board."""
         await ada.put(SECRET, HIDDEN)
         await (await team.operator()).checkpoint("plan")
         await ada.put(SECRET, "other")

@@ -39,7 +39,7 @@ async def content(board: Board, at: int | str | None = None) -> dict[str, object
 
 
 async def still_works(board: Board) -> None:
-    """What a program does that was told StaleEpoch."""
+    """What a program does after StaleEpoch."""
     with pytest.raises(StaleEpoch):
         await board.put("public/next", 1)
     await board.refresh()

@@ -1,4 +1,4 @@
-"""Watches: what is told, when, in which order, and from where one goes on."""
+"""Watches: what is delivered, when, in which order, and from where one resumes."""
 
 import asyncio
 
@@ -15,12 +15,7 @@ from blackboard.errors import (
     LocalProtocolError,
     RolledBack,
 )
-from blackboard.limits import (
-    LIST_ENTRIES_MAX,
-    OPERATIONS_MAX,
-    PATTERNS_MAX,
-    WATCH_BATCH_REVISIONS_MAX,
-)
+from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, OPERATIONS_MAX, PATTERNS_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S, Team, take
 
@@ -28,7 +23,7 @@ ONE = encode_value(1)
 
 
 class WatchRules:
-    """What a watcher is told."""
+    """What a watcher receives."""
 
     async def test_a_watch_tells_what_happens_from_now_on(self, ada: Board, bob: Board) -> None:
         await ada.put("public/before", 1)
@@ -69,7 +64,7 @@ class WatchRules:
         assert (granted.kind, granted.lease.holder, granted.lease.fence) == ("grant", "ada", 3)
 
     async def test_a_watch_from_a_revision_tells_everything_after_it(self, ada: Board) -> None:
-        count = WATCH_BATCH_REVISIONS_MAX + 50
+        count = DEFAULT.watch.watch_batch_revisions_max + 50
         await asyncio.gather(*[ada.increment("public/n") for _ in range(count)])
         async with ada.watch("public/**", after=7) as watch:
             await ada.increment("public/n")
@@ -91,7 +86,8 @@ class WatchRules:
             assert [revised.revision for revised in found] == expected
 
     async def test_the_rest_of_a_delivery_survives_leaving_the_loop(self, ada: Board) -> None:
-        """Many revisions come at once; whoever breaks out of the loop goes on with the next one."""
+        """Many revisions come at once; a reader that breaks out of the loop continues with the next
+        one."""
         for _ in range(9):
             await ada.increment("public/n")
         found: list[int] = []

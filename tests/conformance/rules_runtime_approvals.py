@@ -155,7 +155,7 @@ class ApprovalRules:
     async def test_nobody_answers_what_was_asked_on_his_account(
         self, team: Team, ada: Board, boss: Board
     ) -> None:
-        """Whatever name the token was narrowed to, and whoever of them asks."""
+        """Whatever name the token was narrowed to, and whichever of them asks."""
 
         async def buy(ctx: Context[Notes]) -> None:
             await ctx.approve("buy it")
@@ -206,6 +206,30 @@ class ApprovalRules:
         expected = Status.DONE if counts else Status.WAITING_FOR_APPROVAL
         assert (await runner(ada, buy).step()).status is expected
         assert (await notes_of(ada)).seen == ([name] if counts else [])
+
+    async def test_a_request_of_the_same_name_on_another_account_is_not_ones_own(
+        self, team: Team, boss: Board
+    ) -> None:
+        """Else an answer to what somebody else asked would count."""
+        own, other = await team.account("ada.kid"), await team.account("ada", "ada.kid")
+
+        async def buy(ctx: Context[Notes]) -> None:
+            await ctx.approve("buy one")
+            ctx.done()
+
+        await runner(own, buy).step()
+        [asked] = await pending(boss)
+        assert (asked.agent, asked.account) == ("ada.kid", "")
+        forged = asked.request.model_copy(update={"question": "look at it"})
+        await other.put(f"public/~approvals/ada.kid/{asked.id}", forged.model_dump(mode="json"))
+        [shown] = await pending(boss)
+        assert (shown.agent, shown.account) == ("ada.kid", "ada")
+        await answer(boss, shown, approved=True)
+        assert (await runner(own, buy).step()).status is Status.WAITING_FOR_APPROVAL
+        [again] = await pending(boss)
+        assert (again.account, again.request.question) == ("", "buy one")
+        await answer(boss, again, approved=True)
+        assert (await runner(own, buy).step()).status is Status.DONE
 
     async def test_an_answer_is_to_the_request_that_was_seen(
         self, ada: Board, bob: Board, boss: Board

@@ -133,7 +133,7 @@ class AgentRestoreRules:
     async def test_what_was_called_after_a_cut_is_paid_again_unless_it_is_kept(
         self, team: Team, ada: Board, bob: Board, *, keep_calls: bool
     ) -> None:
-        """Also what is called by a process that begins anew; and the preview tells it before."""
+        """Also calls of a process that starts again; the preview lists them before."""
         tool, large = Tool(), []
 
         def report(topic: str) -> str:

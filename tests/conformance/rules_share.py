@@ -40,7 +40,8 @@ def grants(count: int, holder: str, prefix: str = "public/l", ttl_ms: int = HOUR
 
 
 class ShareRules:
-    """No account takes what there is of a board: others keep room, and it is told whose it is."""
+    """No account takes what there is of a board: others keep room, and the refusal names the
+    account."""
 
     async def test_an_account_takes_its_share_of_the_leases_and_others_the_rest(
         self, store: Store, board: str

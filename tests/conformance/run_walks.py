@@ -1,6 +1,6 @@
 """Walks of the machine over every engine for so long: `python -m tests.conformance.run_walks 60`.
 
-BLACKBOARD_TEST_SEED is the number of the first walk; a walk that fails is told by its number.
+BLACKBOARD_TEST_SEED is the number of the first walk; a failing walk is named by its number.
 """
 
 import os

@@ -29,7 +29,7 @@ def portal() -> Iterator[BlockingPortal]:
 def test_the_embedded_engine_keeps_its_past(
     portal: BlockingPortal, tmp_path: Path, seed: int, rounds: int
 ) -> None:
-    """Everything that was told of a revision stays true, and every kind came up."""
+    """Every answer about a revision stays true, and every kind came up."""
     opened = blackboard.open(tmp_path, level="memory")
     with portal.wrap_async_context_manager(opened) as client:
         kinds = run_past_machine(portal, client, seed, rounds)

@@ -192,7 +192,8 @@ async def check_it_is_served(service: ServiceProcess, head: Head, folder: Path) 
 
 @pytest.mark.parametrize("start", ["once", "again"])
 async def test_a_service_that_starts_without_room_can_be_read(tmp_path: Path, start: str) -> None:
-    """Nothing grows: no journal, no index of one, no token, nobody to say who has the directory."""
+    """Nothing grows: no journal, no index of one, no token, no record of who holds the
+    directory."""
     data = tmp_path / "data"
     with anyio.fail_after(2 * SOON_S):
         async with ServiceProcess("sqlite", data, limits=HURRIED) as plenty:

@@ -382,7 +382,7 @@ async def test_a_promoted_replica_begins_an_epoch_and_a_replica_takes_nothing(
     async with RedisProcess(redis_binary) as replica:
         await ask(replica, "REPLICAOF", "127.0.0.1", server.port)
         await wait_until(lambda: _is_replica_of(replica, 8))
-        # The first replica makes the primary name its history anew: an epoch, with nothing lost.
+        # The first replica makes the primary rename its history: an epoch, with nothing lost.
         ada.epoch = (await store.open(BOARD)).epoch.id
         await ada.commit(Increment(COUNT, 1))
         there = RedisStore.connect(replica.url)

@@ -195,7 +195,7 @@ async def test_a_master_that_forgot_is_told_again(
     assert await votes(servers, NAME) == ["one"] * len(servers)
 
 
-async def test_whoever_is_cancelled_leaves_no_vote(
+async def test_a_cancelled_caller_leaves_no_vote(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
     """At each point of the acquisition, from before anything is sent."""

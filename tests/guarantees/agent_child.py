@@ -1,7 +1,7 @@
 """An agent that is killed: `agent_child.py ENGINE DIRECTORY`, then one line of orders per life.
 
 ENGINE is "sqlite" (boards in DIRECTORY) or the address of a Redis. An order is JSON: the `name` of
-the agent, and where its life ends: at the `at`-th point of its steps that an observer is told, or
+the agent, and where its life ends: at the `at`-th point of its steps that an observer gets, or
 after so many `microseconds`. For each, a process is forked that lives so long; the answer is a line
 with the signal that ended it (0: the agent was done) and the last points that it passed.
 

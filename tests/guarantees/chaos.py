@@ -24,6 +24,7 @@ from tests.guarantees.lease_worker import BOARD as LEASES
 from tests.guarantees.nemesis import PATIENCE_S, Nemesis
 from tests.guarantees.rollback import Loss, announced, explained, losses, surviving
 from tests.guarantees.stage import CLUSTER, MAIN, Scene, Stage
+from tests.waiting import wait_until
 
 WRITERS = ("ada", "bob", "eve", "joe")
 WATCHED = ("", "public/pair/", "public/own/", "public/counter/")
@@ -58,7 +59,7 @@ class Round:
     violations: dict[str, list[str]] = field(default_factory=dict)
 
     async def play(self, say: Callable[[str], None]) -> None:
-        """Build the stage, break it for `seconds`, judge. `say` is told how it goes."""
+        """Build the stage, break it for `seconds`, judge. `say` gets the progress."""
         async with Stage(self.scene) as stage:
             nemesis = Nemesis(stage, self.seed)
             recorder = ChaosRecorder(self.seed)
@@ -179,11 +180,17 @@ class _Cast:
                 async with anyio.create_task_group() as writers:
                     for one, name in zip(writing, WRITERS, strict=True):
                         writers.start_soon(self.recorder.write_on, one, name)
+                    await wait_until(self._has_begun, timeout_s=PATIENCE_S)
                     await nemesis.reign(seconds, tell)
                     self.recorder.over.set()
                 others.cancel_scope.deadline = anyio.current_time() + PATIENCE_S
                 self.end = (await writing[0].head()).revision
             assert not others.cancel_scope.cancelled_caught, "watchers did not reach the end"
+
+    async def _has_begun(self) -> bool:
+        """Whether both boards have a commit, so that there is something to break."""
+        async with self.stage.connect(access.operator(), 0) as client:
+            return {MAIN, LEASES} <= set(await client.boards())
 
     def _is_over(self) -> bool:
         return self.end is not None

@@ -1,6 +1,6 @@
 """The traffic of traffic.py on a board that may lose a suffix, with secrets in between.
 
-Whoever is told of a rollback accepts it and goes on; what it was told is written down.
+A client that learns of a rollback accepts it and continues; everything it received is recorded.
 """
 
 import random
@@ -131,7 +131,7 @@ class ChaosRecorder(Recorder):
                     await follow(watch, watched, until, dice.randrange(20, 200))
                     token = watch.position
             except Unavailable:
-                watches.pop()  # what it was told is told again: it never used its token
+                watches.pop()  # it gets everything again: it never used its token
                 continue
             reached = _revision_of(token)
             if watched.position != reached:

@@ -39,7 +39,7 @@ def watch_unique(history: History) -> list[str]:
 
 
 def watch_atomic(history: History) -> list[str]:
-    """What is told of a revision is all of its changes that match, and nothing else."""
+    """A delivery of a revision has all of its changes that match, and nothing else."""
     log = {entry.revision: entry for entry in history.log}
     found = []
     for watched in _all(history):
@@ -48,7 +48,7 @@ def watch_atomic(history: History) -> list[str]:
             if entry is None:
                 found.append(f"revision {told.revision} is not in the log")
             elif dict(told.changes) != dict(_matching(entry, watched)):
-                found.append(f"revision {told.revision} was told with other changes")
+                found.append(f"revision {told.revision} was delivered with other changes")
     return found
 
 
@@ -72,7 +72,7 @@ def watch_resumable(history: History) -> list[str]:
                 found.append(f"went on after {later.after} instead of {earlier.position}")
         for watched in watches:
             early = [e.revision for e in watched.entries if e.revision <= watched.after]
-            found += [f"a watch after {watched.after} was told of {r}" for r in early]
+            found += [f"a watch after {watched.after} received {r}" for r in early]
     return found
 
 

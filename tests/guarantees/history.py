@@ -1,4 +1,4 @@
-"""What a run leaves behind: what was asked, what was answered, what watchers were told.
+"""What a run leaves behind: requests, answers, and what watchers received.
 
 Times are of one monotonic clock. The log of the board, read after the run, is the witness: each
 commit's place in it decides what everything else must have looked like.
@@ -51,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A watcher was told that it has everything up to `revision`."""
+    """A watcher learned that it has everything up to `revision`."""
 
     revision: int
 
@@ -69,7 +69,7 @@ class Watched:
 
     @property
     def entries(self) -> list[Entry]:
-        """What it was told, without the marks."""
+        """What it received, without the marks."""
         return [told for told in self.told if isinstance(told, Entry)]
 
     @property

@@ -30,7 +30,7 @@ def relied_of(worker: WorkerProcess) -> list[Relied]:
 
 
 def acquired_of(worker: WorkerProcess) -> list[Acquired]:
-    """What a worker was told that it has."""
+    """The lease that a worker was granted."""
     acquired = (line for line in worker.lines if line["said"] == "acquired")
     return [Acquired(LOCK, line["holder"], line["fence"]) for line in acquired]
 

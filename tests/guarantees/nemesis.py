@@ -114,7 +114,7 @@ class Nemesis:
 
     @asynccontextmanager
     async def _roll_services(self) -> AsyncIterator[None]:
-        """As an upgrade does it: each is told to end, and started again."""
+        """As in an upgrade: each is asked to stop, and started again."""
         for service in self._stage.services:
             await service.stop()
             await service.start()

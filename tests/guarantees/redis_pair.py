@@ -55,7 +55,7 @@ class RedisPair:
     async def sync(self) -> None:
         """Wait until the replica has all that the primary has now, and the primary knows it.
 
-        The primary is told once a second how far its replica is: what it has at that moment is
+        The primary learns once a second how far its replica is: what it has at that moment is
         never reached as long as somebody writes.
         """
         target = (await self._replication(self.primary))["master_repl_offset"]

@@ -49,7 +49,7 @@ def explained(history: History, kept: Collection[int]) -> list[str]:
 
 
 def announced(history: History) -> list[str]:
-    """Whoever knew a revision that was rolled back is told before it is given anything later."""
+    """A client that knew a rolled-back revision learns of it before it gets anything later."""
     found = []
     for loss in losses(history):
         found += _untold_writers(history.writes, loss)
@@ -68,7 +68,9 @@ def _untold_writers(writes: list[Write], loss: Loss) -> list[str]:
             misled.pop(name, None)
         elif write.outcome == "done" and write.revision > loss.epoch and name in misled:
             lost = misled.pop(name)
-            found.append(f"{name} went on with {write.value}; it was not told of {lost.value}")
+            found.append(
+                f"{name} went on with {write.value}, and did not learn that {lost.value} was lost"
+            )
     return found
 
 
@@ -79,7 +81,7 @@ def _untold_watcher(watches: list[Watched], loss: Loss) -> list[str]:
     later = [one.revision for one in told if one.revision >= loss.epoch]
     if not lost or not later:
         return []
-    return [f"a watcher that saw {lost[-1]} was told {later[0]} as if nothing had happened"]
+    return [f"a watcher that saw {lost[-1]} received {later[0]} as if nothing had happened"]
 
 
 def surviving(history: History) -> History:

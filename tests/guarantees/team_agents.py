@@ -1,6 +1,6 @@
 """The agents of tests/guarantees/test_team_chaos.py.
 
-Each acts, tells everybody and its neighbour, hears what it was told, and asks a person now and
+Each acts, tells everybody and its neighbour, reads its messages, and asks a person now and
 then. What a run of a step could have known, and what it took and sent, it writes into a file beside
 the board before it commits, under a mark that no other run has: the ghost history of cut_history.
 """

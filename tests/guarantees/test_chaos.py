@@ -38,7 +38,7 @@ Fault = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass
 class Run:
-    """One run: whoever takes part connects to one of the services, in turn."""
+    """One run: the participants connect to the services in turn."""
 
     services: Sequence[ServiceProcess]
     seed: int

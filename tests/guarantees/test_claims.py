@@ -40,7 +40,7 @@ async def claimers_on(*stores: Store) -> AsyncIterator[list[Board]]:
 
 
 async def one_round(boards: list[Board], number: int) -> None:
-    """Put one task; all claim it; whoever has it keeps it until everybody had an answer."""
+    """Put one task; all claim it; the winner keeps it until all have an answer."""
     await boards[0].put(f"public/tasks/{number:06d}", number)
     answered = asyncio.Barrier(CLAIMERS)
     winners: list[int] = []

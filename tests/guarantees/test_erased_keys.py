@@ -1,4 +1,4 @@
-"""Where a data key that was destroyed, or wrapped anew, is still found: in no live file."""
+"""A data key that was destroyed or wrapped again is found in no live file."""
 
 import asyncio
 import sqlite3
@@ -70,7 +70,7 @@ async def test_an_erased_key_is_in_no_file_of_the_embedded_engine(tmp_path: Path
 
 
 async def test_an_erased_key_is_in_no_file_of_redis(redis_binary: Path) -> None:
-    """Its append-only file is written anew before the erasure is answered."""
+    """Its append-only file is rewritten before the erasure is answered."""
     settings = RedisSettings(options={"rdbcompression": "no"})  # else the search finds nothing
     async with RedisProcess(redis_binary, settings=settings) as server:
         raw = RedisStore.connect(server.url)
@@ -79,7 +79,7 @@ async def test_an_erased_key_is_in_no_file_of_redis(redis_binary: Path) -> None:
 
 
 async def test_a_key_that_was_wrapped_anew_is_in_no_file_as_it_was(tmp_path: Path) -> None:
-    """Whoever finds the old master key later finds nothing that it opens."""
+    """The old master key, found later, opens nothing."""
     raw = await SqliteStore.at(tmp_path)
     old = new_master_key()
     async with sealing(raw, f"{new_master_key()}\n{old}") as service:
@@ -127,7 +127,7 @@ async def test_what_another_program_holds_open_is_told(tmp_path: Path) -> None:
 
 
 async def test_an_account_that_may_not_rewrite_is_told(redis_binary: Path) -> None:
-    """The operator is told what to run."""
+    """The operator learns what to run."""
     async with RedisProcess(redis_binary) as server:
         raw = RedisStore.connect(make_account(server.url, "-bgrewriteaof"))
         async with sealing(raw, new_master_key()) as service:

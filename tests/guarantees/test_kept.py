@@ -188,7 +188,7 @@ async def test_no_token_counts_before_the_archive_was_asked(
         for who in (token_of("ada"), token_of("bob", "t2")):
             with pytest.raises(Unavailable, match="no token is accepted"):
                 await site.service.link(who).boards()
-        await site.board().put("public/x", 1)  # whoever runs the service needs no token
+        await site.board().put("public/x", 1)  # the operator needs no token
         Away.is_away = False
         try:
             await wait_until(lambda: let_in(site))

@@ -51,7 +51,8 @@ async def test_every_promise_holds_whatever_breaks(
 
 
 def good() -> History:
-    """Two writers, a promotion that loses what ada wrote last, and both are told what they knew."""
+    """Two writers, a promotion that loses what ada wrote last, and both are confronted with what
+    they knew."""
     log = [
         Entry(1, (("public/a", "ada-0"),)),
         Entry(100, (), KEPT),

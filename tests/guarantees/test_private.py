@@ -180,7 +180,7 @@ class Visitors:
 
 @asynccontextmanager
 async def visitors(service: ServiceProcess) -> AsyncIterator[Visitors]:
-    """Whoever came is gone, and everything that was sent is recorded, when the block has ended."""
+    """When the block has ended, all clients are gone, and everything sent is recorded."""
     async with AsyncExitStack() as stack:
         yield Visitors(service, stack)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import re
+import shutil
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
@@ -19,7 +21,7 @@ from blackboard.errors import (
     NoSuchBoard,
     NoSuchCheckpoint,
 )
-from tests.guarantees.losses import EMBEDDED, REDIS, Site
+from tests.guarantees.losses import BOARD, EMBEDDED, REDIS, Site
 
 TABLES = ("version", "commit_log", "epoch", "checkpoint")
 
@@ -297,6 +299,47 @@ async def test_a_board_that_lost_nothing_is_not_recovered(embedded: Site) -> Non
         await embedded.board(board="unknown").recover()
     with pytest.raises(AccessDenied):
         await embedded.board("ada").recover()
+
+
+async def misses_what_an_older_archive_never_had(site: Site) -> None:
+    """Put an archive back that is older than the engine's log reaches: the board goes on, what is
+    missing is an error to a reader, and `verify` says so."""
+    for number in range(1, 11):
+        await site.board().put("public/k", number)
+    await site.archived()
+    await site.stop()
+    shutil.copyfile(site.archive_file, site.directory / "older.db")
+    await site.start()
+    for number in range(11, 21):
+        await site.board().put("public/k", number)
+    await site.board().checkpoint("precious")
+    await site.archived()
+    await site.service.host.store.compact(BOARD, 21)
+    await site.stop()
+    (site.directory / "older.db").replace(site.archive_file)
+    for _ in range(2):
+        await site.start()
+        assert await site.board().get("public/k") == 20
+        revision = (await site.board().put("public/new", 1)).revision
+        await site.archived()
+        assert await site.board().get("public/k", at=10) == 10
+        assert await site.board().get("public/k", at=revision) == 20
+        with pytest.raises(Compacted):
+            await site.board().get("public/k", at=15)
+        [finding] = (await site.board().verify()).findings
+        assert re.match(r"revisions 11 to 2\d are missing", finding)
+        await site.stop()
+    await site.start()
+
+
+async def test_an_older_archive_that_is_put_back_has_a_gap(embedded: Site) -> None:
+    """Over the embedded engine."""
+    await misses_what_an_older_archive_never_had(embedded)
+
+
+async def test_an_older_archive_beside_redis_has_a_gap(redis: Site) -> None:
+    """Over Redis."""
+    await misses_what_an_older_archive_never_had(redis)
 
 
 class TestEmbedded(LossRules):

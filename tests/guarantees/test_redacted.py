@@ -15,7 +15,7 @@ from blackboard.core.redaction import record_key
 from blackboard.encryption.archive import SealedArchive
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.redis.process import RedisProcess, RedisSettings
-from blackboard.errors import AccessDenied, InvalidRequest
+from blackboard.errors import AccessDenied, Corrupt, InvalidRequest
 from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.canary import files_with
@@ -203,6 +203,16 @@ async def is_finished(secret: Secret, step: str) -> None:
     await secret.tell()
     site = secret.site
     await site.stop()
+    await is_killed_at(step, site)
+    await site.start()
+    await recorded_as_done(site.board(), KEY)
+    for key in (DOCUMENT, "inbox/ada/key"):
+        await site.client().redact(key)
+    await secret.check_gone()
+
+
+async def is_killed_at(step: str, site: Site) -> None:
+    """Let a process redact the key, as far as that step, while the site is stopped."""
     arguments = [step, KEY, str(site.directory), *([site.url] if site.url else [])]
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.guarantees.redact_child", *arguments),
@@ -212,11 +222,6 @@ async def is_finished(secret: Secret, step: str) -> None:
     assert await child.stdout.readline() == b"there\n"
     child.kill()
     await child.wait()
-    await site.start()
-    await recorded_as_done(site.board(), KEY)
-    for key in (DOCUMENT, "inbox/ada/key"):
-        await site.client().redact(key)
-    await secret.check_gone()
 
 
 async def recorded_as_done(board: Board, key: str) -> None:
@@ -242,6 +247,27 @@ async def test_a_redaction_of_redis_that_is_killed_is_finished(
 ) -> None:
     """The same over Redis."""
     await is_finished(Secret(redis, tmp_path), step)
+
+
+async def test_a_damaged_board_delays_no_redaction_of_another(
+    embedded: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor is it said that anything was begun on it, which nobody can know."""
+    secret = Secret(embedded, tmp_path)
+    await secret.tell()
+    await embedded.board(board="damaged").put("public/a", 1)
+    await embedded.stop()
+    file = embedded.directory / "data" / "boards" / "damaged.db"
+    await is_killed_at("recorded", embedded)
+    file.write_bytes(file.read_bytes()[:4096])
+    await embedded.start()
+    await recorded_as_done(embedded.board(), KEY)
+    with pytest.raises(Corrupt, match="damaged"):
+        await embedded.board(board="damaged").get("public/a")
+    told = [record.getMessage() for record in caplog.records if "redact" in record.getMessage()]
+    assert [text.partition(": corrupt")[0] for text in told] == [
+        "board damaged: it cannot be read, nor what is to be redacted on it"
+    ]
 
 
 async def test_a_restore_in_between_brings_nothing_back(embedded: Site, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Two services over one Redis take the same board back at the same time, in the middle of work.
 
-Whoever is later comes after the other one; nobody sees anything between the two, or of both at
+The later one comes after the other; no reader sees anything between the two, or of both at
 once. BLACKBOARD_TEST_RESTORE_ROUNDS sets how often.
 """
 
@@ -28,7 +28,7 @@ MEMO = "private/dan/memo"
 
 
 class Watching:
-    """What a watcher is told of a board, revision by revision."""
+    """What a watcher receives of a board, revision by revision."""
 
     def __init__(self, board: Board) -> None:
         self.board = board

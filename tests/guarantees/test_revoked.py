@@ -1,4 +1,5 @@
-"""Nothing is done under a token after its revocation was answered, whoever was frozen meanwhile.
+"""Nothing is done under a token after its revocation was answered, whichever process was frozen
+meanwhile.
 
 Two service processes over one Redis. One is stopped by a signal, with clients connected to it whose
 commits pile up before its door; the token is revoked through the other one; then the stopped one

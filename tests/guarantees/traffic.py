@@ -77,7 +77,7 @@ class Recorder:
     # --- watchers ---------------------------------------------------------------------------------
 
     async def watch(self, board: Board, prefix: str, until: Callable[[], int | None]) -> None:
-        """Watch from the beginning until what `until` names was told; begin again now and then.
+        """Watch from the beginning until `until` was delivered; begin again now and then.
 
         A watch is ended after a random number of revisions, and the next one begins at its token.
         """

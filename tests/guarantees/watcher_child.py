@@ -1,6 +1,6 @@
 """A watcher as a process: `python -m tests.guarantees.watcher_child <url> <token> <last revision>`.
 
-Prints a line when its watch is open, then one for each revision that it is told of, up to the last.
+Prints a line when its watch is open, then one for each revision that it receives, up to the last.
 """
 
 import sys

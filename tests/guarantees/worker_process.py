@@ -17,7 +17,7 @@ class WorkerProcess:
     def __init__(self, module: str, arguments: Sequence[str]) -> None:
         self.lines: list[dict[str, Any]] = []
         self.heard = asyncio.Event()
-        """Set with each line; whoever waits clears it."""
+        """Set with each line; the waiting task clears it."""
         self._command = [sys.executable, "-m", module, *arguments]
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None

@@ -40,7 +40,7 @@ MUTANTS = (
         f"{UNIT}/server/http/test_handshake.py -k twice",
     ),
     Mutant(
-        "metrics are told under any host name",
+        "metrics are served under any host name",
         "blackboard/server/http/app.py",
         'Route("/metrics", routes.behind_doors(routes.metrics))',
         'Route("/metrics", routes.metrics)',
@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         "one principal opens all boards",
         "blackboard/server/boards.py",
-        "        if opener is not None and mine > BOARDS_PER_PRINCIPAL_MAX:\n",
+        "        if opener is not None and mine > share:\n",
         "        if False:\n",
         f"{UNIT}/server/test_boards.py",
     ),
@@ -195,7 +195,7 @@ MUTANTS = (
         f"{BOARD} -k edit_of_the_abandoned_future",
     ),
     Mutant(
-        "an edit is told twice",
+        "an edit is delivered twice",
         "blackboard/server/documents/room.py",
         "            edit.is_forwarded = True\n",
         "",

@@ -178,7 +178,8 @@ class _Driver:
         return reply
 
     async def _call(self, command: tuple[Argument, ...]) -> Any:
-        """Send it, and wait for its reply as long as the driver does. It arrives whoever waits."""
+        """Send it, and wait for its reply as long as the driver does. It arrives whether or not
+        somebody waits."""
         loop, fault = asyncio.get_running_loop(), self._fault()
         reply = loop.create_future()
         if fault == "lost call":
@@ -233,8 +234,8 @@ class _Driver:
         return self._engine.server.execute("XRANGE", stream, f"({after}", "+", "COUNT", 1)
 
     def listening(self, key: str) -> contextlib.AbstractAsyncContextManager[Listening]:
-        """What is only whispered is no part of a board's history, and not simulated."""
-        raise NotNowError("nobody whispers here")
+        """Pub/sub messages are not part of a board's history, and not simulated."""
+        raise NotNowError("there is no pub/sub here")
 
     async def ask_all(self, *command: Argument) -> list[Any]:
         """As `OneServer.ask_all`."""
@@ -386,7 +387,7 @@ class SqliteEngine:
     def _unsynced_write(self, work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         """A transaction whose sync fails: keep what is on the disk without it."""
         file: BoardFile = work.__self__._file  # type: ignore[attr-defined]
-        self.before_trim()  # what a reader of the log finds from here on, nobody was told
+        self.before_trim()  # from here on a reader of the log finds more than was acknowledged
         self._fails, self._unsynced = False, file.path
         for suffix in ("", "-wal"):
             shutil.copyfile(f"{file.path}{suffix}", self._folder / f"unsynced{suffix}")

@@ -43,7 +43,7 @@ def judge_leases(
     ended_ms: int,
     set_back_ms: int,
 ) -> Findings:
-    """L1 to L6 of the present timeline; what was lost is not told of here."""
+    """L1 to L6 of the present timeline; lost revisions are not part of it."""
     log = [entry for entry in witness.log() if witness.loss_of(entry.revision) is None]
     kept = [one for one in records.relied if witness.loss_of(one.revision or one.fence) is None]
     got = [one for one in records.acquired if witness.loss_of(one.fence) is None]
@@ -145,6 +145,6 @@ def _unannounced(seen: list[Seen], witness: Witness) -> list[str]:
             if one.kind == "stale":
                 knows = None
             elif one.kind == "done" and knows is not None and one.revision not in knows.revisions:
-                found.append(f"{client} committed {one.revision} and was never told of the loss")
+                found.append(f"{client} committed {one.revision} and never learned of the loss")
             knows = witness.loss_of(one.revision) or knows
     return found

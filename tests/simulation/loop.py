@@ -2,7 +2,7 @@
 
 Everything happens in one thread, in an order that depends on nothing but the program: no real
 clock, no thread, no address of an object, no seed of a hash. Callbacks run in the order in which
-they were scheduled, as asyncio promises; chance comes from whoever draws the delays.
+they were scheduled, as asyncio promises; chance comes from the source of the delays.
 
 Source: the virtual time of async-solipsism and of simloop. Neither fits: the one refuses executors
 and `call_soon_threadsafe`, which the embedded engine needs, the other needs Python 3.12.

@@ -125,5 +125,5 @@ class _Inline:
 
 
 def _later(future: "asyncio.Future[Any]", told: Callable[..., None], what: object) -> None:
-    """Who waits is told after a while: whoever asks again and again lets time pass."""
+    """A waiting call ends after a while, so repeated calls let time pass."""
     future.get_loop().call_later(_CALL_S, told, future, what)

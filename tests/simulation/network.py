@@ -220,7 +220,7 @@ class ServerEnd:
 
     @property
     def scope(self) -> Message:
-        """What the application is told of the handshake."""
+        """What the application gets of the handshake."""
         return {
             "type": "websocket",
             "headers": [(b"authorization", f"Bearer {self._line.client}".encode())],

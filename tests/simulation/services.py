@@ -86,7 +86,7 @@ class ServiceProcess:
         self.service = None
 
     async def stop(self) -> None:
-        """End it in good order: connections are told, what waits is carried out."""
+        """End it in good order: connections get a notice, and waiting work is done."""
         self._trace.note("stop", self.process.name)
         self._network.doors.pop(self.process.name, None)
         service, self.service = self.service, None
@@ -146,7 +146,7 @@ class Site:
         self.outages.append((gone_s, asyncio.get_running_loop().time()))
 
     async def come_back(self, one: ServiceProcess) -> None:
-        """Start a process again, as whoever supervises it does."""
+        """Start a process again, as its supervisor does."""
         while one.service is None:
             with contextlib.suppress(BlackboardError):
                 await one.start()
@@ -179,7 +179,7 @@ class LentArchive(SqlArchive):
     be in the middle of something."""
 
     async def aclose(self) -> None:
-        """Whoever stops has done with it."""
+        """A process that stops is done with it."""
 
     async def end(self) -> None:
         """Close it."""

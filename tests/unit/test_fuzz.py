@@ -1,8 +1,8 @@
 """Inputs that are almost right, by the thousand: each is taken or refused, nothing else happens.
 
 Every decoder that reads what others made gets valid inputs in which bytes or members were changed,
-left out, doubled or exchanged. What it raises must be an error of ours, so that whoever sent it is
-told and the process goes on; and no input may take long.
+left out, doubled or exchanged. What it raises must be an error of ours, so that its sender
+learns why and the process goes on; and no input may take long.
 
 BLACKBOARD_TEST_FUZZ is how many inputs each target gets (300). The run's seed repeats them; a
 failure shows the input.
@@ -40,7 +40,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError
 from blackboard.integrity import envelope as sealing
 from blackboard.server.service import Service
-from blackboard.wire import reading, requests, ysync
+from blackboard.wire import answers, requests, ysync
 from blackboard.wire.codec import decode_results, decode_value, encode_results, encode_value
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from blackboard.wire.session import ClientSession, ServerSession
@@ -326,7 +326,7 @@ TARGETS: dict[str, Callable[[random.Random], Target]] = {
         lambda rng: changed_tree(
             rng, {"revision": 3, "epoch": [1, "e"], "entries": [{"key": KEY, "value": b"\x01"}]}
         ),
-        lambda message: reading.read_reading(message, MSGPACK),
+        lambda message: answers.read(answers.ReadingMessage, message, MSGPACK),
     ),
 }
 
@@ -381,7 +381,7 @@ async def test_posts_that_are_almost_right_are_answered(tmp_path: Path, seed: in
 
 
 async def test_a_file_that_was_changed_is_refused(tmp_path: Path, seed: int) -> None:
-    """Also when whoever changed it computed all of its hashes anew: then keys and values count, as
+    """Also when the attacker computed all of its hashes again: then keys and values count, as
     they were signed. Authors, times and counters of lists are not."""
     rng = random.Random(f"{seed} file")
     async with blackboard.open(tmp_path / "data", level="memory") as client:

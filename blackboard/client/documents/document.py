@@ -28,7 +28,7 @@ from blackboard.client.documents.shared_types import SharedList, SharedMap, Shar
 from blackboard.client.link import Pipe, Transport
 from blackboard.core import freeze
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.keys import check_document
+from blackboard.core.path import check_document
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,

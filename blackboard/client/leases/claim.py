@@ -31,10 +31,10 @@ from typing import Any, Protocol, TypeVar
 import anyio
 
 from blackboard.client.cancellation import finish
-from blackboard.client.leases.ambient import Hold, Keeper, new_holder
+from blackboard.client.leases.lock import Keeper, new_holder
 from blackboard.client.views import Entry, Listing, Receipt, RevisionEvent
 from blackboard.client.watch import Watch
-from blackboard.client.writer import CommitRequest, Writer
+from blackboard.client.writer import CommitRequest, Hold, Writer
 from blackboard.core.commit import (
     ABSENT,
     Append,

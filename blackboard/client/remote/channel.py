@@ -38,7 +38,8 @@ from blackboard.limits import (
     Limits,
 )
 from blackboard.units import Milliseconds
-from blackboard.wire import reading
+from blackboard.wire import answers
+from blackboard.wire.answers import Greeted
 from blackboard.wire.frames import MSGPACK
 from blackboard.wire.session import (
     Answered,
@@ -356,8 +357,8 @@ class Channel:
             raise RemoteProtocolError("something else came before the answer to hello")
         if any(isinstance(event, Draining) for event in events[1:]):  # sent in the same frame
             raise Unavailable(what=self.url, reason="the service is stopping")
-        self.agent = reading.read_str(events[0].result, "agent")
-        self.account = reading.read_optional_str(events[0].result, "account")
+        greeted: Greeted = answers.read(Greeted, events[0].result)
+        self.agent, self.account = greeted.agent, greeted.account
         return session
 
     async def _serve(self, socket: Open, session: ClientSession) -> None:

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from blackboard.client.remote.connect import Address, reason_of
 from blackboard.core.access import AccessGrant, Narrowing, Right
-from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.core.path import check_document, document_prefix
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,

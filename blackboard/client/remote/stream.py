@@ -18,7 +18,8 @@ from blackboard.client.remote.channel import Channel
 from blackboard.core.history import cost_of
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, LocalProtocolError
-from blackboard.wire import reading
+from blackboard.wire import answers
+from blackboard.wire.answers import WatchMessage
 from blackboard.wire.session import Changed
 
 
@@ -78,7 +79,8 @@ class RemoteStream:
         except BaseException:
             self._give_up()
             raise
-        return reading.read_position(reading.read_str(result, "position"))
+        position: Position = answers.read(WatchMessage, result)
+        return position
 
     def close(self) -> None:
         """End the watch."""

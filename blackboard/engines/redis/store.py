@@ -341,7 +341,7 @@ class RedisStore:
             with anyio.fail_after(_TIMEOUT_S):
                 await self._driver.send(RetryBudget(), channel, "SPUBLISH", channel, packed)
         except (NotNowError, Corrupt, TimeoutError) as error:
-            raise Unavailable(what="whispers", reason=str(error)) from error
+            raise Unavailable(what="pub/sub", reason=str(error)) from error
 
     @asynccontextmanager
     async def subscribe(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
@@ -350,7 +350,7 @@ class RedisStore:
             async with received(self._driver, pubsub_channel(board)) as heard:
                 yield heard
         except (NotNowError, Corrupt) as error:
-            raise Unavailable(what="whispers", reason=str(error)) from error
+            raise Unavailable(what="pub/sub", reason=str(error)) from error
 
     async def aclose(self) -> None:
         """Close every connection; calls in flight end with an error."""

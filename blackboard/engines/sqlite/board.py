@@ -49,6 +49,7 @@ from blackboard.engines.payer import metered
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
 from blackboard.engines.sqlite.rows import Taken, Touched
 from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
+from blackboard.limits import WatchLimits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_results
 
@@ -61,7 +62,8 @@ def date_leases(state: State, now_ms: Milliseconds) -> None:
 class LogTail:
     """The newest log entries, without a gap, as many as WATCH_QUEUE_* allow."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: WatchLimits) -> None:
+        self._limits = limits
         self._entries: list[LogEntry] = []
         self._sizes: list[int] = []
         self._changes = 0
@@ -86,8 +88,8 @@ class LogTail:
         self._changes += sum([len(entry.changes) for entry in entries])
         drop = 0
         while (
-            self._bytes > limits.WATCH_QUEUE_BYTES_MAX
-            or self._changes > limits.WATCH_QUEUE_CHANGES_MAX
+            self._bytes > self._limits.watch_queue_bytes_max
+            or self._changes > self._limits.watch_queue_changes_max
         ):
             self._bytes -= self._sizes[drop]
             self._changes -= len(self._entries[drop].changes)
@@ -123,10 +125,9 @@ class WriteGroup:
     head: Head | None = None
     log_remains: bool = False
 
-    @property
-    def is_full(self) -> bool:
+    def is_full(self, bytes_max: int) -> bool:
         """Whether the next commit has to wait for another transaction."""
-        return self.commits >= limits.BATCH_COMMITS_MAX or self.bytes >= limits.BATCH_BYTES_MAX
+        return self.commits >= limits.BATCH_COMMITS_MAX or self.bytes >= bytes_max
 
     @property
     def changes_nothing(self) -> bool:
@@ -219,6 +220,7 @@ class EmbeddedBoard:
         distrusted: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
+        self._limits = file.limits.commits
         self._distrusted = distrusted
         self.failure: WriteError | None = None
         self._file = file
@@ -249,7 +251,7 @@ class EmbeddedBoard:
         self._durable = self._head()
         # One future for each waiter, in order; a common one would need a shield.
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._tail = LogTail()
+        self._tail = LogTail(file.limits.watch)
         self._watch_idle()  # a process that was killed may have left a large journal
 
     @property
@@ -269,7 +271,7 @@ class EmbeddedBoard:
         self._check_alive()
         if self.read_only and not all(map(_only_renews, batch)):
             raise Unavailable(what=f"board {self.name}", reason=self.read_only)
-        if self._queued + len(batch) > limits.COMMITS_QUEUED_MAX:
+        if self._queued + len(batch) > self._limits.commits_queued_max:
             raise Unavailable(what=f"board {self.name}", reason="too many commits are waiting")
         self._queued += len(batch)
         try:
@@ -292,7 +294,9 @@ class EmbeddedBoard:
             return True
         if is_large and (self._gathering.calls or self._writing is not None):
             return True
-        return not begins if self._held_until_s else self._gathering.is_full
+        if self._held_until_s:
+            return not begins
+        return self._gathering.is_full(self._limits.batch_bytes_max)
 
     def _decide(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
         """Decide and apply `batch` in memory; the answer comes when the file holds it."""

@@ -24,6 +24,7 @@ power loss.
 
 import contextlib
 import sqlite3
+import stat
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,7 @@ from blackboard.engines.sqlite.rows import (
 )
 from blackboard.engines.sqlite.schema import distrust, foreign_object
 from blackboard.errors import Corrupt, Unavailable
+from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
 
@@ -167,6 +169,11 @@ _PASSING: Final = frozenset(
 )
 """Result codes for a temporary condition; all others mean that the content of the file is
 damaged."""
+_KINDS: Final = {
+    stat.S_IFLNK: "a symbolic link",  # SQLite keeps a journal beside its target
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+}
 _NO_ROOM_CODES: Final = frozenset(
     [
         sqlite3.SQLITE_FULL,
@@ -259,12 +266,14 @@ class BoardFile:
         level: Level,
         file_bytes_max: int | None = None,
         read_only: str = "",
+        limits: Limits = DEFAULT,
     ) -> None:
         """`read_only` says why nothing is written. The file, which must have no journal, is then
         read without the files that SQLite keeps beside it."""
         self.path = path
         self.level = level
         self.read_only = read_only
+        self.limits = limits
         self.suspect = False
         """Whether a sync failed."""
         self._index: BinaryIO | None = None
@@ -315,10 +324,12 @@ class BoardFile:
             return Loaded(state, epochs, bool(clean), weight, outdated)
 
     def _check_format(self, cursor: sqlite3.Cursor) -> None:
-        for pragma, wanted in (("application_id", APPLICATION_ID), ("user_version", FORMAT)):
-            [found] = cursor.execute(f"PRAGMA {pragma}").fetchone()
-            if found != wanted:
-                raise self._corrupt(f"{pragma} is {found}, not {wanted}")
+        [found] = cursor.execute("PRAGMA application_id").fetchone()
+        if found != APPLICATION_ID:
+            raise self._corrupt(f"it is not the file of a board: its application_id is {found}")
+        [found] = cursor.execute("PRAGMA user_version").fetchone()
+        if found != FORMAT:
+            raise self._corrupt(f"it has format {found}, and this version reads format {FORMAT}")
         foreign = foreign_object(self._writer)
         if foreign is not None:
             raise self._corrupt(f"its schema is not that of a board: {foreign}")
@@ -578,6 +589,20 @@ class BoardFile:
 
     def _corrupt(self, reason: str) -> Corrupt:
         return Corrupt(what=str(self.path), reason=reason)
+
+
+def check_ordinary(path: Path) -> None:
+    """Errors: Corrupt when a database, or a file that SQLite keeps beside it, is something else
+    than a file: reading it could wait for ever, or miss its journal. OSError."""
+    for suffix in ("", *suspect.BESIDE):
+        found = path.with_name(f"{path.name}{suffix}")
+        try:
+            mode = found.lstat().st_mode
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "a device or a socket")
+            raise Corrupt(what=str(path), reason=f"{found.name} is {kind}, and not a file")
 
 
 def has_no_journal(path: Path) -> bool:

@@ -28,7 +28,7 @@ from blackboard.engines.sqlite.file import (
 from blackboard.engines.sqlite.rows import ENTRY, NEXT_ITEM, checksum, epoch_row, weigh
 from blackboard.engines.sqlite.schema import schema_text
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.integrity.private_files import make_file, open_new
+from blackboard.integrity.private_files import make_file, open_new, read_text
 from blackboard.units import Milliseconds, Revision
 
 _DROPPED: Final = ".dropped"
@@ -98,7 +98,7 @@ def read_removed(path: Path) -> tuple[Revision, int] | None:
     if path.exists() or not place.exists():
         return None
     with translated(place):
-        text = place.read_text("utf-8")
+        text = read_text(place)
     try:
         found = json.loads(text)
         return int(found["revision"]), int(found["epoch"])

@@ -44,6 +44,7 @@ from blackboard.engines.sqlite.file import (
     BoardFile,
     Level,
     Loaded,
+    check_ordinary,
     has_no_journal,
     is_without_room,
     look_at_journal,
@@ -70,8 +71,10 @@ from blackboard.integrity.private_files import (
     FILE_MODE,
     close_tree,
     make_directory,
-    open_anew,
+    open_new,
+    read_text,
 )
+from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
@@ -88,17 +91,17 @@ class SqliteStore:
 
     def __init__(
         self,
-        directory: Path,
-        lock: FileLock,
+        taken: tuple[Path, FileLock],
         *,
         level: Level,
         clock_ns: Callable[[], int],
         file_bytes_max: int | None,
         threads: Threads | None,
+        limits: Limits,
     ) -> None:
-        self.directory = directory
+        self.directory, self._lock = taken
         self.level: Level = level
-        self._lock = lock
+        self._limits = limits
         self._clock_ns = clock_ns
         self._file_bytes_max = file_bytes_max
         self._boards: dict[str, EmbeddedBoard] = {}
@@ -122,6 +125,7 @@ class SqliteStore:
         clock_ns: Callable[[], int] = time.time_ns,
         file_bytes_max: int | None = None,
         threads: Threads | None = None,
+        limits: Limits = DEFAULT,
     ) -> Self:
         """Take possession of `directory`, which is made if it is missing.
 
@@ -136,12 +140,12 @@ class SqliteStore:
         path = Path(directory)
         lock = await _taken(path)
         return cls(
-            path,
-            lock,
+            (path, lock),
             level=level,
             clock_ns=clock_ns,
             file_bytes_max=file_bytes_max,
             threads=threads,
+            limits=limits,
         )
 
     def announce(self, url: str | None) -> None:
@@ -287,7 +291,7 @@ class SqliteStore:
 
     def _check_head(self, name: str, head: Head) -> None:
         """In a thread. Errors: HeadMoved unless the file of a closed board is at `head`."""
-        file = BoardFile(self._path(name), level=self.level, file_bytes_max=self._file_bytes_max)
+        file = self._file(self._path(name))
         try:
             state = file.load(name).state
         finally:
@@ -436,7 +440,7 @@ class SqliteStore:
     def _load_file(self, name: str, path: Path, first: bool) -> tuple[BoardFile, Loaded]:
         """In a thread: open or create the file, and begin a new epoch if it may have lost some."""
         now_ms = self._now_ms()
-        if not path.exists():
+        if not os.path.lexists(path):  # a link that leads nowhere is no reason to begin a new board
             if seed_path(path).exists():
                 raise _unfinished(name)
             create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
@@ -464,7 +468,7 @@ class SqliteStore:
             if not has_no_journal(path):
                 raise Unavailable(what=str(path), reason=f"{why}: {needed}") from error
         reason = f"{why}: the board can be read; to commit, {needed}"
-        file = BoardFile(path, level=self.level, read_only=reason)
+        file = BoardFile(path, level=self.level, read_only=reason, limits=self._limits)
         try:
             loaded = file.load(name)
             if first and not loaded.clean:
@@ -480,7 +484,7 @@ class SqliteStore:
         """In a thread: the file of a board that is not open, abandoned if the block fails."""
         self._check_trusted(name)
         self._make_sure(name, path)
-        file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
+        file = self._file(path)
         try:
             yield file
         except BaseException:
@@ -488,6 +492,10 @@ class SqliteStore:
                 self.distrust(name)
             file.abandon()
             raise
+
+    def _file(self, path: Path) -> BoardFile:
+        most = self._file_bytes_max
+        return BoardFile(path, level=self.level, file_bytes_max=most, limits=self._limits)
 
     def _make_sure(self, name: str, path: Path) -> None:
         """In a thread, before a file is read: make sure that the disk holds all that a read
@@ -497,6 +505,7 @@ class SqliteStore:
         be lost, and their revisions must not be reused.
         """
         with translated(path):
+            check_ordinary(path)
             if not suspect.is_marked(path):
                 with contextlib.suppress(SyncError):  # then it is marked
                     suspect.trust_journal(path)
@@ -633,7 +642,8 @@ def _write_owner(directory: Path, url: str | None) -> None:
     new, owner = directory / "owner.json.new", directory / "owner.json"
     with translated(directory):
         try:
-            with open_anew(new) as file:
+            new.unlink(missing_ok=True)
+            with open_new(new) as file:
                 json.dump({"pid": os.getpid(), "url": url}, file)
             new.replace(owner)
         except OSError as error:
@@ -647,7 +657,7 @@ def _write_owner(directory: Path, url: str | None) -> None:
 def _in_use(directory: Path) -> DataDirectoryInUse:
     """The owner of the directory, as far as recorded."""
     try:
-        owner = json.loads((directory / "owner.json").read_text())
+        owner = json.loads(read_text(directory / "owner.json"))
         pid = owner["pid"]
         return DataDirectoryInUse(
             str(directory), pid=pid, url=owner["url"], is_this_process=pid == os.getpid()

@@ -14,7 +14,7 @@ Invariants
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
@@ -23,18 +23,12 @@ from blackboard.client.cancellation import heed_cancellation
 from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest
 from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.core.redaction import NOTE, RECORDS, record_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Scrubs
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
-from blackboard.limits import (
-    ARCHIVE_LEASE_MS,
-    ENGINE_CHECK_INTERVAL_MS,
-    HOLD_MS_MAX,
-    OPERATIONS_MAX,
-    RECOVER_WAIT_MS,
-)
+from blackboard.limits import HOLD_MS_MAX, OPERATIONS_MAX
 from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.branch import alone
 from blackboard.server.host import Host
@@ -55,9 +49,11 @@ _BEGUN: Final = "begun"
 _DONE: Final = "done"
 _PART: Final = "part"
 """The state of a redaction whose record is on another board."""
+_LOOKING: Final = "cannot look for redactions"
+"""Stands for all boards, as long as it is not known which there are."""
 _TRIES: Final = 10
 """Attempts, when a board was restored or a branch was made in the meantime."""
-_ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
+
 _NO_ARCHIVE: Final = "this service keeps no archive: the log was cut, and there is no other history"
 
 
@@ -92,7 +88,8 @@ class Redactions:
         running = self._running.get(spec.request)
         if running is None or running.has_failed:
             running = self._begin(board, spec, by)
-        await asyncio.wait([running.task], timeout=RECOVER_WAIT_MS / 1000)
+        wait_ms = self._host.limits.checkpoints.recover_wait_ms
+        await asyncio.wait([running.task], timeout=wait_ms / 1000)
         return running.task.result() if running.task.done() else running.so_far
 
     def _begin(self, board: str, spec: RedactRequest, by: str) -> "_Running":
@@ -108,25 +105,49 @@ class Redactions:
             self._resuming = asyncio.create_task(self._resume(), name="redactions")
 
     async def _resume(self) -> None:
+        """A board that fails delays no other one, and is tried again. A failure is logged once."""
+        failed: dict[str, str] = {_LOOKING: ""}
         while True:
-            try:
-                for board in await self._host.store.boards():
-                    if not is_reserved(board):
-                        await self._finish(board)
+            told, failed = failed, await self._finish_all(failed)
+            for board, failure in failed.items():
+                if told.get(board) != failure:
+                    log.warning("%s: %s", board if board == _LOOKING else f"board {board}", failure)
+            if not failed:
                 return
-            except BlackboardError as error:
-                log.warning("cannot resume redactions: %s", error)
-            await asyncio.sleep(ENGINE_CHECK_INTERVAL_MS / 1000)
+            await asyncio.sleep(self._host.limits.boards.engine_check_interval_ms / 1000)
             heed_cancellation()
 
-    async def _finish(self, board: str) -> None:
-        async for page in pages_of(self._host.store, board, RECORDS):
-            for said in map(_read, page.entries):
-                if said.get("state") == _BEGUN:
-                    spec = RedactRequest(said["key"], said["why"], secrets.token_hex(8))
-                    running = self._begin(board, spec, said["by"])
+    async def _finish_all(self, names: Collection[str]) -> dict[str, str]:
+        """Finish what was begun on boards, all of them with _LOOKING; returns why not, by board."""
+        failed: dict[str, str] = {}
+        if _LOOKING in names:
+            try:
+                names = [each for each in await self._host.store.boards() if not is_reserved(each)]
+            except BlackboardError as error:
+                return {_LOOKING: str(error)}
+        for board in names:
+            try:
+                begun = await self._begun(board)
+            except BlackboardError as error:
+                failed[board] = f"it cannot be read, nor what is to be redacted on it: {error}"
+                continue
+            try:
+                for spec, by in begun:
+                    running = self._begin(board, spec, by)
                     await asyncio.wait([running.task])
                     running.task.result()
+            except BlackboardError as error:
+                failed[board] = f"a redaction that was begun is not finished: {error}"
+        return failed
+
+    async def _begun(self, board: str) -> list[tuple[RedactRequest, str]]:
+        """The redactions that were recorded on a board and not finished, and who requested them."""
+        return [
+            (RedactRequest(said["key"], said["why"], secrets.token_hex(8)), said["by"])
+            async for page in pages_of(self._host.store, board, RECORDS)
+            for said in map(_read, page.entries)
+            if said.get("state") == _BEGUN
+        ]
 
     async def aclose(self) -> None:
         """Give up the redactions in progress; the next service continues them."""
@@ -236,7 +257,7 @@ class _Running:
         """Cut the log of a board up to its archived revision, so that no old value is in it."""
         store = self._host.store
         for _ in range(_TRIES):
-            await self._archived(board, _ARCHIVED_MS)
+            await self._archived(board)
             await store.hold(board, HOLD_MS_MAX)
             try:
                 revision = await self._archived(board, HOLD_MS_MAX)
@@ -250,12 +271,12 @@ class _Running:
                     await store.hold(board, 0)
         raise Unavailable(f"board {board}", "its archive does not keep up")
 
-    async def _archived(self, board: str, timeout_ms: int) -> Revision:
+    async def _archived(self, board: str, timeout_ms: int | None = None) -> Revision:
         """The head of a board, once its archive durably has all of it. Errors: Unavailable."""
         revision = (await self._host.store.open(board)).revision
         archiver = self._host.archiver
         if archiver is not None:
-            await archiver.reached(board, revision, timeout_ms)
+            await archiver.reached(board, revision, timeout_ms or archiver.takeover_ms)
             if await archiver.settled(board) < revision:
                 raise Unavailable(f"archive of board {board}", "its engine lost revisions")
         return revision

@@ -156,8 +156,9 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     def _note(self) -> None:
         waiting = len(self.conn.reader.buffer) + self._unfinished + self._queued
         held = Held(self._account, waiting, self._shown)
-        if held.counted or self._counts:
-            self._counts = held.counted > 0
+        counted = self.intake.counted(held)
+        if counted or self._counts:
+            self._counts = counted > 0
             self.intake.note(self, held)
 
     def _turn_out(self, code: CloseCode, reason: str) -> None:

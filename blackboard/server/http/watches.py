@@ -21,11 +21,16 @@ from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Un
 from blackboard.limits import WATCHES_PER_CONNECTION_MAX
 from blackboard.server.overload.charges import Subscription, measured
 from blackboard.server.overload.fair_share import DELIVERY_US
-from blackboard.wire.answers import pack_revisions
+from blackboard.wire.answers import WatchMessage
 from blackboard.wire.frames import Encoding
 from blackboard.wire.methods import WatchParams
-from blackboard.wire.reading import pack_changes
-from blackboard.wire.session import ConnectionState, RequestId, ServerSession
+from blackboard.wire.session import (
+    ConnectionState,
+    RequestId,
+    ServerSession,
+    pack_changes,
+    pack_revisions,
+)
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
@@ -132,7 +137,7 @@ class Watches:
                 watch.stream = stream = await measured(opening, payer.charge)
                 del opening
                 watch.sent = stream.position
-                self._session.respond(request, {"position": str(watch.sent)})
+                self._session.respond(request, WatchMessage.of(watch.sent))
                 self._wake()
                 with paid_by(payer):
                     await self._pass_all_on(number, watch, stream, payer)

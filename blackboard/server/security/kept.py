@@ -33,11 +33,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import item_key
 from blackboard.errors import BlackboardError, Compacted, HeadMoved, StaleEpoch, Unavailable
-from blackboard.limits import (
-    ENGINE_CHECK_INTERVAL_MS,
-    LOG_ENTRIES_MAX,
-    RESTORE_CHANGES_MAX,
-)
+from blackboard.limits import LOG_ENTRIES_MAX, RESTORE_CHANGES_MAX
 from blackboard.server.archiver import Archiver
 from blackboard.server.commit_queue import salted, system_id
 from blackboard.server.continuity import go_above
@@ -77,7 +73,8 @@ class OwnBoards:
     async def look_again(self) -> None:
         """As `look`, if it is due: it failed, or was ENGINE_CHECK_INTERVAL_MS ago."""
         past_s = time.monotonic() - self._looked_s
-        if self._host.revocations.is_held_back or past_s >= ENGINE_CHECK_INTERVAL_MS / 1000:
+        interval_s = self._host.limits.boards.engine_check_interval_ms / 1000
+        if self._host.revocations.is_held_back or past_s >= interval_s:
             await self.look()
 
     async def look(self) -> None:

@@ -27,7 +27,7 @@ def row(board: int, through: int = 5, chain: bytes = CHAIN) -> Any:
 
 
 def test_it_is_given_away_once() -> None:
-    """Whoever has it changes it; if that comes to nothing, it must not be found again."""
+    """Its holder changes it; if that fails, it must not be found again."""
     warmth, one = Warmth(), warm(1)
     warmth.keep(one)
     assert warmth.take(row(1)) is one

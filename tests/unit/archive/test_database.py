@@ -74,7 +74,7 @@ async def test_a_transaction_is_whole_or_not(tmp_path: Path) -> None:
 
 
 async def test_writers_take_turns(tmp_path: Path) -> None:
-    """Many at once, none is told that the file is locked."""
+    """Many at once, and none fails because the file is locked."""
     database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
 
     async def write(revision: int) -> None:
@@ -109,7 +109,7 @@ async def test_a_cancelled_transaction_holds_nobody_up(tmp_path: Path, kind: str
     task = asyncio.create_task(select())
     await asyncio.to_thread(begun.wait)
     task.cancel()
-    await asyncio.wait({task}, timeout=0)  # it is told, and still has to wait
+    await asyncio.wait({task}, timeout=0)  # it is cancelled, and still has to wait
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -25,7 +25,7 @@ def told(*, known: dict[str, Known] | None = None, settled: tuple[int, ...] = (4
 
 
 def test_versions_say_since_when_a_key_exists() -> None:
-    """A removal ends it; what comes after begins anew."""
+    """A removal ends it; what comes after starts a new one."""
     rows = [(r["revision"], r["key"], r["create_revision"], r["item"]) for r in told().versions]
     assert rows == [
         (1, "public/a", 1, None),

@@ -130,7 +130,7 @@ def test_a_control_sequence_in_a_note_does_not_reach_the_terminal(
 
 
 def test_causes_are_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
-    """Grounds hang below what they were read for; what was told is not told twice."""
+    """Grounds hang below what they were read for; nothing is printed twice."""
     show.print_causes(
         [
             Cause(

@@ -1,4 +1,4 @@
-"""What is told of a board that has no commits yet."""
+"""What is printed for a board that has no commits yet."""
 
 from pathlib import Path
 

@@ -72,7 +72,7 @@ def test_each_is_decided_by_itself() -> None:
 def test_a_remembered_token_goes_to_its_own_address_only(
     flags: Flags, environ: dict[str, str]
 ) -> None:
-    """Whoever can make us use another address does not get the token."""
+    """An attacker who redirects us to another address does not get the token."""
     assert resolve(flags, environ, KNOWN).token is None
 
 
@@ -118,7 +118,7 @@ def test_an_unknown_context_is_not_found() -> None:
 
 
 def test_a_token_file_is_read_when_it_is_needed(tmp_path: Path) -> None:
-    """White space around it does not count; a missing file is told, not ignored."""
+    """White space around it does not count; a missing file is an error, not ignored."""
     path = tmp_path / "token"
     path.write_text("secret\n")
     known = Contexts(None, {"local": ServiceContext("ws://x", token_file=str(path))})
@@ -189,6 +189,6 @@ def test_a_broken_file_is_told(tmp_path: Path, text: str) -> None:
 def test_a_service_is_here_by_its_address_or_by_its_data(
     context: ServiceContext, url: str | None, is_here: bool
 ) -> None:
-    """`serve` remembers the directory; whoever adds a context of another machine has none."""
+    """`serve` remembers the directory; a context of another machine has none."""
     known = Contexts().adding("team", context).using("team")
     assert resolve(Flags(url=url), {}, known).is_here is is_here

@@ -52,7 +52,7 @@ async def finding_of_doctor(url: str, ca: Path) -> Finding:
 
 
 async def test_a_port_without_tls(service: Service, authority: Authority) -> None:
-    """Nobody is told to start a service that is there, or to trust a certificate."""
+    """No hint to start a service that runs, or to trust a certificate."""
     async with serving(service) as served:
         url = served.url.replace("ws:", "wss:")
         hint = await hint_of_a_command(url, authority.ca)

@@ -31,7 +31,7 @@ def board(parts: Parts) -> Board:
 
 
 async def test_a_cancelled_wait_keeps_what_had_come(board: Board) -> None:
-    """It waits for a revision that does not exist; what came meanwhile is told afterwards."""
+    """It waits for a revision that does not exist; what came meanwhile is delivered afterwards."""
     async with board.watch("public/**") as watch:
         waiting = asyncio.create_task(watch.wait_for(10))
         for _ in range(5):

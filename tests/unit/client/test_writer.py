@@ -99,7 +99,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 @pytest.fixture
 def link(service: Service) -> LossyLink:
-    """A way to it that loses what it is told to."""
+    """A connection to it that loses the chosen messages."""
     return LossyLink(service.boards, operator()).prepare()
 
 

@@ -166,7 +166,7 @@ def test_what_has_no_salt_or_too_many_leaves_has_no_proof() -> None:
 
 
 def test_a_value_that_is_kept_sealed_counts_as_it_is_kept() -> None:
-    """Its reader is told the hash, for what is shown is another form of it."""
+    """The reader gets the hash, because the visible form differs from the stored one."""
 
     def sealed(value: bytes) -> bytes:
         return b"sealed " + value

@@ -52,7 +52,8 @@ def parsed(*texts: str) -> tuple[Pattern, ...]:
 def test_it_is_what_is_shown_of_a_small_one(
     keys: list[str], wanted: tuple[Pattern, ...], readable: tuple[Pattern, ...], limit: int
 ) -> None:
-    """Whatever the patterns and the order, and so is the order to read anew above a limit."""
+    """Whatever the patterns and the order, and so is the demand for a new snapshot above a
+    limit."""
     entry = restore(
         *(
             Change(ChangeKind.DELETE, key)
@@ -73,7 +74,7 @@ def test_it_is_what_is_shown_of_a_small_one(
 
 
 def outcome(show: Callable[[], LogEntry | None]) -> object:
-    """What is shown, or what the order to read anew says."""
+    """What is shown, or what the demand for a new snapshot says."""
     try:
         return show()
     except Resync as order:

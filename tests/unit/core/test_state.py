@@ -247,7 +247,7 @@ BREAKS: list[tuple[Callable[[State], object], str]] = [
 
 @pytest.mark.parametrize(("spoil", "fault"), BREAKS)
 def test_each_invariant_is_really_checked(spoil: Callable[[State], object], fault: str) -> None:
-    """A state with that fault, and no other, is told."""
+    """A state with that fault, and no other, is reported."""
     state = a_full_state()
     spoil(state)
     assert faults(state) == [fault]

@@ -105,7 +105,7 @@ async def test_a_destroyed_key_that_is_put_back_stays_destroyed_where_that_is_kn
 
 
 async def put_record(raw: SqliteStore, key: str, value: bytes) -> None:
-    """As who has the engine."""
+    """As somebody with access to the engine."""
     epoch = (await raw.open(KEYS_BOARD)).epoch.id
     change = Commit(CommitId("thief", 0, "i", 1), epoch, (Put(key, value),))
     await raw.commit(KEYS_BOARD, [prepare(change)])

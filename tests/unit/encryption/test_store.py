@@ -122,7 +122,7 @@ async def test_a_sealed_counter_counts_and_answers_retries_as_at_first(
 
 
 async def test_many_writers_of_a_sealed_counter_lose_nothing(store: SealedStore) -> None:
-    """What came too late is computed anew."""
+    """What came too late is computed again."""
     epoch = (await store.open(BOARD)).epoch.id
     batch = [
         prepare(Commit(CommitId("ada", lane, "i", 1), epoch, (Increment(COUNT, 1),)))

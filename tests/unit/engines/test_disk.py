@@ -40,7 +40,7 @@ class Syncs:
 
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
-    """Syncs that work until one is told to fail."""
+    """Syncs that work until one is made to fail."""
     return Syncs(monkeypatch)
 
 

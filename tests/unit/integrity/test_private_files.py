@@ -126,7 +126,7 @@ def test_new_files_are_private_from_the_beginning(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_was_left_open_is_closed(tmp_path: Path) -> None:
-    """By whoever is to put a file into it: a key, a blob, a board."""
+    """By each writer of a file in it: a key, a blob, a board."""
     directory = tmp_path / "data"
     directory.mkdir()
     directory.chmod(0o755)

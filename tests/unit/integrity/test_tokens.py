@@ -227,7 +227,7 @@ def test_every_key_of_a_secret_is_long_enough(secret: str) -> None:
 
 
 def test_a_token_is_for_one_audience() -> None:
-    """Two services with one secret do not share tokens unless they are told to."""
+    """Two services with one secret do not share tokens unless configured to."""
     token = issue(SECRET, agent("ada"), HOUR_MS, audience="staging")
     assert verify(SECRET, token, audience="staging").name == "ada"
     for audience in (AUDIENCE, "production"):

@@ -34,7 +34,7 @@ class Elder(Thinker):
 
 
 def test_a_kind_is_the_class_and_a_name_is_the_kind() -> None:
-    """Unless it is told otherwise; a subclass is a kind of its own."""
+    """Unless configured otherwise; a subclass is a kind of its own."""
     assert (Thinker.kind, Elder.kind, Thinker().name) == ("Thinker", "Elder", "thinker")
     assert (Elder("ada").name, repr(Elder("ada"))) == ("ada", "<Elder 'ada'>")
     renamed: Any = type("Renamed", (Thinker,), {"kind": "Thinker"})

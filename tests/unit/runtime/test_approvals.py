@@ -1,4 +1,4 @@
-"""Requests and answers, against whoever writes what is none; and the edges of what a step takes."""
+"""Requests and answers, against malformed ones; and the edges of what a step takes."""
 
 from collections.abc import Mapping, Sequence
 

@@ -178,7 +178,7 @@ async def test_what_may_pass_is_tried_again(status: int) -> None:
 
 
 async def test_attempts_are_bounded() -> None:
-    """The last refusal is told."""
+    """The last refusal is reported."""
     async with serving(refusing(503)) as teller:
         failed = await failure(teller)
     assert (failed.status, failed.reason) == (503, "busy")

@@ -1,4 +1,4 @@
-"""Which agent a process is told to be. How it lives and ends: test_processes.py."""
+"""Which agent a process runs. How it runs and ends: test_processes.py."""
 
 import pytest
 

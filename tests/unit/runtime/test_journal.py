@@ -41,7 +41,7 @@ def port() -> MemoryBoardPort:
 
 
 class Work:
-    """Makes calls: counts them, keeps their keys, and fails as often as it was told."""
+    """Makes calls: counts them, keeps their keys, and fails the given number of times."""
 
     def __init__(self, result: object = "seen", failures: int = 0) -> None:
         self.result, self.failures = result, failures
@@ -78,7 +78,7 @@ async def test_each_place_has_a_key_of_its_own_and_keeps_it(port: MemoryBoardPor
 
 
 async def test_failures_are_recorded_before_the_next_attempt(port: MemoryBoardPort) -> None:
-    """So a process that dies in a pause does not begin to count anew."""
+    """So a process that dies in a pause does not start counting again."""
     work, terms = Work(failures=2), CallOptions(retry=Retry(3, first_pause_ms=0))
     told: list[str] = []
 
@@ -259,7 +259,7 @@ async def test_calls_at_once_are_waited_for(port: MemoryBoardPort) -> None:
 
 
 def test_what_is_no_record_is_corrupt() -> None:
-    """Whoever wrote it."""
+    """By any author."""
     port = MemoryBoardPort("ada")
     port.seed("ada", Put(f"{PREFIX}/slot", encode_value({"number": -1})))
     with pytest.raises(Corrupt) as found:

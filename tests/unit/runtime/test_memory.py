@@ -117,7 +117,7 @@ async def test_summaries_go_on_from_each_other(board: Board) -> None:
 
 
 async def test_of_two_janitors_one_archives(board: Board) -> None:
-    """The other one is told that there was nothing to do; no turn is lost or doubled."""
+    """The other one learns that there was nothing to do; no turn is lost or doubled."""
     await say(board, *"abcd")
     together = anyio.Event()
     met: list[str] = []

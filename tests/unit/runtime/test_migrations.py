@@ -38,7 +38,7 @@ class OldClerk(Agent[Old]):
     kind = "Clerk"
 
     async def step(self, ctx: Context[Old]) -> None:
-        """Keep what it is told."""
+        """Keep what it receives."""
         ctx.state.amount = await ctx.get("public/amount", "7")
 
 
@@ -119,7 +119,7 @@ def test_the_agents_of_a_module_are_found_by_kind() -> None:
 
 
 async def test_a_step_that_was_taken_meanwhile_stands(tmp_path: Path) -> None:
-    """Its agent is told as busy: the migration is run again."""
+    """Its agent is reported as busy: the migration is run again."""
     async with service_over(tmp_path) as (service, store):
         ada = client_of(service, "ada").board("shop")
         runner = Runner(OldClerk("ada"), LiveBoardPort(ada))

@@ -1,4 +1,4 @@
-"""The points of a step: an observer is told all of them, in order."""
+"""The points of a step: an observer gets all of them, in order."""
 
 import pytest
 

@@ -55,7 +55,7 @@ def place(service: ServiceProcess) -> BoardAddress:
 async def test_a_team_of_processes_ends_when_all_have(
     service: ServiceProcess, board: Board
 ) -> None:
-    """Children in processes of theirs included; a crash loop is told with its error."""
+    """Children in processes of theirs included; a crash loop is reported with its error."""
     ended = await run_team(
         board,
         [Parent("ada"), Hopeless("eve")],

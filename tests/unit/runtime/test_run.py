@@ -126,7 +126,7 @@ async def test_what_was_missed_wakes_at_once(board: Board) -> None:
         await over(Rest.after(of(0, *many)), board)
 
 
-async def test_a_restore_wakes_whoever_rests(board: Board) -> None:
+async def test_a_restore_wakes_a_resting_agent(board: Board) -> None:
     """Whatever it waits for: it may have another state."""
     await board.put("public/a", 1)
     with anyio.fail_after(PATIENCE_S):

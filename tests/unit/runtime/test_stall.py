@@ -66,7 +66,7 @@ def quick(board: Board) -> MakeSupervisor:
 
 
 async def is_told(board: Board) -> bool:
-    """Whether it is told that the team cannot go on."""
+    """Whether the team is reported as stuck."""
     return await board.get(STALLED) is not None
 
 

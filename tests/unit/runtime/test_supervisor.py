@@ -47,7 +47,7 @@ async def count_of(board: Board, agent: str) -> Any:
 
 
 async def told(board: Board, agent: str) -> Any:
-    """What is told of the crashes of `agent`."""
+    """What the board says of the crashes of `agent`."""
     return await board.get(supervision_key(agent))
 
 
@@ -64,7 +64,7 @@ async def test_a_life_ends_with_what_the_agent_said(board: Board) -> None:
 
 
 async def test_a_crashed_agent_goes_on_from_its_last_commit(board: Board) -> None:
-    """However often, as long as there is a step in between; what was told is taken back."""
+    """However often, as long as there is a step in between; the report is taken back."""
     ended = await Supervisor(Stumbling("ada"), board, replace(QUICK, crashes_max=2)).run()
     assert (ended.how, ended.crashes) == ("done", 2)
     assert ended.error == "RuntimeError: stumbled at 3"
@@ -95,7 +95,7 @@ async def test_the_log_shows_where_a_step_is_broken(
 
 
 def test_what_a_tool_of_ours_raises_is_told_by_the_line_of_the_step() -> None:
-    """And of a group of errors the first one; where there is no traceback, nothing is told."""
+    """And of a group of errors the first one; without a traceback, nothing is reported."""
     try:
         check_name("a/b")
     except InvalidRequest as error:
@@ -107,7 +107,7 @@ def test_what_a_tool_of_ours_raises_is_told_by_the_line_of_the_step() -> None:
 
 
 class Torn(Slow):
-    """Crashes in its first step, when it is told to go on."""
+    """Crashes in its first step once it may go on."""
 
     kind = "Torn"
 
@@ -199,7 +199,7 @@ async def test_an_agent_that_runs_alone_goes_on_after_it_too(
 
 
 async def test_a_repaired_agent_is_told_well(board: Board) -> None:
-    """The next life goes on, and takes back what was told of the last one."""
+    """The next life goes on, and takes back the report of the last one."""
     life = Supervisor(
         Hopeless("ada"), board, RestartPolicy(pause_ms=1, pause_ms_max=1, crashes_max=10_000)
     )

@@ -25,7 +25,7 @@ def pay(amount: int) -> str:
 
 
 class Buyer(Agent[Notes]):
-    """Reads, is told, asks, pays, writes."""
+    """Reads, gets a message, asks, pays, writes."""
 
     factor = 1
 

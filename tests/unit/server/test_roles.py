@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_role_is_a_set_of_grants_with_the_name_put_in(path: Path) -> None:
-    """`{name}` is whoever gets it; a role of the file goes before a built-in one."""
+    """`{name}` is the name of the token; a role of the file precedes a built-in one."""
     read = frozenset({Right.READ})
     assert grants_of("auditor", "ada", path) == (
         AccessGrant("public/**", read),

@@ -37,7 +37,7 @@ def no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_logs_grow_by_so_much_for_one_account_unless_it_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """LOG_BYTES_PER_ACCOUNT_MAX in an hour, all at once if need be; then it is told to wait."""
+    """LOG_BYTES_PER_ACCOUNT_MAX in an hour, all at once if need be; then it has to wait."""
     meter = Meter("ann", rates_of(load()))
     assert meter.take_log(LOG_BYTES_PER_ACCOUNT_MAX, 0.0) is None
     told = meter.take_log(1_000_000, 0.0)

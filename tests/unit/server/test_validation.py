@@ -31,7 +31,7 @@ from blackboard.limits import (
     REVISION_MAX,
     TTL_MS_MAX,
 )
-from blackboard.server.validation import check_commit
+from blackboard.server.gates import check_commit
 
 ONE = b"\x01"
 BAD_KEYS = ["", "public", "public/", "public//a", "public/a b", "public/../a", "private/ada", "x/y"]

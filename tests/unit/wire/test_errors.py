@@ -3,7 +3,7 @@
 import pytest
 
 from blackboard.errors import BY_CODE, BlackboardError, Conflict, InvalidRequest, from_fields
-from blackboard.wire import errors, reading
+from blackboard.wire import errors
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name)
@@ -24,7 +24,7 @@ def test_every_error_survives(encoding: Encoding, code: str) -> None:
     names = kind.__dataclass_fields__
     error = from_fields(code, {name: f"{name}-1" for name in names})
     (message,) = encoding.split(encoding.join([encoding.pack(errors.write_error(error))]))
-    found = reading.read_error(message)
+    found = errors.read_error(message)
     assert type(found) is type(error)
     assert found.fields() == error.fields()
     assert message["code"] == errors.RPC_CODES[code]
@@ -37,11 +37,11 @@ def test_an_unknown_method_has_json_rpcs_number() -> None:
 
 
 def test_the_value_in_a_conflict_survives() -> None:
-    """Any value, so that an agent can plan anew without another read."""
+    """Any value, so that an agent can plan again without another read."""
     conflict = Conflict("public/a", 3, 5, "bob", 5, 9, {"n": [1, b"x", None]})
     for encoding in (MSGPACK, JSON):
         packed = encoding.pack(errors.write_error(conflict))
         (message,) = encoding.split(encoding.join([packed]))
-        found = reading.read_error(message)
+        found = errors.read_error(message)
         assert isinstance(found, BlackboardError)
         assert found.fields() == conflict.fields()

@@ -278,7 +278,7 @@ async def test_a_lock_whose_grant_was_long_under_way_is_lost_at_once(
     store.hook("after commit", commits)
     with pytest.raises(LeaseLost):
         async with ada.lock(A, ttl_ms=SHORT_MS):
-            await commits.third.wait()  # if that is a renewal, nobody was told
+            await commits.third.wait()  # if that is a renewal, no waiter learned of it
     store.hooks.clear()
 
 
@@ -370,7 +370,7 @@ async def test_a_grant_between_the_asking_and_the_watch_is_not_missed(
 
 
 async def test_news_from_before_a_grant_do_not_take_it_back(ada: Board) -> None:
-    """A refusal has told of the grant already; the watch still brings what came before it."""
+    """A refusal has reported the grant already; the watch still brings what came before it."""
     async with ada.lock(A, ttl_ms=HOUR_MS) as held:
         [fence] = held.fences
         for waiters in ((), (Waiter(held.holder, HOUR_MS, HOUR_MS),)):

@@ -70,7 +70,7 @@ async def test_a_renewal_during_a_barrier_keeps_the_lease_whatever_is_committed(
 
 
 class Rival:
-    """Takes the identity over each time that somebody has just looked who has it."""
+    """Takes the identity over right after each look at its holder."""
 
     def __init__(self, store: HookedStore, board: Board, times: int) -> None:
         self.looks = 0
@@ -85,7 +85,7 @@ class Rival:
             await apart(self.take())
 
     async def take(self) -> None:
-        """End what it has itself, and take it anew."""
+        """End its own lease, and take it again."""
         ends = [Release(ADA, "ada~rival", self.fence)] if self.fence else []
         grant = Grant(ADA, "ada~rival", HOUR_MS)
         self.fence = (await self._board.commit([*ends, grant])).revision

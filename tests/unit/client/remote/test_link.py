@@ -39,8 +39,6 @@ from tests.unit.server.http.conversation import PATIENCE_S
 from tests.unit.server.http.line import Line
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
-
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +359,7 @@ async def test_a_watch_that_begins_now_begins_there_after_a_cut(
 
 
 async def test_a_mark_that_was_asked_for_comes_after_a_cut(client: Client, line: Line) -> None:
-    """Whoever waits for a revision is not left waiting."""
+    """A caller that waits for a revision is not left waiting."""
     board = client.board("b")
     async with board.watch("public/none/**") as watch:
         revision = (await board.put("public/a", 1)).revision
@@ -422,7 +420,7 @@ async def _no_watchers(served: Served) -> bool:
 
 
 async def test_more_watches_than_a_connection_has(client: Client) -> None:
-    """The limit is told as what it is."""
+    """The limit is named in the error."""
     board = client.board("b")
     async with AsyncExitStack() as watches:
         for _ in range(WATCHES_PER_CONNECTION_MAX):

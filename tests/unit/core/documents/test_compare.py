@@ -24,8 +24,8 @@ def found_in(doc: Doc[Any], data: bytes) -> tuple[int, int] | None:
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.data())
 def test_what_is_known_is_no_other(seed: int, count: int, data: st.DataObject) -> None:
-    """Single edits, runs of them, merged or encoded anew, from any state on: by edits of all kinds,
-    whatever was deleted or merged in the document meanwhile."""
+    """Single edits, runs of them, merged or encoded again, from any state on: by edits of all
+    kinds, whatever was deleted or merged in the document meanwhile."""
     doc, updates = edited(seed, count)
     first = data.draw(st.integers(0, len(updates)))
     last = data.draw(st.integers(first, len(updates)))

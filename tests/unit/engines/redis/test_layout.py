@@ -98,7 +98,7 @@ def test_a_field_is_an_entry() -> None:
 
 
 def test_a_large_value_stands_beside_its_field() -> None:
-    """The field then holds its length and first byte, which nobody needs who has the value."""
+    """The field then holds its length and first byte, which no reader of the value needs."""
     field = struct.pack(">QQQQBB", 7, 3, 1_000, 9, ord("L"), 3) + b"ada" + b"\0\0\x10\0\xc5"
     assert read_entry(b"public/a", field, b"large").value == b"large"
     assert read_entry(b"public/a", field, b"large").expires_at_ms == 9

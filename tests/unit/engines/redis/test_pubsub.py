@@ -1,4 +1,4 @@
-"""Whispers over one server and over a cluster; what is no whisper; and a line that breaks."""
+"""Messages over one server and a cluster, malformed messages, and a connection that breaks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +33,7 @@ async def connected() -> AsyncIterator[Callable[[str], RedisStore]]:
         yield connect
 
 
-async def check_whispers(one: RedisStore, two: RedisStore, boards: list[str]) -> None:
+async def check_messages(one: RedisStore, two: RedisStore, boards: list[str]) -> None:
     """What one says about a board is heard by two there, in order, and nowhere else."""
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
         heard = {b: await stack.enter_async_context(two.subscribe(b)) for b in boards}
@@ -46,7 +46,7 @@ async def check_whispers(one: RedisStore, two: RedisStore, boards: list[str]) ->
 
 
 async def test_one_server(redis_url: str, connected: Callable[[str], RedisStore]) -> None:
-    await check_whispers(connected(redis_url), connected(redis_url), ["a", "b"])
+    await check_messages(connected(redis_url), connected(redis_url), ["a", "b"])
 
 
 async def test_a_cluster(
@@ -54,10 +54,10 @@ async def test_a_cluster(
 ) -> None:
     """The boards lie on all three nodes."""
     url = redis_cluster.url.replace("redis://", "redis+cluster://")
-    await check_whispers(connected(url), connected(url), [f"board-{n}" for n in range(6)])
+    await check_messages(connected(url), connected(url), [f"board-{n}" for n in range(6)])
 
 
-async def test_whoever_listens_is_told_when_the_line_breaks(
+async def test_a_subscriber_learns_that_its_connection_broke(
     redis_url: str, connected: Callable[[str], RedisStore]
 ) -> None:
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
@@ -90,10 +90,10 @@ async def test_without_a_server_it_is_unavailable(
 
 
 @pytest.mark.parametrize("message", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\x01\xa1x", b"\x05"])
-def test_what_is_no_whisper_is_none(message: bytes) -> None:
+def test_a_malformed_message_is_ignored(message: bytes) -> None:
     assert read_message(message) is None
     assert read_message(write_message(KEY, message)) == (KEY, message)
 
 
-def test_an_engine_of_one_process_has_nobody_to_whisper_to() -> None:
+def test_an_engine_of_one_process_has_no_pubsub() -> None:
     assert not issubclass(SqliteStore, PubSub)

@@ -49,7 +49,7 @@ async def url(binary: Path, tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def test_a_board_over_tls(url: str, tmp_path: Path) -> None:
-    """With the authority in the URL; what is told of it shows neither account nor file."""
+    """With the authority in the URL; what is logged of it shows neither account nor file."""
     store = RedisStore.connect(f"{url}?ssl_ca_certs={tmp_path / 'authority.pem'}")
     await store.open("b")
     assert await store.boards() == ["b"]
@@ -61,7 +61,7 @@ async def test_a_board_over_tls(url: str, tmp_path: Path) -> None:
 
 
 async def test_a_server_that_is_not_trusted_is_refused(url: str, tmp_path: Path) -> None:
-    """By its authority or by its name; nothing is said to it, and no password is told."""
+    """By its authority or by its name; nothing is sent to it, and no password is logged."""
     for query in ("", f"?ssl_ca_certs={Authority(tmp_path, 'stranger').ca}"):
         (found,) = await checks.engine(load({"engine": url + query}))
         assert found.status == "fail"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from blackboard import limits
 from blackboard.core.commit import Committed, Epoch, Grant, Put, Renew
 from blackboard.core.model import Outcome
 from blackboard.core.state import evolve
@@ -22,7 +21,7 @@ from tests.waiting import TIMEOUT_S, wait_until
 ONE = packed(1)
 
 
-async def test_whoever_committed_goes_on_before_readers_of_the_log(opened: Opened) -> None:
+async def test_a_committer_continues_before_readers_of_the_log(opened: Opened) -> None:
     """Also if somebody stands between him and the board, as the queue of commits does."""
     went_on: list[str] = []
 
@@ -219,11 +218,9 @@ async def test_commits_and_closing_wait_for_a_copy_of_the_journal(opened: Opened
     assert revision_in(opened.file.path) == 2
 
 
-async def test_a_page_that_is_compacted_while_it_is_read_is_refused(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(watch_queue_changes_max=2)
+async def test_a_page_that_is_compacted_while_it_is_read_is_refused(opened: Opened) -> None:
     """It could have a gap that nobody would notice."""
-    monkeypatch.setattr(limits, "WATCH_QUEUE_CHANGES_MAX", 2)
     await opened.commit(6)
     opened.reading.open.clear()
     page = asyncio.create_task(opened.log(0))
@@ -380,7 +377,7 @@ async def test_a_rule_that_raises_in_a_large_restore_takes_nothing_with_it(
     assert revision_in(apart.file.path) == 1
 
 
-async def test_a_large_restore_is_written_whoever_stopped_waiting(apart: Opened) -> None:
+async def test_a_large_restore_is_written_though_its_caller_left(apart: Opened) -> None:
     """Closing waits for it."""
     await apart.commit()
     restoring = await in_a_thread(apart)

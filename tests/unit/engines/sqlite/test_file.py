@@ -96,7 +96,7 @@ def test_an_epoch_marker_is_part_of_the_log(path: Path, written: Trial) -> None:
 
 
 def test_a_run_without_syncs_is_clean_only_once_it_ended(path: Path, written: Trial) -> None:
-    """Whoever opens the file in between may miss something."""
+    """A reader that opens the file in between may miss something."""
     assert written.state.revision == 3
     for end, clean in ((BoardFile.abandon, False), (BoardFile.close, True)):
         file = BoardFile(path, level="memory")

@@ -1,4 +1,4 @@
-"""A damaged journal is told from one that the power cut off."""
+"""A damaged journal is distinguished from one cut off by a power failure."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -37,7 +37,7 @@ class Disk:
 
 @pytest.fixture
 def disk() -> Iterator[Disk]:
-    """A disk that works, until it is told to break."""
+    """A disk that works until it is made to fail."""
     with recorded() as recorder:
         yield Disk(recorder)
 

@@ -98,7 +98,7 @@ async def _refuse() -> None:
 
 
 async def test_what_waited_for_another_edit_is_told_with_it(tmp_path: Path) -> None:
-    """The log may bring two edits the wrong way round; both are told when both are there."""
+    """The log may bring two edits the wrong way round; both are delivered once both are there."""
     async with service_over(tmp_path) as (service, _):
         room = Room(lambda principal: service.link(principal), BOARD, KEY)
         peer = Peer()
@@ -110,7 +110,7 @@ async def test_what_waited_for_another_edit_is_told_with_it(tmp_path: Path) -> N
 
 async def test_what_builds_on_an_edit_is_not_told_before_it(tmp_path: Path) -> None:
     """Acknowledgements of two members may come the wrong way round: the log brings both in order.
-    What was told is in the document at once."""
+    What was delivered is in the document at once."""
     async with service_over(tmp_path) as (service, _):
         room = Room(lambda principal: service.link(principal), BOARD, KEY)
         peer = Peer()
@@ -132,7 +132,7 @@ async def test_what_builds_on_an_edit_is_not_told_before_it(tmp_path: Path) -> N
 async def test_what_cannot_be_told_is_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the library fails as edits are put together for others, the document is opened anew: what
+    """If the library fails as edits are put together for others, the document is opened again: what
     counts as told, and is not in it, would never be."""
 
     def damaged(_: list[bytes]) -> bytes:

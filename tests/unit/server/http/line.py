@@ -47,7 +47,7 @@ class Line:
         self._is_dead = False
 
     def hush(self) -> None:
-        """Hold back what the service says, until `speak`; what it is told still arrives."""
+        """Hold back what the service says, until `speak`; what is sent to it still arrives."""
         self._replies.clear()
 
     def speak(self) -> None:
@@ -104,7 +104,7 @@ class Line:
 
 
 class CuttingStore(SqliteStore):
-    """After a commit that begins an epoch, and before anybody is told of it, `cut` is called."""
+    """After a commit that begins an epoch, and before any client learns of it, `cut` is called."""
 
     cut: Callable[[], None] | None = None
 

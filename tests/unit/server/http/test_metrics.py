@@ -11,6 +11,7 @@ from blackboard.core import access
 from blackboard.engines.base import VoteCounts
 from blackboard.engines.redis.redlock import LockMasters
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.limits import Limits
 from blackboard.server.archiver import ArchiveStatistics
 from blackboard.server.boards import ServiceStatistics, SweeperStatistics
 from blackboard.server.http.metrics import Metrics, Traffic
@@ -21,8 +22,6 @@ from tests.servers import ask
 from tests.serving import Served, serving
 from tests.source_tree import ROOT
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 HOUR_MS = 3_600_000
 PATIENCE_S = 60
@@ -128,10 +127,10 @@ async def scraped(served: Served, name: str) -> dict[str, float]:
     return {sample: float(value) for sample, value in lines}
 
 
-async def test_a_service_counts_what_its_sweeper_does(tmp_path: Path) -> None:
+async def test_a_service_counts_what_its_sweeper_does(tmp_path: Path, limits: Limits) -> None:
     """An entry that expires is removed once, and counted once."""
     async with (
-        Service(await SqliteStore.at(tmp_path, "memory")) as service,
+        Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as service,
         serving(service) as served,
     ):
         board = Client(service.link(access.operator())).board("main")

@@ -8,8 +8,6 @@ import pytest
 from blackboard.limits import DEFAULT
 from blackboard.server.overload.log_thinning import Thinned
 
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
-
 ALIKE_MAX = DEFAULT.security.audit_alike_max
 KINDS_MAX = DEFAULT.security.audit_kinds_max
 
@@ -57,7 +55,7 @@ async def test_the_first_are_written_and_the_rest_counted(
 
 
 async def test_a_new_window_begins(logger: logging.Logger, written: Lines) -> None:
-    """What was counted is told, and lines are written again."""
+    """The count is logged, and lines are written again."""
     thinned = Thinned(logger)
     with thinned:
         for _ in range(2):

@@ -91,12 +91,9 @@ async def test_what_is_recorded(service: Service) -> None:
     ]
 
 
-async def test_records_that_expired_are_removed(
-    tmp_path: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(engine_check_interval_ms=20, sweep_entries_max=2)
+async def test_records_that_expired_are_removed(tmp_path: Path, limits: Limits) -> None:
     """All of them, however many there are, and no other one."""
-    monkeypatch.setattr("blackboard.server.service.ENGINE_CHECK_INTERVAL_MS", 20)
-    monkeypatch.setattr("blackboard.server.sweeper.SWEEP_ENTRIES_MAX", 2)
     async with Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as service:
         audit = service.host.audit
         audit.note_service("recover", "main", "recent")
@@ -563,7 +560,8 @@ async def test_a_request_without_a_seal_behind_sealed_ones_is_noticed(service: S
 
 
 async def test_secrets_change_and_old_seals_still_check(service: Service) -> None:
-    """The first one seals, all of them check; what is sealed with one that is gone is told of."""
+    """The first key signs and all of them verify; a record signed with a missing key is
+    reported."""
     await sealed_records(service, KEYS[:1], 1)
     for secrets, expected in ((KEYS[::-1], SEALED), (KEYS[1:], UNKNOWN_KEY)):
         service.host.audit.seal_with(secrets)
