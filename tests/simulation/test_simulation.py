@@ -22,8 +22,8 @@ from tests.simulation.world import simulate
 from tests.source_tree import ROOT
 
 SIMULATIONS = int(os.environ.get("BLACKBOARD_TEST_SIMULATIONS", "2000"))
-PARTS = 8
-"""Tests that share them, so that none takes minutes."""
+PARTS = 16
+"""Tests that share them, so that none takes minutes. `make test` has the first one."""
 SEEDS_MAX = 200
 """Within which a planted fault must be found."""
 FOUND = ((3460094940, "redis", False), (3460093442, "sqlite", True))
