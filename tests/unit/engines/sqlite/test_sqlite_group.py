@@ -21,30 +21,28 @@ async def test_a_refusal_alone_is_not_written(opened: Opened) -> None:
     assert opened.gate.writes == 1
 
 
-async def written_in_three(opened: Opened) -> None:
-    """Twelve commits at once take three transactions."""
+async def written_in_three(opened: Opened, calls: int, each: int) -> None:
+    """So many calls at once, of so many commits each, take three transactions."""
     opened.gate.open.clear()
-    calls = [asyncio.create_task(opened.board.commit([opened.step(240)])) for _ in range(12)]
+    steps = [[opened.step(240) for _ in range(each)] for _ in range(calls)]
+    tasks = [asyncio.create_task(opened.board.commit(batch)) for batch in steps]
     await turn()
     opened.gate.open.set()
-    outcomes = [outcome for call in calls for outcome in await call]
+    outcomes = [outcome for task in tasks for outcome in await task]
     revisions = [outcome.revision for outcome in outcomes if isinstance(outcome, Committed)]
-    assert revisions == list(range(1, 13))
+    assert revisions == list(range(1, calls * each + 1))
     assert opened.gate.writes == 3
 
 
-async def test_a_transaction_takes_only_so_many_commits(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_transaction_takes_only_so_many_commits(opened: Opened) -> None:
     """What comes when it is full waits for the next one, in order."""
-    monkeypatch.setattr(limits, "BATCH_COMMITS_MAX", 4)
-    await written_in_three(opened)
+    await written_in_three(opened, calls=3, each=limits.BATCH_COMMITS_MAX)
 
 
 @pytest.mark.limits(batch_bytes_max=1_000)
 async def test_a_transaction_takes_only_so_many_bytes(opened: Opened) -> None:
     """What comes when it is full waits for the next one, in order."""
-    await written_in_three(opened)
+    await written_in_three(opened, calls=12, each=1)
 
 
 async def test_a_rule_that_raises_takes_nothing_with_it(
