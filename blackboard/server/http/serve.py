@@ -201,7 +201,7 @@ async def serve(
     secret, limits = secret_of(settings), limits_of(settings, limits)
     with contextlib.closing(listen(settings.host, settings.port, limits)) as listener:
         port = listener.getsockname()[1]
-        lock_masters = masters_at(settings.lock_masters)
+        lock_masters = masters_at(settings.lock_masters, limits)
         store = await make_store(settings, limits)
         try:
             archive = await make_archive(settings)
