@@ -74,6 +74,7 @@ from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
@@ -110,7 +111,7 @@ from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints, info_of
 from blackboard.server.commit_queue import salted
 from blackboard.server.documents.session import Session
-from blackboard.server.feed import Permitted, View
+from blackboard.server.feed import Permitted
 from blackboard.server.gates import CommitGates
 from blackboard.server.host import Host
 from blackboard.server.open_board import OpenBoard
@@ -389,7 +390,7 @@ class RequestHandler:
     async def _watch(self, board: str, view: View, after: Position | None) -> AsyncIterator[Stream]:
         feed = (await self._begin(board)).feed
         with self._host.watches.one(self.principal.account):
-            async with feed.watch(view, after) as watcher:
+            async with feed.watch(view, after, self._readable) as watcher:
                 if self.principal.credential is None:
                     yield watcher
                 else:
