@@ -209,6 +209,9 @@ NARROWINGS_MAX: Final = 8
 # --- audit ----------------------------------------------------------------------------------------
 AUDIT_KEPT_MS: Final = 90 * 24 * 3600 * 1000
 """Time for which an audit record is kept; export them to keep them longer."""
+AUDIT_PRUNE_INTERVAL_MS: Final = 24 * 3600 * 1000
+"""Time between two prunings of the archived audit, in each process: one reads all of it. So the
+archive keeps a record for a day longer than the engine, at most."""
 
 # --- documents ------------------------------------------------------------------------------------
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -293,12 +296,6 @@ REPLICAS_MAX: Final = 16
 REPLICA_WAIT_MS: Final = 100
 """How long an answer waits for replicas. A batch waits together, and is answered then in any case;
 the answer says whether they had it."""
-LOCK_MASTER_TIMEOUT_MS: Final = 150
-"""One command to one lock master, including the connection, and never more than a twentieth of the
-lease: a hanging master delays nobody by a quarter of a second."""
-LOCK_MASTER_CALLS_MAX: Final = 16
-"""Concurrent commands to each lock master, with a connection each; further ones wait, so that a
-burst does not use up the time of its own commands."""
 STEP_ATTEMPTS_MAX: Final = 5
 """Default number of times that `Board.run_step` runs a step whose reads went stale."""
 
@@ -418,6 +415,17 @@ class LoadLimits(LimitGroup):
     """Time between two such measurements."""
     overload_retry_ms: int = 1_000
     """When a client that was refused for overload should try again: several measurements later."""
+    round_us: int = 500
+    """Work per round of the event loop while accounts share it: long compared with the 20 us that a
+    round costs by itself, short compared with the few milliseconds in which a commit is
+    answered."""
+    full_round_us: int = 4 * round_us
+    """The same including the first work of further accounts: many agents with little work each need
+    not queue."""
+    lone_round_us: int = 10_000
+    """Work per round for an account that is alone. A second account waits that long, once."""
+    shared_ms: int = 250
+    """How long an account counts as active after a request."""
     rate_pause_ms_max: int = 1_000
     """Longest time for which a connection that exceeded its rate is not read: its messages then
     wait with the sender, and a ping is still answered in time."""
@@ -585,6 +593,18 @@ class AgentLimits(LimitGroup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits(LimitGroup):
+    """What a service asks of the servers behind it."""
+
+    lock_master_timeout_ms: int = 150
+    """One command to one lock master, including the connection, and never more than a twentieth of
+    the lease: a hanging master delays nobody by a quarter of a second."""
+    lock_master_calls_max: int = 16
+    """Concurrent commands to each lock master, with a connection each; further ones wait, so that a
+    burst does not use up the time of its own commands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits(LimitGroup):
     """How long each end of a connection waits for the other."""
 
@@ -633,6 +653,8 @@ class ServiceLimits(LimitGroup):
     send_timeout_ms: int = 30_000
     """Time a client may leave its socket full before the connection is closed with a resume
     token."""
+    close_timeout_ms: int = 5_000
+    """Time that a peer has to answer the end of its connection."""
     drain_timeout_ms: int = 10_000
     """Time that a stopping service gives its connections to finish."""
 
@@ -681,6 +703,7 @@ class Limits(LimitGroup):
     checkpoints: CheckpointLimits = field(default_factory=CheckpointLimits)
     documents: DocumentLimits = field(default_factory=DocumentLimits)
     security: SecurityLimits = field(default_factory=SecurityLimits)
+    engine: EngineLimits = field(default_factory=EngineLimits)
     encryption: EncryptionLimits = field(default_factory=EncryptionLimits)
     agents: AgentLimits = field(default_factory=AgentLimits)
 

@@ -45,14 +45,12 @@ PATCHED_LIMITS = {
         "SEALED_SEARCH_MAX "
     ),
     "of a service, an engine or an archive: a constant still": (
-        "BLOB_GRACE_MS ENGINE_RETRY_MS LOCK_MASTER_TIMEOUT_MS REPLICA_WAIT_MS "
-        "REQUESTS_IN_FLIGHT_MAX "
+        "BLOB_GRACE_MS ENGINE_RETRY_MS REPLICA_WAIT_MS REQUESTS_IN_FLIGHT_MAX "
     ),
     "private to a module: where it begins to do something another way": (
-        "DEFERRED_ROWS_MAX DEFERRED_ROWS_MIN MOVED_ROWS QUIET_WRITES ROUND_US STEP_KEYS "
-        "_APART_OPS _CLOSE_TIMEOUT_S _COMPACT_ROWS _COMPACT_SLICE _COPY_AFTER_S _DECODED_BYTES "
-        "_DRIFT_S _HTTP_TIMEOUT_S _LIST_PAGES_MAX _LOOK_BACK_MAX _PATIENT_MS _SHARED_S "
-        "_WAL_PAGES "
+        "DEFERRED_ROWS_MAX DEFERRED_ROWS_MIN MOVED_ROWS QUIET_WRITES STEP_KEYS _APART_OPS "
+        "_COMPACT_ROWS _COMPACT_SLICE _COPY_AFTER_S _DECODED_BYTES _DRIFT_S _HTTP_TIMEOUT_S "
+        "_LIST_PAGES_MAX _LOOK_BACK_MAX _WAL_PAGES "
     ),
 }
 """Constants that tests patch, and why they are no fields of `Limits`. The list only gets shorter.

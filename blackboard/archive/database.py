@@ -208,6 +208,7 @@ class Database:
         self._read_only = ""
         """Why nothing can be written at the moment, if so."""
         self._turn = asyncio.Lock()
+        self._is_closed = False
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.name = engine.url.render_as_string(hide_password=True)
         self.given: FromClause = _given(is_sqlite=self.is_sqlite)
@@ -291,6 +292,7 @@ class Database:
         begun_ns = 0
         try:
             with self._trusted(), translated(self.name):
+                self._check_open()
                 async with self._engine.connect() as connection:
                     if self.is_sqlite:
                         meter = (await connection.get_raw_connection()).info[_METER]
@@ -308,6 +310,7 @@ class Database:
         turn = self._turn if self.is_sqlite else contextlib.nullcontext()
         with self._trusted(), translated(self.name):
             async with turn:
+                self._check_open()
                 if self._read_only:
                     await self._open_again()
                 async with self._engine.connect() as connection:
@@ -355,6 +358,7 @@ class Database:
             if self._read_only:
                 return 0  # nothing was written
             with self._trusted(), translated(self.name):
+                self._check_open()
                 if self._file is not None:  # a sync may have failed in another process
                     self._file.check()
                 async with self._engine.connect() as connection:
@@ -391,8 +395,14 @@ class Database:
             lock = _BLOBS_SHARED if shared else _BLOBS_ALONE
             await connection.execute(lock, {"lock": _BLOBS_LOCK})
 
+    def _check_open(self) -> None:
+        """Errors: Unavailable once it was closed. A connection would open the files again, which
+        then may belong to another process."""
+        if self._is_closed:
+            raise Unavailable(what=f"archive {self.name}", reason="it was closed")
+
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close every connection. A transaction that is under way ends first; none begins later."""
         with contextlib.ExitStack() as stack:
             if self._file is not None:
                 stack.callback(self._file.close)
@@ -400,7 +410,9 @@ class Database:
                     await self._copy_all("PASSIVE")
                 if self._file.is_suspect:
                     stack.enter_context(kept_as_it_is(self._file.path))
-            await self._engine.dispose()
+            async with self._turn:
+                self._is_closed = True
+                await self._engine.dispose()
 
 
 async def _copy_journal(connection: AsyncConnection, how: str) -> int:

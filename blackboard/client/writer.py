@@ -391,6 +391,8 @@ class Writer:
         uncertain: OutcomeUnknown | None = None
         since = commit.known
         for pause_ms in self._pauses_ms():
+            if self.link.is_closed:
+                raise uncertain or failure
             if isinstance(failure, StaleEpoch):
                 commit = replace(commit, epoch=self._adopt(failure, number))
                 number = failure.number
@@ -459,7 +461,7 @@ class Writer:
             except Rejected as error:
                 raise uncertain from error
             rest_s = pause_s(failure, pause_ms)
-            if loop.time() + rest_s > deadline:
+            if self.link.is_closed or loop.time() + rest_s > deadline:
                 raise uncertain
             await asyncio.sleep(rest_s)
 

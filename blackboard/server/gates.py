@@ -256,9 +256,12 @@ def check_commit(commit: core.Commit) -> None:
     for condition in commit.conditions:
         _check_condition(condition)
     for fence in commit.fences:
+        _check_type("fences", fence, core.HeldFence)
         _check_lease(fence.key, fence.holder)
         _check_number("fence", fence.fence, 1, REVISION_MAX)
-    for key, revision in commit.based_on:
+    for ground in commit.based_on:
+        _check_pair("based_on", ground)
+        key, revision = ground
         check_key(key)
         _check_number("based_on", revision, 0, REVISION_MAX)
     check_note(commit.note)
@@ -269,6 +272,7 @@ def _check_condition(condition: core.Condition) -> None:
         check_key(condition.key)
         _check_number("revision", condition.revision, core.PRESENT, REVISION_MAX)
     else:
+        _check_type("conditions", condition, core.PrefixUnchanged)
         check_prefix(condition.prefix)
         _check_number("since", condition.since, 0, REVISION_MAX)
 
@@ -308,6 +312,16 @@ def _check_op(op: core.Op) -> None:
             # Typed programs cannot get here. Without this, an untyped one would break the engine
             # for all.
             raise InvalidRequest(field="ops", reason=f"{op!r:.100} is no operation")
+
+
+def _check_type(field: str, given: object, wanted: type) -> None:
+    if not isinstance(given, wanted):
+        raise InvalidRequest(field=field, reason=f"{given!r:.100} is no {wanted.__name__}")
+
+
+def _check_pair(field: str, given: object) -> None:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise InvalidRequest(field=field, reason=f"{given!r:.100} is no (key, revision)")
 
 
 def _check_value(value: bytes) -> None:

@@ -60,7 +60,7 @@ class Host:
 
     def __post_init__(self) -> None:
         self.load = Load(self.limits)
-        self.shares = Shares()
+        self.shares = Shares(self.limits)
         self.charges = Charges(limits=self.limits)
         self.meters = Meters(self.rates, self.limits)
         self.revocations = Revocations(self.store, self.limits)

@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import Context
+from typing import Any
 
 import anyio
 import pytest
@@ -295,6 +296,13 @@ class EndingRules:
             assert (task.key, task.attempt) == (dead_key(ONE), 1)
             task.move_to("public/tasks")
         assert [e.key for e in (await ada.list("public/**")).entries] == ["public/tasks/0000000000"]
+
+    @pytest.mark.parametrize("tries_max", [0, -1, 1.5, "2", None])
+    async def test_a_number_of_tries_that_is_none_is_refused(
+        self, ada: Board, tries_max: Any
+    ) -> None:
+        with pytest.raises(InvalidRequest, match="tries_max"):
+            ada.claim(TASKS, tries_max=tries_max)
 
     async def test_what_a_dead_task_holds_is_what_it_held_last(self, ada: Board) -> None:
         await ada.put(ONE, "first")

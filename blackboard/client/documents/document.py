@@ -289,6 +289,8 @@ class Document:
     async def _run(self) -> None:
         failures = 0
         while not self._closed:
+            if self._link.is_closed:
+                return self._give_up(Unavailable(f"document {self.key}", "the client was closed"))
             try:
                 async with self._link.document(self._board, self.key) as pipe:
                     failures = 0

@@ -255,6 +255,10 @@ class ClaimOptions:
     timeout_ms: Milliseconds | None
     tries_max: int
 
+    def __post_init__(self) -> None:
+        if type(self.tries_max) is not int or self.tries_max < 1:
+            raise InvalidRequest("tries_max", f"{self.tries_max!r} is not an integer from 1 on")
+
 
 # --- a task ---------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, TypeVar
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from blackboard.client.remote.connect import Address, connect, may_pass, translated
+from blackboard.client.remote.documents import RemotePipe
 from blackboard.client.writer import pause_s
 from blackboard.errors import (
     BlackboardError,
@@ -155,6 +156,7 @@ class Channel:
         self._keeper: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] | None = None
         self._first_by_s = 0.0
+        self._pipes: set[RemotePipe] = set()
 
     async def open(self, wait_ms: Milliseconds = 0) -> None:
         """Connect for the first time. A service that does not answer gets `wait_ms` to start.
@@ -181,6 +183,26 @@ class Channel:
         if self._timer is not None:
             self._timer.cancel()
         self._refuse(Unavailable(what=self.url, reason="the client was closed"))
+        await asyncio.gather(*(pipe.aclose() for pipe in self._pipes))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed by its client."""
+        return self._is_closed
+
+    @contextlib.asynccontextmanager
+    async def until_closed(
+        self, opening: AbstractAsyncContextManager[RemotePipe]
+    ) -> AsyncIterator[RemotePipe]:
+        """What `opening` opens; it ends with this connection."""
+        async with opening as pipe:
+            self._pipes.add(pipe)
+            try:
+                if self._is_closed:
+                    await pipe.aclose()
+                yield pipe
+            finally:
+                self._pipes.discard(pipe)
 
     @property
     def address(self) -> Address:

@@ -121,6 +121,10 @@ class RemotePipe:
         self._was_let_in = True
         return message if isinstance(message, bytes) else message.encode()
 
+    async def aclose(self) -> None:
+        """Close the WebSocket: later reads and writes raise."""
+        await self._socket.close()
+
     async def ended(self) -> None:
         """As `Pipe.ended`."""
         await self._socket.wait_closed()

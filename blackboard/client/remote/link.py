@@ -166,6 +166,11 @@ class RemoteTransport:
         return self._agent or self._channel.agent
 
     @property
+    def is_closed(self) -> bool:
+        """As `Transport.is_closed`."""
+        return self._channel.is_closed
+
+    @property
     def account(self) -> str | None:
         """As `Transport.account`; the agent's own on a link that acts as another agent."""
         account = self._channel.account
@@ -258,7 +263,9 @@ class RemoteTransport:
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Pipe]:
         """As `Transport.document`, over a separate WebSocket."""
         limits = self.limits.connection
-        return open_document(self._channel.address, board, key, self._agent, limits=limits)
+        return self._channel.until_closed(
+            open_document(self._channel.address, board, key, self._agent, limits=limits)
+        )
 
     async def checkpoint(self, board: str, spec: CheckpointRequest) -> Checkpoint:
         """As `Transport.checkpoint`."""

@@ -21,10 +21,11 @@ from typing import Any, Final, Self
 from blackboard.archive.base import Archive
 from blackboard.client.cancellation import heed_cancellation
 from blackboard.core.access import is_reserved
-from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest
+from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest, check_request
 from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
-from blackboard.core.path import document_prefix
-from blackboard.core.redaction import NOTE, RECORDS, record_key
+from blackboard.core.fields import check_note
+from blackboard.core.path import check_key, document_prefix
+from blackboard.core.redaction import NOTE, RECORDS, check_redactable, record_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Scrubs
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
@@ -77,6 +78,12 @@ class Redactions:
     async def boards(self, board: str) -> Sequence[str]:
         """The boards that a redaction on `board` reaches, as far as they have a name."""
         return await _family(self._host, board)
+
+    def check(self, spec: RedactRequest) -> None:
+        """Errors: InvalidRequest for a malformed request, or a key that cannot be redacted."""
+        check_redactable(check_key(spec.key))
+        check_note(spec.why)
+        check_request(spec.request)
 
     async def redact(self, board: str, spec: RedactRequest, by: str) -> Redaction:
         """Begin a redaction, or report its progress; waits RECOVER_WAIT_MS for the end.

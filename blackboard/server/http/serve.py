@@ -40,7 +40,7 @@ from blackboard.integrity.tokens import verify
 from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, Limits
 from blackboard.server.assembly import sealed
 from blackboard.server.http.app import create_app
-from blackboard.server.http.handshake import Handshake, OriginPolicy
+from blackboard.server.http.handshake import Handshake, OriginPolicy, log as refusals
 from blackboard.server.http.http_protocol import bounded
 from blackboard.server.http.uvicorn_protocol import counting
 from blackboard.server.overload.inbound_budget import Intake
@@ -201,7 +201,7 @@ async def serve(
     secret, limits = secret_of(settings), limits_of(settings, limits)
     with contextlib.closing(listen(settings.host, settings.port, limits)) as listener:
         port = listener.getsockname()[1]
-        lock_masters = masters_at(settings.lock_masters)
+        lock_masters = masters_at(settings.lock_masters, limits)
         store = await make_store(settings, limits)
         try:
             archive = await make_archive(settings)
@@ -258,7 +258,7 @@ async def serve_app(
     server.on_started = started
     errors = logging.getLogger("uvicorn.error")
     errors.addFilter(_is_news)
-    with Thinned(errors):
+    with Thinned(errors), Thinned(refusals):
         running = asyncio.create_task(server.serve([listener]), name="uvicorn")
         try:
             await asyncio.shield(running)

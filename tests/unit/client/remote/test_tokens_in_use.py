@@ -28,6 +28,7 @@ from blackboard.server.http import documents
 from blackboard.server.security import revocations
 from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.server.service import Service
+from tests.lowered import lowered
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import PATIENCE_S, talking
 from tests.waiting import wait_until
@@ -120,7 +121,7 @@ async def test_a_token_in_a_url_is_for_that_document_alone(served: Served) -> No
         await peer.recv()
 
 
-@pytest.mark.limits(connections_per_principal_max=2, connections_max=2)
+@pytest.mark.limits(connections_per_principal_max=2)
 async def test_connections_of_documents_count_like_others(served: Served) -> None:
     """Of one principal, narrowed tokens included, and in all."""
     token = served.token(ADA)
@@ -137,6 +138,7 @@ async def test_connections_of_documents_count_like_others(served: Served) -> Non
             await two.wait_closed()
         assert two.close_code == 1013
         assert "CONNECTIONS_PER_PRINCIPAL_MAX" in (two.close_reason or "")
+        served.gate._limits = lowered(connections_max=2).service
 
         with pytest.raises(InvalidStatus, match="503"):
             async with talking(served.url, served.token(BOB)):

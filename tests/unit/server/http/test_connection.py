@@ -295,12 +295,14 @@ async def test_who_came_with_a_token_does_not_wait_with_strangers(
     assert accounts == ({"ada"} if in_header else {shares.STRANGERS, "ada"})
 
 
+@pytest.mark.limits(round_us=1, shared_ms=3_600_000)
 async def test_one_request_is_not_behind_all_those_of_another(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is carried out while most of the other client's earlier requests still wait."""
-    monkeypatch.setattr(shares, "ROUND_US", 1)  # a round of the loop takes on one thing
-    monkeypatch.setattr(shares, "_SHARED_S", 3600)  # however long it takes that bob comes
+    """It is carried out while most of the other client's earlier requests still wait.
+
+    A round of the loop takes on one thing, however long it takes that bob comes.
+    """
     of_bob, left = asyncio.Semaphore(0), list[int]()
 
     async def noted(link: RequestHandler, name: str) -> Any:
@@ -420,13 +422,12 @@ async def test_watches_are_limited(served: Served) -> None:
 # --- slow peers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.limits(send_timeout_ms=400)
+@pytest.mark.limits(send_timeout_ms=400, close_timeout_ms=int(PATIENCE_S * 1000))
 async def test_a_peer_that_does_not_read_is_closed(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 4408 if it reads again in time; what it did read before is whole."""
 
-    monkeypatch.setattr(connection, "_CLOSE_TIMEOUT_S", PATIENCE_S)
     async with talking(served.url, served.token(), greeting={}) as stalled:
         await put(stalled, 1, "public/a", "x" * 1_000_000)
         (held,) = served.gate._open

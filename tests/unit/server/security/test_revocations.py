@@ -21,12 +21,19 @@ from blackboard.server.security.revocations import Revocations
 from blackboard.server.service import Service
 from blackboard.wire.codec import Prepared
 from tests.conformance.peers import Peer
+from tests.lowered import lowered, marked
 from tests.unit.server.hooked import HookedStore, service_over
 from tests.waiting import wait_until
 
 PATIENCE_S = 60
 ADA = replace(access.agent("ada"), credential=Credential("ada", ("token-1",), 0))
 Parts = tuple[Service, HookedStore]
+
+
+@pytest.fixture
+def limits(request: pytest.FixtureRequest) -> Limits:
+    """The usual ones: how often a process hears, and what is stale, matters here."""
+    return marked(request.node)
 
 
 @pytest.fixture
@@ -182,7 +189,6 @@ async def test_an_edit_that_waits_is_not_committed_under_a_revoked_token(
         assert str(other.text) == "first "
 
 
-@pytest.mark.limits(access_stale_ms=1_500)
 async def test_who_hears_nothing_lets_nobody_in(parts: Parts) -> None:
     """ACCESS_STALE_MS after the last news, and until there is some again."""
     service, store = parts
@@ -192,6 +198,7 @@ async def test_who_hears_nothing_lets_nobody_in(parts: Parts) -> None:
     async def away() -> None:
         raise Unavailable("engine", "away")
 
+    found._limits = lowered(access_stale_ms=1_500).security
     store.hook("before log", away)
 
     async def is_refused() -> bool:
