@@ -211,6 +211,9 @@ NARROWINGS_MAX: Final = 8
 # --- audit ----------------------------------------------------------------------------------------
 AUDIT_KEPT_MS: Final = 90 * 24 * 3600 * 1000
 """Time for which an audit record is kept; export them to keep them longer."""
+AUDIT_PRUNE_INTERVAL_MS: Final = 24 * 3600 * 1000
+"""Time between two prunings of the archived audit, in each process: one reads all of it. So the
+archive keeps a record for a day longer than the engine, at most."""
 
 # --- documents ------------------------------------------------------------------------------------
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -74,11 +74,11 @@ from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
-from blackboard.engines.payer import turn
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -111,24 +111,25 @@ from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints, info_of
 from blackboard.server.commit_queue import salted
 from blackboard.server.documents.session import Session
-from blackboard.server.feed import Permitted, View
+from blackboard.server.feed import Permitted
 from blackboard.server.gates import CommitGates
 from blackboard.server.host import Host
 from blackboard.server.open_board import OpenBoard
 from blackboard.server.overload.rate_limits import Meter, clock_ms
-from blackboard.server.pages import ArchivedSource, PresentSource, Sieve, Source, listed
+from blackboard.server.pages import (
+    ArchivedSource,
+    PresentSource,
+    Sieve,
+    Source,
+    check_limit,
+    gather,
+    listed,
+)
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import Prepared, decode_value, prepare
 from blackboard.wire.methods import RIGHTS
-
-
-def check_limit(limit: int, maximum: int) -> None:
-    """Errors: InvalidRequest unless `limit` is in 1..`maximum`."""
-    if not 1 <= limit <= maximum:
-        raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{maximum}")
-
 
 _LIST_TRIES: Final = 8
 """How often a listing starts again because the board changed between its pages."""
@@ -357,7 +358,7 @@ class RequestHandler:
         while True:
             try:
                 page = await past.log(gathered.through, gathered.left)
-                is_whole = await _gather(gathered, page.entries)
+                is_whole = await gather(gathered, page.entries)
             except (Resync, Compacted):
                 if gathered.through == after:
                     raise
@@ -389,7 +390,7 @@ class RequestHandler:
     async def _watch(self, board: str, view: View, after: Position | None) -> AsyncIterator[Stream]:
         feed = (await self._begin(board)).feed
         with self._host.watches.one(self.principal.account):
-            async with feed.watch(view, after) as watcher:
+            async with feed.watch(view, after, self._readable) as watcher:
                 if self.principal.credential is None:
                     yield watcher
                 else:
@@ -774,17 +775,6 @@ class RequestHandler:
         if error.current is not None:
             error.current = decode_value(error.current)
         return error
-
-
-async def _gather(gathered: history.Gathered, entries: Sequence[LogEntry]) -> bool:
-    """Gather a page in portions, and let other tasks run in between; True if the answer ends there.
-    Errors: Resync."""
-    for portion in history.portions(entries):
-        if gathered.take(portion):
-            return True
-        await turn()
-        await asyncio.sleep(0)
-    return False
 
 
 def _content_of(value: bytes) -> bytes:

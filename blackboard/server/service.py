@@ -90,13 +90,13 @@ class Service:
         async def trim() -> None:
             await sweeper.trim_due(kept)
 
-        async def tend_audit() -> None:
-            await sweeper.tend_audit(kept)
+        async def tend_own() -> None:
+            await sweeper.tend_own(kept)
 
         self._tasks = [
             asyncio.create_task(_every(sweep_ms, sweeper.sweep, sweep_ms // 4), name="sweeper"),
             asyncio.create_task(_every(sweep_ms, trim), name="log trimmer"),
-            asyncio.create_task(_every(check_ms, tend_audit), name="audit sweeper"),
+            asyncio.create_task(_every(check_ms, tend_own), name="own sweeper"),
             asyncio.create_task(_every(check_ms, self.host.look), name="look"),
             asyncio.create_task(_every(sweep_ms, self._own_boards.look_again), name="own boards"),
         ]

@@ -20,13 +20,14 @@ from blackboard.core import freeze, lease, model
 from blackboard.core.checkpoints import RedactedRows
 from blackboard.core.commit import Commit, HeldFence, KeyAt, Lease, LogEntry
 from blackboard.core.state import State
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.engines.sqlite.file import BoardFile, WriteError
 from blackboard.engines.sqlite.rows import Writes
 from blackboard.errors import Fenced, StaleEpoch
 from blackboard.server.checkpoints.redact import _Running
 from blackboard.server.checkpoints.restore import _Attempt
-from blackboard.server.feed import Feed, View, Watcher
+from blackboard.server.feed import Feed, Watcher
 from blackboard.server.host import Host
 from blackboard.server.sweeper import Sweeper
 from blackboard.wire.session import Changed
@@ -109,10 +110,12 @@ def _dropped() -> Replacement:
 def _one_too_late() -> Replacement:
     original = Watcher.__init__
 
-    def begin(watcher: Watcher, feed: Feed, view: View, start: Position) -> None:
+    def begin(
+        watcher: Watcher, feed: Feed, view: View, start: Position, readable: Callable[[str], bool]
+    ) -> None:
         if start.digest:
             start = Position(start.epoch, start.revision + 1)
-        original(watcher, feed, view, start)
+        original(watcher, feed, view, start, readable)
 
     return Watcher, "__init__", begin
 

@@ -21,6 +21,7 @@ from blackboard.core import access
 from blackboard.core.access import READ_ALL, Credential, Principal, Right
 from blackboard.core.checkpoints import ImportRequest
 from blackboard.core.path import check_key, parse_patterns
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.encryption import master_key
 from blackboard.engines.sqlite.store import SqliteStore
@@ -38,7 +39,7 @@ from blackboard.runtime.supervisor import Crashes, RestartPolicy
 from blackboard.server.assembly import archive_beside
 from blackboard.server.checkpoints import take as checkpoints
 from blackboard.server.checkpoints.imports import Imports
-from blackboard.server.feed import Feed, View
+from blackboard.server.feed import Feed
 from blackboard.server.http.documents import is_for_document
 from blackboard.server.http.serve import _config
 from blackboard.server.requests import RequestHandler

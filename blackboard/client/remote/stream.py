@@ -47,7 +47,9 @@ class RemoteStream:
         self._failure: BlackboardError | None = None
         self._closed = False
         self._mark_wanted = False
-        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._waiting: set[asyncio.Future[None]] = set()
+        """Those who wait for a delivery. An Event takes twice as long to wait for."""
 
     @property
     def position(self) -> Position:
@@ -100,8 +102,12 @@ class RemoteStream:
                 await self.open()
                 self._ask_for_mark()
             else:
-                self._news.clear()
-                await self._news.wait()
+                news = self._loop.create_future()
+                self._waiting.add(news)
+                try:
+                    await news
+                finally:
+                    self._waiting.discard(news)
         delivery, size, count = self._buffer.popleft()
         self._bytes -= size
         self._changes -= count
@@ -138,21 +144,27 @@ class RemoteStream:
             or self._changes > limits.watch_queue_changes_max
         ):
             self._give_up()
-        self._news.set()
+        self._tell()
 
     def fail(self, error: BlackboardError) -> None:
         """End the watch: the iteration raises `error` after the buffered deliveries."""
         self._number = None
         self._failure = error
-        self._news.set()
+        self._tell()
 
     def lose(self) -> None:
         """The watch was lost with its connection. It is reopened when the buffer is empty."""
         self._number = None
-        self._news.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake the iteration."""
+        for news in self._waiting:
+            if not news.done():
+                news.set_result(None)
 
     def _give_up(self) -> None:
         number, self._number = self._number, None
         if number is not None:
             self._channel.drop_watch(number)
-        self._news.set()
+        self._tell()

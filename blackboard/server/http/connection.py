@@ -1,7 +1,8 @@
 """One WebSocket of the server: the session of wire/session.py with a socket, tasks and a clock.
 
 The reader takes frames while there is room for their answers; one writer sends all waiting messages
-as one frame; each watch has a pump, which takes from its stream only while the socket keeps up.
+as one frame; each watch has a pump, which takes from its stream only while the socket keeps up. A
+delivery is written without the pump and the writer if nothing waits for the socket.
 Nothing is ever dropped: what was not sent yet is in the log.
 
 Invariants
@@ -54,7 +55,7 @@ from blackboard.errors import (
 from blackboard.limits import DEFAULT, PAGE_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, Limits
 from blackboard.server.http.dispatch import call, describe, is_read
 from blackboard.server.http.metrics import Traffic
-from blackboard.server.http.watches import Watches
+from blackboard.server.http.watches import Sending, Watches
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.charges import Bill, Charges, Subscription
 from blackboard.server.overload.fair_share import (
@@ -104,6 +105,9 @@ class ServerSocket(Protocol):
 
     async def send(self, frame: bytes) -> None:
         """Send one frame, when there is room for it. OSError when the peer is gone."""
+
+    def write(self, frame: bytes) -> bool:
+        """Write a whole WebSocket frame if the socket takes it at once; returns whether it did."""
 
     def trust(self, account: str) -> None:
         """Accept messages of every size, counted for this account: the peer is authenticated."""
@@ -288,9 +292,9 @@ class Connection:
         self._watches = Watches(
             session,
             spawn=self._spawn,
-            wake=self._wake.set,
-            room=self._room,
-            share=self._share,
+            sending=Sending(
+                self._wake.set, self._room, self._share, self._is_free, self._write_at_once
+            ),
             payer=lambda: Subscription(owner.charges, self._account),
         )
 
@@ -476,6 +480,23 @@ class Connection:
         delivery = self._owner.limits.watch.watch_batch_bytes_max
         if self.waiting >= delivery:
             await self._until(lambda: self.waiting < delivery)
+
+    def _is_free(self, cost_us: float) -> bool:
+        """Whether neither `_room` nor `_share` would wait; uses up the share."""
+        is_open = self._session.state is not ConnectionState.CLOSED and not self._ended.done()
+        if not is_open or self.waiting >= self._owner.limits.watch.watch_batch_bytes_max:
+            return False
+        return self._owner.shares.at_once(self._account, cost_us)
+
+    def _write_at_once(self, frame: bytes) -> bool:
+        """Write a frame without the writer, unless something waits to be sent before it, or the
+        socket is full; returns whether it was written."""
+        if self.waiting or not self._socket.write(frame):
+            return False
+        traffic = self._owner.traffic
+        traffic.frames_out += 1
+        traffic.bytes_out += len(frame)
+        return True
 
     async def _write(self) -> None:
         traffic = self._owner.traffic

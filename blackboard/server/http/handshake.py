@@ -27,7 +27,7 @@ from blackboard.core.access import Principal
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
 from blackboard.server.http.connection import Connection, clock_ms
 from blackboard.server.http.metrics import Traffic
-from blackboard.server.http.uvicorn_protocol import DIRECT, Trust
+from blackboard.server.http.uvicorn_protocol import DIRECT, Trust, Write
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import HANDSHAKE_US, STRANGERS
 from blackboard.server.overload.strangers import Strangers, peer_of
@@ -158,7 +158,7 @@ class Handshake:
         assert name is not None, "it was admitted"
         timeout_ms = self.limits.connection.handshake_timeout_ms
         session = ServerSession(SUBPROTOCOLS[name], clock_ms(), timeout_ms)
-        socket = _Socket(receive, send, session, trust_of(scope))
+        socket = _Socket(receive, send, session, direct_of(scope))
         connection = Connection(socket, session, self, principal)
         if principal is None:
             self._ungreeted.enter(connection, peer_of(scope.get("client")))
@@ -316,10 +316,13 @@ class Visitor(Protocol):
 class _Socket:
     """The ASGI side of a `socket.Socket`."""
 
-    def __init__(self, receive: Receive, send: Send, session: ServerSession, trust: Trust) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, session: ServerSession, direct: dict[str, Any]
+    ) -> None:
         self._receive = receive
         self._send = send
-        self.trust = trust
+        self.trust: Trust = direct.get("trust", _no_limits)
+        self.write: Write = direct.get("write_frame", _takes_nothing)
         self._binary = session.encoding.binary
 
     async def receive(self) -> str | bytes | None:
@@ -360,12 +363,23 @@ def heeding_close(send: Send) -> Send:
 def trust_of(scope: Scope) -> Trust:
     """A function that lifts the limits for unauthenticated clients from a connection, if our own
     server runs it."""
-    found: Trust = scope.get("extensions", {}).get(DIRECT, {}).get("trust", _no_limits)
+    found: Trust = direct_of(scope).get("trust", _no_limits)
+    return found
+
+
+def direct_of(scope: Scope) -> dict[str, Any]:
+    """The extension DIRECT of a connection; empty if another server than ours runs it."""
+    found: dict[str, Any] = scope.get("extensions", {}).get(DIRECT, {})
     return found
 
 
 def _no_limits(_account: str) -> None:
     """The server that runs this has no limits for unauthenticated clients."""
+
+
+def _takes_nothing(_frame: bytes) -> bool:
+    """The server that runs this has no shortcut to the socket."""
+    return False
 
 
 def header(scope: Scope, name: bytes) -> str | None:

@@ -439,6 +439,13 @@ class Subscription:
         owed_us, self._owed_us, self.is_due = self._owed_us, 0.0, True
         self._charges.charge_aside(self._account, owed_us)
 
+    def is_free(self) -> bool:
+        """Whether the next delivery may go without a `turn`."""
+        if self.is_due and self._charges.debt_s(self._account) > 0:
+            return False
+        self.is_due = False
+        return True
+
     async def turn(self) -> None:
         """As `Payer.turn`: deliveries to a debtor are batched, and at most DEBT_PAUSE_MS_MAX
         late."""

@@ -45,6 +45,8 @@ from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import prepare
 
 log = logging.getLogger(__name__)
+ARCHIVED: Final = (ACCESS_BOARD, AUDIT_BOARD)
+"""Boards of the service that its archive keeps."""
 _TRIES: Final = 5
 """Attempts to compare a board, when there were commits in the meantime."""
 _HELD_BACK: Final = (
@@ -52,6 +54,19 @@ _HELD_BACK: Final = (
 )
 _NOTE: Final = "put back from the archive"
 Entries = Mapping[Key, Entry]
+
+
+async def prune_audit(archive: Archive) -> int:
+    """Remove from the archive what the audit does not hold any more; returns how many versions.
+
+    Its state at the last loss of the engine stays: `OwnBoards` compares it. Errors: Unavailable.
+    """
+    mark = await archive.mark(AUDIT_BOARD)
+    if mark is None:
+        return 0
+    lost = await archive.lost(AUDIT_BOARD)
+    keep = () if lost is None else (lost.through,)
+    return await archive.prune(AUDIT_BOARD, keep, mark.revision)
 
 
 class OwnBoards:
@@ -85,7 +100,7 @@ class OwnBoards:
         if self._host.archiver is None:
             return
         self._looked_s = time.monotonic()
-        for board in (ACCESS_BOARD, AUDIT_BOARD):
+        for board in ARCHIVED:
             await self._look(board, self._host.archiver)
         if self._host.revocations.is_held_back:
             await self._host.revocations.catch_up()  # it knows the records from before

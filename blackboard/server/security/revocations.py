@@ -38,6 +38,7 @@ from blackboard.core.access import READ_ALL, Principal, names_above
 from blackboard.core.commit import Change, Commit, CommitId, Delete, Entry, Op, Put
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name, parse_patterns
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Behind, Shared, Store
@@ -53,7 +54,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import DEFAULT, LOG_ENTRIES_MAX, OPERATIONS_MAX, Limits
-from blackboard.server.feed import Feed, View, Watcher
+from blackboard.server.feed import Feed, Watcher
 from blackboard.server.pages import pages_of
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared, decode_value, encode_value, prepare
