@@ -286,6 +286,7 @@ class BoardFile:
         with self._translated(), closing(self._writer.cursor()) as cursor:
             self._check_format(cursor)
             if not self.read_only:
+                use_journal(self._writer, self.path)
                 self._index = self._index or open_index(self.path)
             head = cursor.execute(
                 "SELECT revision, time_ms, oldest, checksum, clean FROM head WHERE board = ?",
@@ -556,6 +557,19 @@ class BoardFile:
 
     def _corrupt(self, reason: str) -> Corrupt:
         return Corrupt(what=str(self.path), reason=reason)
+
+
+def use_journal(connection: sqlite3.Connection, path: Path) -> None:
+    """Make sure that a file has a write-ahead log. Copies by VACUUM INTO have none.
+
+    Errors: Unavailable: on a full disk, SQLite keeps the mode as it was, and raises nothing.
+    sqlite3.Error.
+    """
+    for statement in ("PRAGMA journal_mode", "PRAGMA journal_mode=WAL"):
+        [mode] = connection.execute(statement).fetchone()
+        if mode == "wal":
+            return
+    raise Unavailable(what=str(path), reason=f"its journal mode stays {mode!r}: is the disk full?")
 
 
 def check_ordinary(path: Path) -> None:
