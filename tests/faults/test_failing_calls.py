@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import blackboard
+from blackboard.engines.sqlite.file import use_journal
+from blackboard.errors import Unavailable
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
-TIMES = 8
 FILES = (
     "signing_key",
     "owner.json",
@@ -38,35 +39,28 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-async def found(
-    library: Path, data: Path, part: str, times: int, monkeypatch: pytest.MonkeyPatch
-) -> str:
-    """What should not have happened."""
-    monkeypatch.setenv("LD_PRELOAD", str(library))
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.faults.failing_calls_child", str(data), part, str(times)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await child.communicate()
-    return output.decode()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", FILES)
 async def test_a_call_for_which_there_is_no_room(
     library: Path, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spread over all calls on that file."""
-    assert await found(library, tmp_path, part, TIMES, monkeypatch) == ""
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.faults.failing_calls_child", str(tmp_path), part),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await child.communicate()
+    assert output.decode() == ""
 
 
-@pytest.mark.slow
-async def test_a_seed_for_which_there_is_no_room(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At each call: also where SQLite reports no error, and keeps its journal mode."""
-    assert await found(library, tmp_path, "boards/branched.db.seed", 64, monkeypatch) == ""
+def test_a_file_that_keeps_its_journal_mode_is_refused(tmp_path: Path) -> None:
+    """As on a full disk, where SQLite raises nothing. A database in memory keeps its mode, too."""
+    database = sqlite3.connect(":memory:")
+    with pytest.raises(Unavailable, match="its journal mode stays 'memory'"):
+        use_journal(database, tmp_path / "main.db")
+    database.close()
 
 
 async def test_a_copy_without_a_journal_is_opened(tmp_path: Path) -> None:

@@ -287,11 +287,12 @@ class BoardFile:
             self._check_format(cursor)
             if not self.read_only:
                 use_journal(self._writer, self.path)
-                self._index = self._index or open_index(self.path)
             head = cursor.execute(
                 "SELECT revision, time_ms, oldest, checksum, clean FROM head WHERE board = ?",
                 (board,),
             ).fetchone()
+            if not self.read_only:  # that read has made it
+                self._index = self._index or open_index(self.path)
             if head is None:
                 raise self._corrupt(f"it is not the file of board {board}")
             revision, time_ms, oldest, kept, clean = head

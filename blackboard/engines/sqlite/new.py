@@ -82,10 +82,14 @@ def keep_in_mind(path: Path, revision: Revision, epoch: int) -> None:
     draft = place.with_name(f"{place.name}.new")
     with translated(place):
         draft.unlink(missing_ok=True)  # after a failed sync a file is never synced again
-        with open_new(draft) as out:
-            json.dump({"revision": revision, "epoch": epoch}, out)
-        sync_path(draft)
-        draft.replace(place)
+        try:
+            with open_new(draft) as out:
+                json.dump({"revision": revision, "epoch": epoch}, out)
+            sync_path(draft)
+            draft.replace(place)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
         sync_path(place.parent)
 
 
