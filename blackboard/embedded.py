@@ -42,8 +42,8 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
     directory = _directory(path)
 
     async def begin() -> Client:
-        masters = masters_at(lock_masters)
-        store = await SqliteStore.at(directory, level)
+        masters = masters_at(lock_masters, limits)
+        store = await SqliteStore.at(directory, level, limits=limits)
         try:
             archive = await archive_beside(directory)
         except BaseException:

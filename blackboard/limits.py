@@ -1,9 +1,11 @@
 """The one table of limits: what bounds everything that could grow, and why so much.
 
 Two kinds stand apart. Constants in capitals belong to the format and the protocol: every process
-that shares a board must agree on them, so nobody can change them. What one process may choose for
-itself is a field of `Limits`, one frozen value that is passed in: `blackboard.open(limits=...)`,
-`connect(limits=...)`, `Service(limits=...)`. `DEFAULT` has what is used otherwise:
+that shares a board must agree on them, so nobody can change them. A few are defaults of
+arguments, or timeouts of an engine or an archive, which are not passed in. What one process may
+choose for itself is a field of `Limits`, one frozen value that is passed in:
+`blackboard.open(limits=...)`, `connect(limits=...)`, `Service(limits=...)`. `DEFAULT` has what is
+used otherwise:
 
     limits = replace(DEFAULT, client=replace(DEFAULT.client, merge_attempts_max=64))
 
@@ -61,8 +63,6 @@ COMMIT_BYTES_MAX: Final = 4 * 1024 * 1024
 """One encoded commit with all its values."""
 BATCH_COMMITS_MAX: Final = 256
 """Commits that share one engine call: 256 small ones keep a Redis script near 5 ms."""
-BATCH_BYTES_MAX: Final = 1024 * 1024
-"""Bytes after which a batch takes no further commit (one commit may exceed it alone)."""
 TTL_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
 """Longest time to live of an entry or a lease: ten years, so that sums stay exact integers."""
 LEASE_TTL_MS_MIN: Final = 100
@@ -105,8 +105,6 @@ LEASE_WAITERS_MAX: Final = 256
 """Holders in the queue of one lease: each change of a lease is logged with its whole queue."""
 LEASE_WAITERS_PER_ACCOUNT_MAX: Final = LEASE_WAITERS_MAX // 2
 """Waiters of one account in one queue, so that half of it is left for others."""
-FINISH_TIMEOUT_MS: Final = 5_000
-"""Time that a cancelled task waits for a release (or another commit that must finish)."""
 CLAIM_TRIES_MAX: Final = 5
 """Default number of attempts at a claimed entry before it becomes a dead letter."""
 RESTORE_CHANGES_MAX: Final = 65_536
@@ -130,15 +128,6 @@ CHECKPOINTS_MAX: Final = 10_000
 """Checkpoints of one board; pruning makes room."""
 CHECKPOINTS_PAGE_MAX: Final = 1_024
 """Checkpoints of one page of their list."""
-RESTORE_ATTEMPTS_MAX: Final = 3
-"""Attempts at a restore while others commit, before they have to wait for it."""
-RESTORE_HOLDS_MAX: Final = 5
-"""Times that a restore makes others wait before it gives up."""
-RESTORE_KEPT_MS: Final = 24 * 3600 * 1000
-"""Time for which the answer to a restore is kept, so that a retry of it is recognised."""
-RECOVER_WAIT_MS: Final = 5_000
-"""Time after which a running recovery reports its progress; the board is unavailable until its
-end."""
 DIFF_KEYS_MAX: Final = 10_000
 """Keys that one `Board.diff` collects; `differences` goes through any number, page by page."""
 TEXT_DIFF_LINES_MAX: Final = 2_000
@@ -147,10 +136,6 @@ HISTORY_VERSIONS_MAX: Final = 1_024
 """Versions of a key on one page of its history."""
 FINDINGS_MAX: Final = 100
 """Findings that one `verify` reports; nobody reads more."""
-IMPORTS_MAX: Final = 4
-"""Concurrent imports in one service process: each holds a page in memory."""
-IMPORT_IDLE_MS: Final = 30_000
-"""Time after which an import is given up if its next page does not come."""
 COMMAND_PATIENCE_MS: Final = 5_000
 """Time after which a command reports that its service does not answer: a person is waiting."""
 MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -167,28 +152,6 @@ BLOB_CALLS_MAX: Final = 16
 BLOB_GRACE_MS: Final = 3_600_000
 """Age at which an unreferenced blob is removed: its writer may be about to refer to it in a
 transaction, and none takes an hour."""
-ARCHIVE_LEASE_MS: Final = 10_000
-"""Time after which another process continues for an archiver that does not respond."""
-ARCHIVE_WAIT_MS: Final = 10_000
-"""Longest time for which a caller waits until the archive has reached a revision."""
-ARCHIVE_LAG_MS_MAX: Final = 60_000
-"""Age of an unarchived commit above which `doctor` warns: many times the usual delay of an archive
-that keeps up."""
-ARCHIVE_RETRY_MS: Final = 5_000
-"""Longest pause between two attempts to reach an unavailable archive."""
-ARCHIVE_IDLE_MS: Final = 1_000
-"""Time between two reads of the log of a board to which this process commits nothing."""
-ARCHIVE_PAUSE_MS: Final = 500
-"""Pause after an append that caught up and for which nobody waits, so that many commits share a
-transaction: its cost hardly depends on its size."""
-ARCHIVE_REST_MS: Final = 1_000
-"""Longest time for which the archiver of a board starts no append because of a restore, since other
-commits already wait for that."""
-ARCHIVE_STEP_PAUSE_MS: Final = 1
-"""Pause between two steps of an append, each of about a millisecond, which leaves half of the time
-to commits. There is none while somebody waits for the archive, or while it is a page behind."""
-ARCHIVE_PAGE_ENTRIES: Final = 1_024
-"""Log entries archived in one transaction."""
 ARCHIVE_WARM_BOARDS: Final = 16
 """Boards whose position the archiver keeps in memory; others cost it some queries each time."""
 ARCHIVE_WARM_KEYS: Final = 8_192
@@ -196,20 +159,6 @@ ARCHIVE_WARM_KEYS: Final = 8_192
 ARCHIVE_WARM_NAMESPACES: Final = 512
 """Namespaces whose sums the archiver remembers for each of them: a megabyte."""
 
-BOARDS_MAX: Final = 4096
-"""Boards on one engine, and boards open in one service process: each has an index, a commit queue
-and a feed."""
-BOARDS_PER_PRINCIPAL_MAX: Final = 256
-"""Boards that one principal (who may not act for others) can make one service process open."""
-BOARDS_PER_ACCOUNT_MAX: Final = 256
-"""Boards that one account began and that were not removed, in every process and for good: sixteen
-accounts would have to agree to leave no room."""
-SWEEP_INTERVAL_MS: Final = 1_000
-"""Time between two searches for expired entries: an entry may outlive its time to live by this."""
-SWEEP_ENTRIES_MAX: Final = 512
-"""Expired entries of one board that one sweep removes, a commit each."""
-ENGINE_CHECK_INTERVAL_MS: Final = 60_000
-"""Time between two checks of the engine's settings, and of the length of each log."""
 
 # --- reading --------------------------------------------------------------------------------------
 READ_KEYS_MAX: Final = 1024
@@ -223,47 +172,19 @@ PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 PROOF_LEAVES_MAX: Final = 4096
 """Leaves (of 32 bytes each) of a revision that comes with a proof: more than any step has. Larger
 restores come without one."""
-WHY_DEPTH_MAX: Final = 32
-"""Steps that `why` follows back: a longer chain explains nothing to a person."""
-WHY_COMMITS_MAX: Final = 256
-"""Commits that one `why` visits in all."""
 
 # --- connections ----------------------------------------------------------------------------------
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 """One WebSocket message: the largest commit, in the more verbose of the two encodings."""
-INTAKE_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Bytes of incoming messages of all connections of one process: each is in memory up to four times
-until it has been processed. Above it, a connection of the account with the most is closed."""
-INTAKE_ACCOUNT_BYTES_MAX: Final = INTAKE_BYTES_MAX // 4
-"""The same for one principal and its narrowed tokens: four messages of the largest size. Above it,
-the newest of its own connections is closed, whatever others send."""
-INTAKE_SMALL_BYTES: Final = 16 * 1024
-"""Incoming bytes below which a connection does not count: with CONNECTIONS_MAX of them that is half
-as much again, and nobody who sends little is ever disconnected for this."""
 MESSAGE_FRAGMENTS_MAX: Final = 4096
 """WebSocket frames of one message: each is kept until the last one, and may be empty."""
 MESSAGES_PER_FRAME_MAX: Final = 1024
 """Messages that share one frame."""
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
 """Unanswered requests per connection; the server then stops reading from that connection."""
-READS_WAITING_MAX: Final = 64
-"""Unanswered reads of one connection; then nothing more is read from it, because each read that
-waits for room for its answer takes memory."""
-OUTGOING_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes waiting for one connection's socket before its watches and replies wait too."""
 WATCHES_PER_CONNECTION_MAX: Final = 256
 """Watches of one connection."""
-WATCHES_MAX: Final = 65_536
-"""Watches of one service process, which keep about 3 KiB each."""
-WATCHES_PER_ACCOUNT_MAX: Final = WATCHES_MAX // 8
-"""Those of them of one account: a team of a thousand agents has eight each."""
-CONNECTIONS_PER_PRINCIPAL_MAX: Final = 512
-"""Connections of one principal to one service process."""
-CONNECTIONS_MAX: Final = 4096
-"""Connections of one service process: a file descriptor and 70 KiB each."""
-OPEN_FILES_MAX: Final = CONNECTIONS_MAX + 4 * BOARDS_MAX + 256
-"""Files that one service process may have open: a connection is one; a board of the embedded engine
-is its file, two of the journal, and one to read the old log."""
+
 STRANGER_BYTES_MAX: Final = 128 * 1024
 """Bytes that a connection may send, including its handshake, before it has shown a valid token: a
 token has a few kilobytes."""
@@ -273,27 +194,6 @@ may add cookies."""
 REQUEST_HEADERS_MAX: Final = 128
 """Headers of one HTTP request: each takes many times its bytes in memory, and browsers send
 twenty."""
-STRANGERS_MAX: Final = 2048
-"""Connections of any kind to one service process that have not shown a valid token. For one more,
-the oldest is closed: clients show their token in the first message, so this closes only those that
-wait."""
-STRANGERS_PER_PEER_MAX: Final = 1024
-"""The same for one address: as many as a listening socket hands over at once, when a team behind
-one proxy reconnects."""
-UNGREETED_MAX: Final = 256
-"""WebSockets among them that wait for a token in `hello`: each may send one frame."""
-UNGREETED_PER_PEER_MAX: Final = 128
-"""The same of one address."""
-HANDSHAKE_TIMEOUT_MS: Final = 5_000
-"""Time for the first message (`hello`) of a connection."""
-REQUEST_TIMEOUT_MS: Final = 30_000
-"""Time after which a client stops waiting for an answer."""
-SEND_TIMEOUT_MS: Final = 30_000
-"""Time a client may leave its socket full before the connection is closed with a resume token."""
-PING_INTERVAL_MS: Final = 20_000
-"""Idle time between two pings, and the time that a pong may take."""
-DRAIN_TIMEOUT_MS: Final = 10_000
-"""Time that a stopping service gives its connections to finish."""
 
 # --- rates and load -------------------------------------------------------------------------------
 RATE_BURST_MS: Final = 2_000
@@ -303,47 +203,17 @@ LOG_BYTES_PER_ACCOUNT_MAX: Final = 16 * 1024**3
 """Bytes by which commits of one account (unless it is an admin of everything) may let the logs of a
 service process grow in an hour, if it is not set otherwise: several times what a busy team writes,
 and no account fills a disk, or drives others' revisions out of the log, overnight."""
-METERS_MAX: Final = 8_192
-"""Principals whose rates one process tracks: more than may be connected. Beyond it, those without
-recent requests are forgotten."""
-RATE_PAUSE_MS_MAX: Final = 1_000
-"""Longest time for which a connection that exceeded its rate is not read: its messages then wait
-with the sender, and a ping is still answered in time."""
-BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of commits waiting in one process, for all boards together; then new ones are refused."""
-LOOP_LAG_MS_MAX: Final = 1_000
-"""How late the event loop may be in three consecutive measurements before requests are refused: a
-renewal of the shortest usual lease is then still answered in time."""
-LOOP_LOOK_MS: Final = 250
-"""Time between two such measurements."""
-OVERLOAD_RETRY_MS: Final = 1_000
-"""When a client that was refused for overload should try again: several measurements later."""
-CREDIT_MS_MAX: Final = 250
-"""Processor time that an account may use at once after it was idle: a large comparison."""
-DEBT_MS_MAX: Final = 1_000
-"""Largest debt of an account, in processor time. Use beyond it is not owed, so that even a request
-of minutes delays the next read by DEBT_WAIT_MS_MAX at most."""
-DEBT_WAIT_MS_MAX: Final = 10_000
-"""Longest wait of a read of an account in debt, while other accounts are active; a read that would
-wait longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""
-DEBT_PAUSE_MS_MAX: Final = 1_000
-"""Longest time, in all, for which a read of an account in debt is held up after it began, because
-it may hold a snapshot of the archive; and for which a delivery to a watch is held up."""
-ACCOUNTS_TOLD_MAX: Final = 16
-"""Accounts that the statistics of charges name: those that were charged most."""
 
 # --- access ---------------------------------------------------------------------------------------
 NARROWINGS_MAX: Final = 8
 """Times that a token can be narrowed: enough for sub-agents of sub-agents."""
-REVOKED_TTL_MS: Final = 366 * 24 * 3600 * 1000
-"""Time for which a revoked token of unknown validity is remembered: the longest that a token is
-valid (the operator's: a year)."""
-ACCESS_STALE_MS: Final = 15_000
-"""A service process that could not read the record of revocations for this long refuses tokens."""
 
 # --- audit ----------------------------------------------------------------------------------------
 AUDIT_KEPT_MS: Final = 90 * 24 * 3600 * 1000
 """Time for which an audit record is kept; export them to keep them longer."""
+AUDIT_PRUNE_INTERVAL_MS: Final = 24 * 3600 * 1000
+"""Time between two prunings of the archived audit, in each process: one reads all of it. So the
+archive keeps a record for a day longer than the engine, at most."""
 
 # --- documents ------------------------------------------------------------------------------------
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -351,16 +221,6 @@ DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
 every process that serves it holds it twice."""
 DOCUMENT_UPDATE_BYTES_MAX: Final = 3 * 1024 * 1024
 """One update of a document: it fits into one commit, split into values."""
-DOCUMENT_SESSIONS_MAX: Final = 512
-"""Connections to one document in one service process: each gets every update."""
-DOCUMENTS_MAX: Final = 1024
-"""Documents that one service process has open."""
-DOCUMENT_TAIL_UPDATES: Final = 256
-"""Updates of a document after which they are compacted into its base: a quarter of what one commit
-can delete, and loading a document stays a matter of milliseconds."""
-DOCUMENT_TAIL_BYTES: Final = 32 * 1024
-"""The same in bytes, if that is also an eighth of the base: concurrent edits share an update, and
-reading a thousand edits takes as long in few updates as in many."""
 OVERLAP_TTL_MS: Final = 3600 * 1000
 """How long the report of an overlap of two edits is kept: a watcher sees it soon."""
 OVERLAP_CLIENTS_MAX: Final = 64
@@ -369,27 +229,9 @@ AWARENESS_STATES_MAX: Final = 512
 """Clients of a document in one awareness message: one for each connection."""
 AWARENESS_BYTES_MAX: Final = 16 * 1024
 """The awareness state of one client: a name, a colour, a selection."""
-AWARENESS_PER_SESSION_MAX: Final = 16
-"""Awareness states of one connection. An unmodified client has one."""
-AWARENESS_TTL_MS: Final = 30 * 1000
-"""Time after which a silent client of another process counts as gone, as in y-protocols."""
 DOCUMENT_TOKEN_TTL_MS_MAX: Final = 3600 * 1000
 """Longest life of a token in a URL, where logs and histories may store it."""
 
-# --- watching -------------------------------------------------------------------------------------
-WATCH_QUEUE_CHANGES_MAX: Final = 4096
-"""Changes kept in memory per board for watchers; slower ones read the log instead."""
-WATCH_QUEUE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The same in bytes."""
-WATCH_BATCH_REVISIONS_MAX: Final = 256
-"""Revisions that share one frame to a watcher."""
-WATCH_BATCH_BYTES_MAX: Final = 256 * 1024
-"""Bytes after which such a frame takes no further revision."""
-PROGRESS_INTERVAL_MS: Final = 5_000
-"""Idle time after which a watcher gets a progress mark."""
-PROGRESS_MARKS_PER_S_MAX: Final = 64
-"""Progress marks of a board per second, so that thousands of idle watches cost nobody's commits;
-with more than 320 idle watchers, each gets its marks less often."""
 
 # --- running agents -------------------------------------------------------------------------------
 AGENT_GRACE_MS: Final = 10_000
@@ -456,16 +298,6 @@ REPLICAS_MAX: Final = 16
 REPLICA_WAIT_MS: Final = 100
 """How long an answer waits for replicas. A batch waits together, and is answered then in any case;
 the answer says whether they had it."""
-LOCK_MASTER_TIMEOUT_MS: Final = 150
-"""One command to one lock master, including the connection, and never more than a twentieth of the
-lease: a hanging master delays nobody by a quarter of a second."""
-LOCK_MASTER_CALLS_MAX: Final = 16
-"""Concurrent commands to each lock master, with a connection each; further ones wait, so that a
-burst does not use up the time of its own commands."""
-FLIGHTS_MAX: Final = 2
-"""Engine calls of one board in flight: while one waits for the disk, the next is being decided."""
-COMMITS_QUEUED_MAX: Final = 8192
-"""Commits waiting for one board's engine in one process; then new ones are refused."""
 STEP_ATTEMPTS_MAX: Final = 5
 """Default number of times that `Board.run_step` runs a step whose reads went stale."""
 
@@ -500,7 +332,7 @@ def _check(name: str, value: Any) -> None:
 class ClientLimits(LimitGroup):
     """What a client waits for, and how often it tries."""
 
-    finish_timeout_ms: int = FINISH_TIMEOUT_MS
+    finish_timeout_ms: int = 5_000
     """Time that a cancelled task waits for a release (or another commit that must finish)."""
     connect_wait_ms: int = 10_000
     """Time that the first connection of a client waits for a service that is starting: long enough
@@ -524,8 +356,8 @@ class ClientLimits(LimitGroup):
     claim_take_attempts_max: int = 4
     """Times that a claimer tries one entry whose attempts are just being counted, before it takes
     the next one."""
-    awareness_renew_ms: int = AWARENESS_TTL_MS // 2
-    """How often a replica repeats its awareness state."""
+    awareness_renew_ms: int = 15_000
+    """How often a replica repeats its awareness state: half of AWARENESS_TTL_MS."""
     commit_pauses_ms: tuple[int, ...] = (10, 30, 100, 300, 1_000)
     """Pauses between attempts at a commit; the last one repeats. Each is shortened at random by up
     to half, so that clients that failed together do not come back together."""
@@ -541,6 +373,161 @@ class BoardLimits(LimitGroup):
 
     log_kept_revisions: int = 1_000_000
     """Log entries kept before the oldest are compacted away."""
+    boards_max: int = 4096
+    """Boards on one engine, and boards open in one service process: each has an index, a commit
+    queue and a feed."""
+    boards_per_principal_max: int = 256
+    """Boards that one principal (who may not act for others) can make one service process open."""
+    boards_per_account_max: int = 256
+    """Boards that one account began and that were not removed, in every process and for good:
+    sixteen accounts would have to agree to leave no room."""
+    sweep_interval_ms: int = 1_000
+    """Time between two searches for expired entries: an entry may outlive its time to live by
+    this."""
+    sweep_entries_max: int = 512
+    """Expired entries of one board that one sweep removes, a commit each."""
+    engine_check_interval_ms: int = 60_000
+    """Time between two checks of the engine's settings, and of the length of each log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitLimits(LimitGroup):
+    """How commits wait for their engine."""
+
+    batch_bytes_max: int = 1024 * 1024
+    """Bytes after which a batch takes no further commit (one commit may exceed it alone)."""
+    flights_max: int = 2
+    """Engine calls of one board in flight: while one waits for the disk, the next is being
+    decided."""
+    commits_queued_max: int = 8192
+    """Commits waiting for one board's engine in one process; then new ones are refused."""
+    backlog_bytes_max: int = 256 * 1024 * 1024
+    """Bytes of commits waiting in one process, for all boards together; then new ones are
+    refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadLimits(LimitGroup):
+    """When a service delays or refuses work, because there is too much of it."""
+
+    loop_lag_ms_max: int = 1_000
+    """How late the event loop may be in three consecutive measurements before requests are refused:
+    a renewal of the shortest usual lease is then still answered in time."""
+    loop_look_ms: int = 250
+    """Time between two such measurements."""
+    overload_retry_ms: int = 1_000
+    """When a client that was refused for overload should try again: several measurements later."""
+    round_us: int = 500
+    """Work per round of the event loop while accounts share it: long compared with the 20 us that a
+    round costs by itself, short compared with the few milliseconds in which a commit is
+    answered."""
+    full_round_us: int = 4 * round_us
+    """The same including the first work of further accounts: many agents with little work each need
+    not queue."""
+    lone_round_us: int = 10_000
+    """Work per round for an account that is alone. A second account waits that long, once."""
+    shared_ms: int = 250
+    """How long an account counts as active after a request."""
+    rate_pause_ms_max: int = 1_000
+    """Longest time for which a connection that exceeded its rate is not read: its messages then
+    wait with the sender, and a ping is still answered in time."""
+    meters_max: int = 8_192
+    """Principals whose rates one process tracks: more than may be connected. Beyond it, those
+    without recent requests are forgotten."""
+    credit_ms_max: int = 250
+    """Processor time that an account may use at once after it was idle: a large comparison."""
+    debt_ms_max: int = 1_000
+    """Largest debt of an account, in processor time. Use beyond it is not owed, so that even a
+    request of minutes delays the next read by DEBT_WAIT_MS_MAX at most."""
+    debt_wait_ms_max: int = 10_000
+    """Longest wait of a read of an account in debt, while other accounts are active; a read that
+    would wait longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""
+    debt_pause_ms_max: int = 1_000
+    """Longest time, in all, for which a read of an account in debt is held up after it began,
+    because it may hold a snapshot of the archive; and for which a delivery to a watch is held
+    up."""
+    accounts_told_max: int = 16
+    """Accounts that the statistics of charges name: those that were charged most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveLimits(LimitGroup):
+    """How a service keeps the archive of its boards up to date."""
+
+    archive_lease_ms: int = 10_000
+    """Time after which another process continues for an archiver that does not respond."""
+    archive_wait_ms: int = 10_000
+    """Longest time for which a caller waits until the archive has reached a revision."""
+    archive_lag_ms_max: int = 60_000
+    """Age of an unarchived commit above which `doctor` warns: many times the usual delay of an
+    archive that keeps up."""
+    archive_retry_ms: int = 5_000
+    """Longest pause between two attempts to reach an unavailable archive."""
+    archive_idle_ms: int = 1_000
+    """Time between two reads of the log of a board to which this process commits nothing."""
+    archive_pause_ms: int = 500
+    """Pause after an append that caught up and for which nobody waits, so that many commits share a
+    transaction: its cost hardly depends on its size."""
+    archive_rest_ms: int = 1_000
+    """Longest time for which the archiver of a board starts no append because of a restore, since
+    other commits already wait for that."""
+    archive_step_pause_ms: int = 1
+    """Pause between two steps of an append, each of about a millisecond, which leaves half of the
+    time to commits. There is none while somebody waits for the archive, or while it is a page
+    behind."""
+    archive_page_entries: int = 1_024
+    """Log entries archived in one transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLimits(LimitGroup):
+    """What a service does at most to restore, recover, import and explain."""
+
+    recover_wait_ms: int = 5_000
+    """Time after which a running recovery reports its progress; the board is unavailable until its
+    end."""
+    restore_attempts_max: int = 3
+    """Attempts at a restore while others commit, before they have to wait for it."""
+    restore_holds_max: int = 5
+    """Times that a restore makes others wait before it gives up."""
+    restore_large_changes: int = 4_097
+    """Changes from which a restore takes more than a few milliseconds to encode: other commits are
+    held for it at once."""
+    restore_kept_ms: int = 24 * 3600 * 1000
+    """Time for which the answer to a restore is kept, so that a retry of it is recognised."""
+    imports_max: int = 4
+    """Concurrent imports in one service process: each holds a page in memory."""
+    import_idle_ms: int = 30_000
+    """Time after which an import is given up if its next page does not come."""
+    why_depth_max: int = 32
+    """Steps that `why` follows back: a longer chain explains nothing to a person."""
+    why_commits_max: int = 256
+    """Commits that one `why` visits in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentLimits(LimitGroup):
+    """What a service keeps of the documents that are open in it."""
+
+    documents_max: int = 1024
+    """Documents that one service process has open."""
+    document_sessions_max: int = 512
+    """Connections to one document in one service process: each gets every update."""
+    document_tail_updates: int = 256
+    """Updates of a document after which they are compacted into its base: a quarter of what one
+    commit can delete, and loading a document stays a matter of milliseconds."""
+    document_tail_bytes: int = 32 * 1024
+    """The same in bytes, if that is also an eighth of the base: concurrent edits share an update,
+    and reading a thousand edits takes as long in few updates as in many."""
+    compaction_delay_ms: int = 200
+    """Longest pause before a compaction, drawn at random, so that of several processes one is
+    first."""
+    last_compaction_ms: int = 1_000
+    """Time that a compaction has left when nobody uses its document any more."""
+    awareness_ttl_ms: int = 30 * 1000
+    """Time after which a silent client of another process counts as gone, as in y-protocols."""
+    awareness_per_session_max: int = 16
+    """Awareness states of one connection. An unmodified client has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -565,6 +552,12 @@ class SecurityLimits(LimitGroup):
     revocations_max: int = 65_536
     """Tokens and principals that are revoked at the same time; a record ends when its token would
     have."""
+    access_stale_ms: int = 15_000
+    """A service process that could not read the record of revocations for this long refuses
+    tokens."""
+    revoked_ttl_ms: int = 366 * 24 * 3600 * 1000
+    """Time for which a revoked token of unknown validity is remembered: the longest that a token is
+    valid (the operator's: a year)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -602,25 +595,96 @@ class AgentLimits(LimitGroup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits(LimitGroup):
+    """What a service asks of the servers behind it."""
+
+    lock_master_timeout_ms: int = 150
+    """One command to one lock master, including the connection, and never more than a twentieth of
+    the lease: a hanging master delays nobody by a quarter of a second."""
+    lock_master_calls_max: int = 16
+    """Concurrent commands to each lock master, with a connection each; further ones wait, so that a
+    burst does not use up the time of its own commands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits(LimitGroup):
     """How long each end of a connection waits for the other."""
 
-    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    request_timeout_ms: int = 30_000
     """Time after which a client stops waiting for an answer."""
-    handshake_timeout_ms: int = HANDSHAKE_TIMEOUT_MS
+    handshake_timeout_ms: int = 5_000
     """Time for the first message (`hello`) of a connection."""
-    ping_interval_ms: int = PING_INTERVAL_MS
+    ping_interval_ms: int = 20_000
     """Idle time between two pings, and the time that a pong may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchLimits(LimitGroup):
-    """What watchers that are behind keep in memory."""
+class ServiceLimits(LimitGroup):
+    """What a service accepts from all its connections, and what it keeps of them."""
 
-    watch_queue_changes_max: int = WATCH_QUEUE_CHANGES_MAX
+    connections_max: int = 4096
+    """Connections of one service process: a file descriptor and 70 KiB each."""
+    connections_per_principal_max: int = 512
+    """Connections of one principal to one service process."""
+    strangers_max: int = 2048
+    """Connections of any kind to one service process that have not shown a valid token. For one
+    more, the oldest is closed: clients show their token in the first message, so this closes only
+    those that wait."""
+    strangers_per_peer_max: int = 1024
+    """The same for one address: as many as a listening socket hands over at once, when a team
+    behind one proxy reconnects."""
+    ungreeted_max: int = 256
+    """WebSockets among them that wait for a token in `hello`: each may send one frame."""
+    ungreeted_per_peer_max: int = 128
+    """The same of one address."""
+    intake_bytes_max: int = 128 * 1024 * 1024
+    """Bytes of incoming messages of all connections of one process: each is in memory up to four
+    times until it has been processed. Above it, a connection of the account with the most is
+    closed."""
+    intake_account_bytes_max: int = intake_bytes_max // 4
+    """The same for one principal and its narrowed tokens: four messages of the largest size. Above
+    it, the newest of its own connections is closed, whatever others send."""
+    intake_small_bytes: int = 16 * 1024
+    """Incoming bytes below which a connection does not count: with CONNECTIONS_MAX of them that is
+    half as much again, and nobody who sends little is ever disconnected for this."""
+    reads_waiting_max: int = 64
+    """Unanswered reads of one connection; then nothing more is read from it, because each read that
+    waits for room for its answer takes memory."""
+    outgoing_bytes_max: int = 8 * 1024 * 1024
+    """Bytes waiting for one connection's socket before its watches and replies wait too."""
+    send_timeout_ms: int = 30_000
+    """Time a client may leave its socket full before the connection is closed with a resume
+    token."""
+    close_timeout_ms: int = 5_000
+    """Time that a peer has to answer the end of its connection."""
+    drain_timeout_ms: int = 10_000
+    """Time that a stopping service gives its connections to finish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchLimits(LimitGroup):
+    """What watches keep in memory, and what one delivery to them holds."""
+
+    watch_queue_changes_max: int = 4096
     """Changes kept in memory per board for watchers; slower ones read the log instead."""
-    watch_queue_bytes_max: int = WATCH_QUEUE_BYTES_MAX
+    watch_queue_bytes_max: int = 8 * 1024 * 1024
     """The same in bytes."""
+    watches_max: int = 65_536
+    """Watches of one service process, which keep about 3 KiB each."""
+    watches_per_account_max: int = watches_max // 8
+    """Those of them of one account: a team of a thousand agents has eight each."""
+    watch_batch_revisions_max: int = 256
+    """Revisions that share one frame to a watcher."""
+    watch_batch_bytes_max: int = 256 * 1024
+    """Bytes after which such a frame takes no further revision."""
+    progress_interval_ms: int = 5_000
+    """Idle time after which a watcher gets a progress mark."""
+    progress_marks_per_s_max: int = 64
+    """Progress marks of a board per second, so that thousands of idle watches cost nobody's
+    commits; with more than 320 idle watchers, each gets its marks less often."""
+    tail_wait_ms: int = 1_000
+    """Time that one read of the log waits for the next entry, and between two looks for watchers
+    whose progress mark is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -632,11 +696,24 @@ class Limits(LimitGroup):
 
     client: ClientLimits = field(default_factory=ClientLimits)
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
+    service: ServiceLimits = field(default_factory=ServiceLimits)
     watch: WatchLimits = field(default_factory=WatchLimits)
     boards: BoardLimits = field(default_factory=BoardLimits)
+    commits: CommitLimits = field(default_factory=CommitLimits)
+    load: LoadLimits = field(default_factory=LoadLimits)
+    archive: ArchiveLimits = field(default_factory=ArchiveLimits)
+    checkpoints: CheckpointLimits = field(default_factory=CheckpointLimits)
+    documents: DocumentLimits = field(default_factory=DocumentLimits)
     security: SecurityLimits = field(default_factory=SecurityLimits)
+    engine: EngineLimits = field(default_factory=EngineLimits)
     encryption: EncryptionLimits = field(default_factory=EncryptionLimits)
     agents: AgentLimits = field(default_factory=AgentLimits)
+
+    @property
+    def open_files_max(self) -> int:
+        """Files that one service process may have open: a connection is one; a board of the
+        embedded engine is its file, two of the journal, and one to read the old log."""
+        return self.service.connections_max + 4 * self.boards.boards_max + 256
 
 
 DEFAULT: Final = Limits()

@@ -17,9 +17,9 @@ from redis import Redis
 
 from blackboard.engines.redis import process as redis_process
 from blackboard.engines.redis.process import RedisProcess, find_redis_server
-from blackboard.limits import DEFAULT, Limits
+from blackboard.limits import Limits
 from tests import tiers
-from tests.lowered import lowered
+from tests.lowered import marked
 from tests.ports import free_port
 from tests.postgres import Postgres, postgres_directory
 from tests.redis_accounts import make_account
@@ -32,10 +32,7 @@ SEED_DEFAULT = 20_261_122
 @pytest.fixture
 def limits(request: pytest.FixtureRequest) -> Limits:
     """The limits of what the test opens: as usual, but for those that its marks `limits` name."""
-    found = DEFAULT
-    for mark in reversed(list(request.node.iter_markers("limits"))):
-        found = lowered(found, **mark.kwargs)
-    return found
+    return marked(request.node)
 
 
 def seed_of(spec: str | None) -> int:

@@ -2,7 +2,7 @@
 
 Processor time is that of the worker and of the processes that a test started and that have ended.
 The rest of a test's time it waited, or others had the processor. Servers that tests share, and
-commands that tests/acceptance/prepared.py runs, are in no line.
+programs that tests/prepared.py starts, are in no line.
 """
 
 import resource

@@ -4,7 +4,16 @@ client or component."""
 from dataclasses import fields, replace
 from typing import Any
 
+import pytest
+
 from blackboard.limits import DEFAULT, Limits
+
+
+def marked(node: pytest.Item, base: Limits = DEFAULT) -> Limits:
+    """`base` with the limits that the marks `limits` of a test name."""
+    for mark in reversed(list(node.iter_markers("limits"))):
+        base = lowered(base, **mark.kwargs)
+    return base
 
 
 def lowered(base: Limits = DEFAULT, **values: Any) -> Limits:
@@ -14,3 +23,8 @@ def lowered(base: Limits = DEFAULT, **values: Any) -> Limits:
         owner = next(key for key, group in groups.items() if hasattr(group, name))
         groups[owner] = replace(groups[owner], **{name: value})
     return Limits(**groups)
+
+
+NO_MARKS_BY_THE_CLOCK = lowered(progress_interval_ms=3_600_000, access_stale_ms=3_600_000)
+"""Watches tell where they are when they are asked, not also every few seconds: what comes next on a
+connection does not depend on how fast the machine is. Nobody misses them."""

@@ -38,6 +38,8 @@ def other_kinds() -> tuple[str, ...]:
     return tuple(binary.name for binary in server_binaries()[1:])
 
 
+_LOSS_IN_SHORT = "(?!test_nothing_archived_goes|test_the_whole_board_is_recovered)"
+"""Each kind of loss comes up in these rules, at least."""
 LONG = (
     *(
         Rule(rf"^(?!.*::TestRedisStore::).*\[.*{re.escape(name)}", "a second kind of server")
@@ -49,10 +51,26 @@ LONG = (
     ),
     Rule(r"::TestBoardEmbedded::", "TestBoardWebSocket goes the same way, and further"),
     Rule(r"::TestBoardSealed::", "TestBoardSealedRedis has the rules in which values are sealed"),
-    Rule(r"::test_every_run_keeps_what_is_promised\[[1-7]\]", "more seeds"),
+    Rule(r"::test_every_run_keeps_what_is_promised\[[1-9]\d?\]", "more seeds"),
     Rule(r"^tests/faults/test_redlock_\w+\.py::.*\[5-", "five lock masters, after three"),
     Rule(r"::TestSqliteStoreInMemory::", "TestSealedSqliteStore is in front of that level"),
-    Rule(r"::TestClientsOnRedis::", "what runs above the engine was tried over WebSocket"),
+    Rule(
+        r"::TestServiceOnRedis::|::TestClientsOnRedis::",
+        "what runs above the engine was tried over WebSocket",
+    ),
+    Rule(
+        r"::test_the_embedded_engine_says_what_the_model_says$"
+        r"|::test_redis_says_what_the_model_says\[",
+        "Hypothesis finds other walks than those that are tried every time",
+    ),
+    Rule(
+        rf"/test_recoverable\.py::TestEmbedded::{_LOSS_IN_SHORT}.*\[journal gone",
+        "all rules hold of a file that is gone",
+    ),
+    Rule(
+        rf"/test_recoverable\.py::TestRedis::{_LOSS_IN_SHORT}.*\[(older copy|\w+ while served)-",
+        "all rules hold of Redis that was flushed, and of an older copy of a file",
+    ),
     # What tests are tried on: it changes when they do, not when the product does.
     Rule(r"/test_simulation\.py::test_a_planted_fault_is_found\[", "what the simulation finds"),
     Rule(r"::test_a_mutant_is_found_out\[", "what the walks of the machine find"),

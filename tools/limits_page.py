@@ -20,7 +20,7 @@ _HEAD = """\
 Everything that could grow has a limit with a name and a reason. A request beyond a limit is refused
 with [LimitExceeded](errors.md#limitexceeded), which gives the name, or with `InvalidRequest` if a
 number is out of range. Names end in their unit: `_BYTES` (1 KiB = 1,024 bytes), `_MS`
-(milliseconds), `_PERCENT`, otherwise they are counts.
+(milliseconds), `_US` (microseconds), `_PERCENT`, otherwise they are counts.
 
 There are two kinds. The first tables have what all parties to a board must agree on; nobody can
 change it. The tables under "What one process chooses" have what each process may choose for itself.
@@ -30,7 +30,7 @@ They are the fields of one frozen value, which is passed in:
 from dataclasses import replace
 
 import blackboard
-from blackboard.limits import DEFAULT
+from blackboard.limits import (DEFAULT)
 
 patient = replace(DEFAULT.client, commit_timeout_ms=120_000)
 client = blackboard.connect(url, token=token, limits=replace(DEFAULT, client=patient))

@@ -7,7 +7,7 @@ Invariants
   file is damaged.
 - On a full disk, a SQLite file without a journal is opened read-only, and written as soon as there
   is room.
-- After a failed sync of SQLite's file, everything is Unavailable (archive/trusted.py). To see every
+- After a failed sync of SQLite's file, everything is Unavailable (`TrustedFile`). To see every
   failure, we copy the journal into the file ourselves; SQLite never does so on its own.
 """
 
@@ -15,15 +15,18 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator, Sequence
-from functools import lru_cache
+from contextlib import closing
+from functools import cache, lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from sqlalchemy import (
     URL,
+    Connection,
     ExceptionContext,
     Executable,
     FromClause,
@@ -34,20 +37,140 @@ from sqlalchemy import (
     make_url,
     text,
 )
+from sqlalchemy.dialects.sqlite import dialect as SqliteDialect  # noqa: N812 - it is a class
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
-from blackboard.archive.metered import METER_FUNCTION, ConnectionMeter, MeteredConnection, meter_of
+from blackboard.archive.metered import METER_FUNCTION, ConnectionMeter, connect, meter_of
 from blackboard.archive.tables import METADATA
-from blackboard.archive.trusted import TrustedFile
-from blackboard.engines.disk import has_room
+from blackboard.engines.disk import SyncError, has_room
 from blackboard.engines.payer import payer, turn
-from blackboard.engines.sqlite.file import ROOM_BYTES, has_no_journal, is_without_room
+from blackboard.engines.sqlite import suspect
+from blackboard.engines.sqlite.file import (
+    ROOM_BYTES,
+    check_ordinary,
+    has_no_journal,
+    is_without_room,
+    open_index,
+    valid_frames,
+)
 from blackboard.engines.sqlite.suspect import is_failed_sync, kept_as_it_is
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
-from blackboard.integrity.private_files import make_file
+from blackboard.integrity.private_files import FILE_MODE, make_file
 from blackboard.limits import ENGINE_TIMEOUT_MS
 from blackboard.units import Key, Milliseconds
+
+try:
+    import fcntl
+except ImportError:  # Windows, where an open file cannot be replaced
+    fcntl = None  # type: ignore[assignment]
+
+# --- the file ---------------------------------------------------------------------------------
+# As with a board's file (engines/sqlite/suspect.py), nothing counts after a failed sync. Unlike a
+# board's file, several processes may have it open. Each holds a shared lock on a file beside it,
+# and a process overwrites the journal, or replaces the file by a copy, only while no other has the
+# lock.
+
+_LOCK: Final = ".lock"
+DISTRUSTED: Final = (
+    "a sync of its file failed, so its content cannot be trusted: when the disk is sound,"
+    " restart every service that uses it"
+)
+
+
+class TrustedFile:
+    """The file at `path`, used from here on until `close`. Blocking.
+
+    The constructor makes sure that the disk holds the file's content, if no other process has it
+    open. Errors: Unavailable, also while other processes use the file after a failed sync; Corrupt.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.path = path
+        self._what = what
+        self._is_suspect = False
+        self._is_closed = False
+        self._index: BinaryIO | None = None
+        lock = path.with_name(f"{path.name}{_LOCK}")
+        check_ordinary(path)
+        try:
+            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        except OSError as error:
+            raise Unavailable(what=what, reason=str(error)) from error
+        try:
+            if self._is_alone():
+                self._make_sure()
+            if fcntl is not None:
+                fcntl.flock(self._lock, fcntl.LOCK_SH)
+            self.check()
+        except BaseException as error:
+            os.close(self._lock)
+            if isinstance(error, OSError | sqlite3.Error):
+                raise Unavailable(what=what, reason=str(error)) from error
+            raise
+
+    def _is_alone(self) -> bool:
+        """Whether no other process has the file open; none can open it until the lock is shared."""
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _make_sure(self) -> None:
+        if not suspect.is_marked(self.path):
+            try:
+                suspect.trust_journal(self.path)
+            except SyncError:  # then it is marked
+                pass
+            else:
+                return
+        suspect.write_again(self.path, lambda _: None, self._look_at)
+
+    def _look_at(self, copy: Path) -> None:
+        """Errors: Corrupt when a copy is damaged."""
+        with closing(sqlite3.connect(copy)) as connection:
+            [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise Corrupt(what=self._what, reason=f"a sync failed, and what is left: {found}")
+
+    def check(self) -> None:
+        """Errors: Unavailable once a sync failed, in this or another process."""
+        if self._is_suspect or suspect.is_marked(self.path):
+            self._is_suspect = True
+            raise Unavailable(what=self._what, reason=DISTRUSTED)
+
+    def note(self, error: BaseException | None) -> None:
+        """Mark the file as suspect if `error` is a failed sync."""
+        if suspect.is_failed_sync(error) and not self._is_suspect:
+            self._is_suspect = True
+            suspect.mark(self.path, str(error))
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a sync failed, as far as this process knows."""
+        return self._is_suspect
+
+    def frames(self) -> int:
+        """The frames in the journal. A connection must be open. Errors: OSError."""
+        if self._index is None:
+            self._index = open_index(self.path)
+        return valid_frames(self._index)
+
+    def close(self) -> None:
+        """Release the lock. Call it after every connection of this process was closed; it may be
+        called again."""
+        if self._index is not None:
+            self._index.close()
+        if not self._is_closed:
+            self._is_closed = True
+            os.close(self._lock)
+
+
+# --- the database -----------------------------------------------------------------------------
 
 _DRIVERS: Final = {
     "sqlite": "sqlite+aiosqlite",
@@ -85,6 +208,7 @@ class Database:
         self._read_only = ""
         """Why nothing can be written at the moment, if so."""
         self._turn = asyncio.Lock()
+        self._is_closed = False
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.name = engine.url.render_as_string(hide_password=True)
         self.given: FromClause = _given(is_sqlite=self.is_sqlite)
@@ -115,7 +239,7 @@ class Database:
                     )
                 else:
                     await _check_passive(connection, self.name)
-                await connection.run_sync(METADATA.create_all)
+                await connection.run_sync(_make_tables)
         except Unavailable as error:
             if self._file is None or not _is_without_room(error):
                 raise
@@ -168,6 +292,7 @@ class Database:
         begun_ns = 0
         try:
             with self._trusted(), translated(self.name):
+                self._check_open()
                 async with self._engine.connect() as connection:
                     if self.is_sqlite:
                         meter = (await connection.get_raw_connection()).info[_METER]
@@ -185,6 +310,7 @@ class Database:
         turn = self._turn if self.is_sqlite else contextlib.nullcontext()
         with self._trusted(), translated(self.name):
             async with turn:
+                self._check_open()
                 if self._read_only:
                     await self._open_again()
                 async with self._engine.connect() as connection:
@@ -232,6 +358,7 @@ class Database:
             if self._read_only:
                 return 0  # nothing was written
             with self._trusted(), translated(self.name):
+                self._check_open()
                 if self._file is not None:  # a sync may have failed in another process
                     self._file.check()
                 async with self._engine.connect() as connection:
@@ -268,8 +395,14 @@ class Database:
             lock = _BLOBS_SHARED if shared else _BLOBS_ALONE
             await connection.execute(lock, {"lock": _BLOBS_LOCK})
 
+    def _check_open(self) -> None:
+        """Errors: Unavailable once it was closed. A connection would open the files again, which
+        then may belong to another process."""
+        if self._is_closed:
+            raise Unavailable(what=f"archive {self.name}", reason="it was closed")
+
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close every connection. A transaction that is under way ends first; none begins later."""
         with contextlib.ExitStack() as stack:
             if self._file is not None:
                 stack.callback(self._file.close)
@@ -277,7 +410,9 @@ class Database:
                     await self._copy_all("PASSIVE")
                 if self._file.is_suspect:
                     stack.enter_context(kept_as_it_is(self._file.path))
-            await self._engine.dispose()
+            async with self._turn:
+                self._is_closed = True
+                await self._engine.dispose()
 
 
 async def _copy_journal(connection: AsyncConnection, how: str) -> int:
@@ -380,6 +515,7 @@ _ACTIVE: Final = text(
     "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')"
     " OR sql LIKE 'CREATE VIRTUAL%' OR sql LIKE '%GENERATED ALWAYS%' OR sql LIKE '% AS (%' LIMIT 1"
 )
+_TABLES: Final = text("SELECT name FROM sqlite_master WHERE type = 'table'")
 _A_BOARD: Final = text("SELECT 1 FROM board LIMIT 1")
 _SQLITE_NOW: Final = text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
 _POSTGRES_NOW: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
@@ -421,6 +557,34 @@ async def _check_passive(connection: AsyncConnection, what: str) -> None:
         raise Corrupt(what=f"archive {what}", reason=reason)
 
 
+def _make_tables(connection: Connection) -> None:
+    """Make the tables that are missing, each with its indexes.
+
+    SQLAlchemy would ask for one table at a time and compile every statement again, which took
+    longer than all else that opens an archive in SQLite.
+    """
+    if connection.dialect.name != "sqlite":
+        METADATA.create_all(connection)
+        return
+    present = set(connection.execute(_TABLES).scalars())
+    for name, statements in _sqlite_schema().items():
+        if name not in present:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+
+
+@cache
+def _sqlite_schema() -> dict[str, tuple[str, ...]]:
+    """What makes each table and its indexes in SQLite."""
+    dialect = SqliteDialect()
+    made: dict[str, tuple[str, ...]] = {}
+    for table in METADATA.sorted_tables:
+        indexes = sorted(table.indexes, key=lambda index: str(index.name))
+        items: tuple[DDLElement, ...] = (CreateTable(table), *map(CreateIndex, indexes))
+        made[table.name] = tuple(str(item.compile(dialect=dialect)) for item in items)
+    return made
+
+
 def _make_file(url: URL) -> TrustedFile | None:
     """Make SQLite's file, if it is missing, for its owner only; its journals get the same mode.
 
@@ -446,8 +610,9 @@ def _engine(url: URL, *, read_only: bool = False) -> AsyncEngine:
         if read_only:
             file = Path(url.database or "").absolute().as_uri()
             url = url.set(database=file, query={"mode": "ro", "immutable": "1", "uri": "true"})
-        arguments = {"timeout": timeout_s, "factory": MeteredConnection}
-        engine = create_async_engine(url, connect_args=arguments, **bounds)
+        (place,), settings = SqliteDialect().create_connect_args(url)
+        creator = partial(connect, place, {"timeout": timeout_s, **settings})
+        engine = create_async_engine(url, async_creator=creator, **bounds)
         set_up = _set_up_to_read if read_only else _set_up_sqlite
         event.listen(engine.sync_engine, "connect", set_up)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)

@@ -2,13 +2,18 @@
 
 A connection runs in a thread of its own, which SQLAlchemy and aiosqlite hide. So each connection
 has a number, which an SQL function returns; the number leads to its meter.
+
+A statement is one trip to that thread (`ShortTripConnection`).
 """
 
 import sqlite3
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Self
 from weakref import WeakValueDictionary
+
+import aiosqlite
 
 from blackboard.engines.payer import timed
 
@@ -67,3 +72,94 @@ class _MeteredCursor(sqlite3.Cursor):
 
     def fetchall(self) -> list[Any]:
         return timed(super().fetchall, self.meter.add)
+
+
+async def connect(place: str, settings: Mapping[str, Any]) -> "ShortTripConnection":
+    """Open a metered connection to `place`; `settings` are those of `sqlite3.connect`."""
+    connector = partial(sqlite3.connect, place, factory=MeteredConnection, **settings)
+    connection = ShortTripConnection(connector, iter_chunk_size=1)
+    # As SQLAlchemy does: a connection that nobody closed does not keep the process from ending.
+    # Before aiosqlite 0.22, the connection is its thread.
+    thread: Any = getattr(connection, "_thread", connection)
+    thread.daemon = True
+    await connection
+    return connection
+
+
+class ShortTripConnection(aiosqlite.Connection):
+    """A connection whose cursors, which are for SQLAlchemy, execute and fetch in one trip.
+
+    With those of aiosqlite SQLAlchemy goes to the thread four times: to make the cursor, to
+    execute, to fetch all rows, and to close it. That takes longer than most statements.
+    """
+
+    def cursor(self) -> Any:
+        """A cursor, which nothing in SQLite stands for before it executes a statement."""
+        return _Cursor(self)
+
+    def run(self, work: Callable[..., None], *arguments: Any) -> Awaitable[None]:
+        """Call `work` with SQLite's connection in the thread."""
+        execute: Any = self._execute
+        found: Awaitable[None] = execute(work, self._conn, *arguments)
+        return found
+
+
+class _Cursor:
+    """What was fetched by one statement. Closed from the start, as far as SQLite is concerned."""
+
+    def __init__(self, connection: ShortTripConnection) -> None:
+        self._connection = connection
+        self._rows: list[Any] = []
+        self.description: Any = None
+        self.rowcount = -1
+        self.lastrowid: int | None = None
+        self.arraysize = 1
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def execute(self, statement: str, given: Any = ()) -> Self:
+        """Execute a statement, and fetch its rows."""
+        await self._connection.run(self._execute, statement, given)
+        return self
+
+    async def executemany(self, statement: str, given: Sequence[Any]) -> Self:
+        """Execute a statement that gives no rows, once with each of `given`."""
+        await self._connection.run(self._execute_many, statement, given)
+        return self
+
+    async def fetchall(self) -> list[Any]:
+        """All rows, once."""
+        found, self._rows = self._rows, []
+        return found
+
+    async def close(self) -> None:
+        """Forget the rows."""
+        self._rows = []
+
+    def _execute(self, connection: sqlite3.Connection, statement: str, given: Any) -> None:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(statement, given)
+            if cursor.description:
+                self._rows = cursor.fetchall()
+            self._note(cursor)
+        finally:
+            cursor.close()
+
+    def _execute_many(
+        self, connection: sqlite3.Connection, statement: str, given: Sequence[Any]
+    ) -> None:
+        cursor = connection.cursor()
+        try:
+            cursor.executemany(statement, given)
+            self._note(cursor)
+        finally:
+            cursor.close()
+
+    def _note(self, cursor: sqlite3.Cursor) -> None:
+        self.description = cursor.description
+        self.rowcount, self.lastrowid = cursor.rowcount, cursor.lastrowid

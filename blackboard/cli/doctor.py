@@ -29,7 +29,7 @@ from blackboard.cli.errors import LOOPBACK, CommandError, Exit, explain, other_s
 from blackboard.cli.options import Flags, ReadCommand
 from blackboard.cli.screen import counted
 from blackboard.errors import BlackboardError, DataDirectoryInUse
-from blackboard.limits import ARCHIVE_LAG_MS_MAX, CONNECTIONS_MAX, OPEN_FILES_MAX
+from blackboard.limits import DEFAULT
 
 if TYPE_CHECKING:
     from blackboard.cli.target import Target
@@ -193,14 +193,13 @@ def open_files() -> Finding:
     """Whether this process could have CONNECTIONS_MAX connections."""
     import resource
 
+    most = DEFAULT.open_files_max
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_MAX:
-        return _ok(
-            "open files", f"{'no limit' if hard < 0 else hard}, {OPEN_FILES_MAX} are needed at most"
-        )
-    connections = max(0, hard - OPEN_FILES_MAX + CONNECTIONS_MAX)
+    if hard == resource.RLIM_INFINITY or hard >= most:
+        return _ok("open files", f"{'no limit' if hard < 0 else hard}, {most} are needed at most")
+    connections = max(0, hard - most + DEFAULT.service.connections_max)
     text = f"at most {hard}, so about {counted(connections, 'connection')}"
-    return Finding("open files", FindingStatus.WARN, text, f"ulimit -Hn {OPEN_FILES_MAX}")
+    return Finding("open files", FindingStatus.WARN, text, f"ulimit -Hn {most}")
 
 
 # --- the service ----------------------------------------------------------------------------------
@@ -334,7 +333,7 @@ def archive(readiness: Any) -> Iterator[Finding]:
     match readiness:
         case {"archive": {"behind": int(behind), "lag_ms": int(lag_ms), "failing": int(failing)}}:
             text = f"{counted(behind, 'revision')} behind, the oldest for {lag_ms / 1000:.1f} s"
-            if lag_ms <= ARCHIVE_LAG_MS_MAX:
+            if lag_ms <= DEFAULT.archive.archive_lag_ms_max:
                 yield _ok("archive", text)
                 return
             fix = "See the log of the service, and the archive's database."

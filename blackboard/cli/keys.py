@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from blackboard.client.board import Board
     from blackboard.client.client import Client
-    from blackboard.client.moment import When
     from blackboard.client.views import Entry, Receipt
-    from blackboard.core.checkpoints import LostBoard
+    from blackboard.core.checkpoints import LostBoard, When
     from blackboard.core.commit import Head
 
 LIST_LIMIT_DEFAULT = 1000
@@ -264,8 +263,7 @@ class KeyListing:
 
     async def take(self, page: "Sequence[Entry]") -> None:
         """Add the listed entries of a page."""
-        from blackboard.core.documents.keys import RESERVED, document_of
-        from blackboard.core.path import is_meant
+        from blackboard.core.path import RESERVED, document_of, is_meant
 
         for entry in page:
             document = None if RESERVED in self._pattern else document_of(entry.key)

@@ -17,7 +17,7 @@ from rich.tree import Tree
 
 from blackboard.cli import values
 from blackboard.cli.screen import answer, console, counted, safe, safe_lines, say, shortened
-from blackboard.core.documents.keys import document_of
+from blackboard.core.path import document_of
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 

@@ -15,10 +15,9 @@ from blackboard.limits import REVISION_MAX
 if TYPE_CHECKING:
     from blackboard.client.board import Board
     from blackboard.client.client import Client
-    from blackboard.client.moment import When
     from blackboard.client.preview import RestorePreview
     from blackboard.client.views import Version
-    from blackboard.core.checkpoints import Recovered, Restored
+    from blackboard.core.checkpoints import Recovered, Restored, When
 
 _PANEL: Final = "Checkpoints"
 _YES = typer.Option("--yes", "-y", help="Do not ask.")

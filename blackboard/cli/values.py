@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from blackboard.cli.errors import CommandError, wrong_usage
-from blackboard.client.moment import When
+from blackboard.core.checkpoints import When
 from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest, RemoteProtocolError
 from blackboard.limits import REVISION_MAX

@@ -29,7 +29,6 @@ from blackboard.client.leases.claim import Claim, Claimed, ClaimOptions
 from blackboard.client.leases.lock import Lock, all_leases, wait_free
 from blackboard.client.leases.presence import Attachment, IfTaken, Presence, present
 from blackboard.client.link import Transport, WatchRequest
-from blackboard.client.moment import When, moment_of, optional_moment, rewound_to
 from blackboard.client.preview import MadeCall, RestorePreview, calls_in
 from blackboard.client.step import Step
 from blackboard.client.views import Cause, Entry, Listing, Receipt, RevisionEvent, Version
@@ -53,7 +52,11 @@ from blackboard.core.checkpoints import (
     RestoreRequest,
     RetentionPolicy,
     Verified,
+    When,
+    moment_of,
     named_by_time,
+    optional_moment,
+    rewound_to,
 )
 from blackboard.core.commit import (
     Append,

@@ -6,7 +6,7 @@ from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.documents.inverse import document_at
 from blackboard.client.link import Transport
 from blackboard.core.checkpoints import DiffRequest
-from blackboard.core.documents.keys import document_of
+from blackboard.core.path import document_of
 from blackboard.units import Key
 
 

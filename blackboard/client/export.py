@@ -179,7 +179,7 @@ async def import_board(link: Transport, path: Path, board: str, note: str) -> No
             while page := await asyncio.to_thread(next, pages, ()):
                 await link.import_page(board, request, number, page)
                 number += 1
-    except OSError as error:
+    except (OSError, UnicodeEncodeError) as error:  # the latter: a name that no file can have
         raise InvalidRequest(field="file", reason=str(error)) from error
     await link.import_end(board, request)
 

@@ -124,6 +124,11 @@ class Transport(Protocol):
         """Identifies the service; equal for two links if they certainly lead to the same
         service."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed for good, with its client or the service of this process: nothing
+        need be tried again."""
+
     def acting_as(self, agent: str) -> "Transport":
         """The same link with the rights and the name of `agent`; AccessDenied on use if not
         allowed."""

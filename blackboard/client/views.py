@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from blackboard.core import checkpoints, commit as core
+from blackboard.core.commit import Cause as Cause, Receipt as Receipt
 from blackboard.core.entry_digest import is_proved
 from blackboard.errors import Corrupt
 from blackboard.units import Key, Milliseconds, Revision
@@ -116,39 +117,6 @@ class RevisionEvent(Struct, frozen=True):
                 raise Corrupt(what=f"revision {entry.revision}", reason=reason)
             found.append(replace(RevisionEvent.of(entry), verified=proof is not None))
         return found
-
-
-class Receipt(Struct, frozen=True):
-    """A commit that took effect as `revision`; `results` has what each operation computed.
-
-    `level` names what the acknowledgement survives: "disk", "second", "replica" or "memory".
-    `duplicate` says that this commit had already been applied by an earlier attempt.
-    """
-
-    revision: Revision
-    time_ms: Milliseconds
-    results: tuple[core.Result, ...]
-    level: str
-    duplicate: bool = False
-
-
-class Cause(Struct, frozen=True):
-    """One commit in the provenance of a key.
-
-    `key` was written at `revision` by `author`; `based_on` are the entries its writer had read.
-    `missing` says why the commit cannot be shown ("compacted", "not written there"), else "".
-    `account` is set if the author's name was narrowed from it.
-    """
-
-    key: Key
-    revision: Revision
-    depth: int
-    author: str = ""
-    time_ms: Milliseconds = 0
-    note: str = ""
-    based_on: tuple[tuple[Key, Revision], ...] = ()
-    missing: str = ""
-    account: str = ""
 
 
 class Version(Struct, frozen=True):

@@ -18,7 +18,8 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
@@ -26,7 +27,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from blackboard.client.leases import ambient as held
 from blackboard.client.link import Transport, WatchRequest
 from blackboard.client.views import Receipt
 from blackboard.client.watch import Watch
@@ -42,12 +42,14 @@ from blackboard.core.commit import (
     changed_nothing,
 )
 from blackboard.core.freeze import FROZEN_KEY
-from blackboard.core.path import cut_key, superseding_key
+from blackboard.core.path import cut_key, namespace_of, superseding_key
 from blackboard.engines.base import LOCK_MASTERS
 from blackboard.errors import (
     AttemptTooOld,
     BoardFrozen,
     Compacted,
+    LimitExceeded,
+    LocalProtocolError,
     OutcomeUnknown,
     Overloaded,
     Rejected,
@@ -60,6 +62,7 @@ from blackboard.errors import (
 from blackboard.limits import (
     BARRIER_GRACE_MS,
     BARRIER_MS_MAX,
+    FENCES_MAX,
     LANES_MAX,
     LOG_ENTRIES_MAX,
     OPERATIONS_MAX,
@@ -344,7 +347,7 @@ class Writer:
     async def _carry_out(self, spec: CommitRequest, *, with_held: bool) -> Receipt:
         fences = spec.fences
         if with_held:
-            fences = held.fences_of(self.link, self.board, fences)
+            fences = fences_of(self.link, self.board, fences)
         epoch = await self.epoch()
         assert self._epoch is not None
         number = self._epoch.number
@@ -372,7 +375,7 @@ class Writer:
             self._free.release()
         self.saw(receipt.revision)
         if with_held and not changed_nothing(spec.ops, receipt.results):
-            held.note_commit(self.link, self.board, receipt.revision)
+            note_commit(self.link, self.board, receipt.revision)
         return receipt
 
     async def _insist(self, lane: _Lane, commit: Commit, number: int, failure: _Failure) -> Receipt:
@@ -388,6 +391,8 @@ class Writer:
         uncertain: OutcomeUnknown | None = None
         since = commit.known
         for pause_ms in self._pauses_ms():
+            if self.link.is_closed:
+                raise uncertain or failure
             if isinstance(failure, StaleEpoch):
                 commit = replace(commit, epoch=self._adopt(failure, number))
                 number = failure.number
@@ -456,7 +461,7 @@ class Writer:
             except Rejected as error:
                 raise uncertain from error
             rest_s = pause_s(failure, pause_ms)
-            if loop.time() + rest_s > deadline:
+            if self.link.is_closed or loop.time() + rest_s > deadline:
                 raise uncertain
             await asyncio.sleep(rest_s)
 
@@ -518,3 +523,83 @@ def _is_no_majority(failure: _Failure) -> bool:
     """Whether the lock masters cannot be reached: that is reported at once, because the caller of a
     lock may have an alternative."""
     return isinstance(failure, Unavailable) and failure.what == LOCK_MASTERS
+
+
+# --- the leases that the running task holds -------------------------------------------------------
+# Inside `async with board.lock(...)` no fence has to be named: every commit on that board, by any
+# Board object of the task and of tasks started inside the block, carries the fences.
+#
+# - A task that was started inside a block keeps relying on its leases, even when it outlives the
+#   block: such a commit is Fenced, and never applied unprotected. (To start one that does not, give
+#   it an empty context: `asyncio.create_task(work, context=contextvars.Context())`.)
+# - A fence of a lease outside `public` goes with commits of its own agent only: no other may read
+#   it.
+# - A board is identified by its name and its service: two services may each have a `main`.
+
+_holds: ContextVar[tuple["Hold", ...]] = ContextVar("blackboard_holds", default=())
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """Leases of one board that a block of one agent holds together.
+
+    `committed` is the last revision that relied on them; `ended` is set after the block.
+    """
+
+    origin: object
+    board: str
+    agent: str
+    fences: tuple[HeldFence, ...]
+    committed: Revision = 0
+    ended: bool = False
+
+
+def take(hold: Hold) -> None:
+    """From here on, commits of the running task rely on `hold`."""
+    _holds.set((*_holds.get(), hold))
+
+
+def let_go(hold: Hold) -> None:
+    """Commits of the running task no longer rely on `hold`; those of tasks it started still do."""
+    hold.ended = True
+    _holds.set(tuple(other for other in _holds.get() if other is not hold))
+
+
+def fences_of(
+    link: Transport, board: str, explicit: Sequence[HeldFence] = ()
+) -> tuple[HeldFence, ...]:
+    """`explicit`, then the fences that the running task holds for commits of `link` on `board`."""
+    holds = _held_on(link, board)
+    if not holds and not explicit:
+        return ()
+    fences = dict.fromkeys(explicit)
+    for hold in holds:
+        own = hold.agent == link.agent
+        fences.update((f, None) for f in hold.fences if own or namespace_of(f.key) == "public")
+    return tuple(fences)
+
+
+def note_commit(link: Transport, board: str, revision: Revision) -> None:
+    """Record that a commit with the fences of the running task took effect as `revision`."""
+    for hold in _held_on(link, board):
+        if hold.agent == link.agent:
+            hold.committed = max(hold.committed, revision)
+
+
+def check_free(link: Transport, board: str, keys: Iterable[Key]) -> None:
+    """Whether the running task may ask for `keys`.
+
+    Errors: LocalProtocolError when it holds one of them: it would wait for itself. LimitExceeded
+    when a commit could not carry all its fences.
+    """
+    asked = set(keys)
+    mine = {f.key for hold in _held_on(link, board) if not hold.ended for f in hold.fences}
+    for key in sorted(asked & mine):
+        raise LocalProtocolError(reason=f"this task holds {key} already; locks are not re-entrant")
+    if len(asked | mine) > FENCES_MAX:
+        raise LimitExceeded("FENCES_MAX", len(asked | mine), FENCES_MAX, "keys")
+
+
+def _held_on(link: Transport, board: str) -> list[Hold]:
+    holds = _holds.get()
+    return [h for h in holds if h.board == board and h.origin == link.origin] if holds else []

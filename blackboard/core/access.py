@@ -17,7 +17,6 @@ from typing import Final
 from msgspec import Struct
 
 from blackboard.core import commit as core
-from blackboard.core.documents.keys import document_of, document_prefix
 from blackboard.core.freeze import FROZEN_KEY
 from blackboard.core.lease import is_holder_of, is_owned_by
 from blackboard.core.path import (
@@ -27,6 +26,8 @@ from blackboard.core.path import (
     barrier_key,
     check_name,
     cut_key,
+    document_of,
+    document_prefix,
     expression_of,
     is_decision,
     joined_ranges,

@@ -20,7 +20,7 @@ from blackboard.core.commit import Entry, Epoch
 from blackboard.core.fields import InstantMs
 from blackboard.core.path import SYSTEM, check_name
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.limits import BARRIER_MS_MAX
+from blackboard.limits import BARRIER_MS_MAX, REVISION_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 
@@ -173,6 +173,45 @@ class Instant(Struct, frozen=True, forbid_unknown_fields=True):
 
 Moment = Revision | str | Instant
 """A revision, the name of a checkpoint or "now", or a point in time."""
+
+
+When = Moment | datetime
+"""A revision, the name of a checkpoint, "now", or a `datetime` with a time zone."""
+
+
+def optional_moment(when: When | None) -> Moment | None:
+    """As `moment_of`; None = the present. Errors: InvalidRequest."""
+    return None if when is None else moment_of(when)
+
+
+def moment_of(when: When) -> Moment:
+    """Convert a moment to the service's form. Errors: InvalidRequest."""
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InvalidRequest(field="at", reason=f"{when} has no time zone")
+        time_ms = int(when.timestamp() * 1000)
+        if time_ms < 0:
+            raise InvalidRequest(field="at", reason=f"{when} is before 1970")
+        return Instant(time_ms)
+    if type(when) is bool or not isinstance(when, int | str | Instant):
+        raise InvalidRequest(field="at", reason=f"a {type(when).__name__} is no moment")
+    if isinstance(when, str):
+        return when if when == NOW else check_checkpoint(when)
+    if isinstance(when, int) and not 0 <= when <= REVISION_MAX:
+        raise InvalidRequest(field="at", reason=f"no revision: it is not in 0..{REVISION_MAX}")
+    return when
+
+
+def rewound_to(to: Revision | None, at: datetime | None, before: Revision | None) -> When:
+    """The moment that one of the three names. Errors: InvalidRequest."""
+    given: list[When] = [when for when in (to, at) if when is not None]
+    if before is not None:
+        if before < 1:
+            raise InvalidRequest(field="before", reason=f"nothing was before revision {before}")
+        given.append(before - 1)
+    if len(given) != 1:
+        raise InvalidRequest(field="rewind", reason="one of to, at, before is needed")
+    return given[0]
 
 
 def checkpoint_key(name: str) -> Key:

@@ -301,6 +301,20 @@ class Committed(Struct, frozen=True, gc=False):
     level: str = ""
 
 
+class Receipt(Struct, frozen=True):
+    """A commit that took effect as `revision`; `results` has what each operation computed.
+
+    `level` names what the acknowledgement survives: "disk", "second", "replica" or "memory".
+    `duplicate` says that this commit had already been applied by an earlier attempt.
+    """
+
+    revision: Revision
+    time_ms: Milliseconds
+    results: tuple[Result, ...]
+    level: str
+    duplicate: bool = False
+
+
 # --- the log --------------------------------------------------------------------------------------
 
 
@@ -526,3 +540,22 @@ class LogPage(Struct, frozen=True, gc=False):
     entries: tuple[LogEntry, ...]
     through: Revision = 0
     proofs: tuple[Proof | None, ...] = ()
+
+
+class Cause(Struct, frozen=True):
+    """One commit in the provenance of a key.
+
+    `key` was written at `revision` by `author`; `based_on` are the entries its writer had read.
+    `missing` says why the commit cannot be shown ("compacted", "not written there"), else "".
+    `account` is set if the author's name was narrowed from it.
+    """
+
+    key: Key
+    revision: Revision
+    depth: int
+    author: str = ""
+    time_ms: Milliseconds = 0
+    note: str = ""
+    based_on: tuple[tuple[Key, Revision], ...] = ()
+    missing: str = ""
+    account: str = ""

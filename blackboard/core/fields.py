@@ -47,6 +47,8 @@ def check_text(text: str) -> None:
 
 def check_note(note: str) -> None:
     """Errors: InvalidRequest for what is not Unicode text; LimitExceeded above NOTE_BYTES_MAX."""
+    if type(note) is not str:
+        raise InvalidRequest(field="note", reason=f"a {type(note).__name__} is not text")
     size = len(note) if note.isascii() else _size(note, "note")
     if size > limits.NOTE_BYTES_MAX:
         raise LimitExceeded("NOTE_BYTES_MAX", size, limits.NOTE_BYTES_MAX, "note")

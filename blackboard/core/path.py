@@ -305,10 +305,72 @@ def _checked(path: str, grammar: "re.Pattern[str]", field: str) -> str:
     if len(path) > KEY_BYTES_MAX:
         raise LimitExceeded(limit="KEY_BYTES_MAX", value=len(path), maximum=KEY_BYTES_MAX)
     if not grammar.fullmatch(path) or _has_dots(path):
-        raise InvalidRequest(field=field, reason=f"{path!r} is not a {field}: {_HINTS[field]}")
+        hint = _HINTS[field]
+        if field == "key" and grammar.fullmatch(f"{path}/x"):
+            hint = f"everything below it is {path}/**, a key below it is {path}/NAME"
+        raise InvalidRequest(field=field, reason=f"{path!r} is not a {field}: {hint}")
     return path
 
 
 def _has_dots(path: str) -> bool:
     """Whether a segment is `.` or `..`, which readers would take for "here" and "above"."""
     return "." in path and any(segment in (".", "..") for segment in path.split("/"))
+
+
+# --- documents ------------------------------------------------------------------------------------
+# The keys of a document. A document at key K is stored with ordinary operations on ordinary keys.
+#
+#     K/~doc/base                      {"parts": [generation, n], "owners": {...}, "mark": ...}
+#     K/~doc/part/<generation>/<i>     the compacted state, in n pieces of at most a value's size
+#     K/~doc/update/<index>            updates since then, appended: {"update": bytes, ...}
+#     K/~doc/update/restore-<mark>-<i> the inverse update of a restore
+#     K/~doc/overlap/<index>           {"text": ..., "start": ..., "end": ..., "agents": [...]}:
+#                                      what was edited by several at once, for OVERLAP_TTL_MS
+#
+# So reads at a revision, watches, checkpoints, digests, diffs and branches include documents. The
+# content is that of the base with every update applied, in any order.
+#
+# Invariants
+# - A compaction is one commit: it puts the new base and removes the updates that the base contains.
+# - The pieces of one update in a commit are adjacent (`more` says that another one follows).
+# - Only the base is ever changed in place.
+
+RESERVED = "~doc"
+"""The segment below which a document lies. Only the service writes there."""
+
+
+def document_prefix(key: Key) -> Prefix:
+    """The prefix below which all of the document at `key` lies."""
+    return f"{key}/{RESERVED}"
+
+
+def base_key(key: Key) -> Key:
+    """The base of a document: it says where the compacted state is."""
+    return f"{key}/{RESERVED}/base"
+
+
+def parts_prefix(key: Key, generation: str) -> Prefix:
+    """The prefix of the pieces of the compacted state `generation`."""
+    return f"{key}/{RESERVED}/part/{generation}"
+
+
+def updates_prefix(key: Key) -> Prefix:
+    """The prefix of the updates since the compacted state."""
+    return f"{key}/{RESERVED}/update"
+
+
+def overlaps_prefix(key: Key) -> Prefix:
+    """The prefix of the reports of regions that several agents edited at once."""
+    return f"{key}/{RESERVED}/overlap"
+
+
+def check_document(key: Key) -> Key:
+    """Return `key` if a document can be there. Errors: InvalidRequest, LimitExceeded."""
+    check_key(check_key(key) + f"/{RESERVED}/part/{0:016}-{0:08}/{0:04}")
+    return key
+
+
+def document_of(path: str) -> Key | None:
+    """The key of the document that `path` (a key or prefix) belongs to; None if to none."""
+    key, found, rest = path.partition(f"/{RESERVED}")
+    return key if found and (not rest or rest.startswith("/")) else None

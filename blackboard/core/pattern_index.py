@@ -126,12 +126,12 @@ def intersection(first: str, second: str) -> str | None:
     a, b = first.split("/"), second.split("/")
     common: list[str] = []
     for index in range(max(len(a), len(b))):
-        if index < len(a) and a[index] == _REST:
-            return "/".join([*common, *b[index:]])
-        if index < len(b) and b[index] == _REST:
-            return "/".join([*common, *a[index:]])
         if index >= len(a) or index >= len(b):
-            return None
+            return None  # `**` needs a segment to match, too
+        if a[index] == _REST:
+            return "/".join([*common, *b[index:]])
+        if b[index] == _REST:
+            return "/".join([*common, *a[index:]])
         one, other = a[index], b[index]
         if one != other and _ONE not in (one, other):
             return None

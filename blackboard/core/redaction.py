@@ -15,8 +15,15 @@ from typing import Final
 from msgspec.msgpack import encode
 
 from blackboard.core.commit import LogEntry
-from blackboard.core.documents.keys import document_of, document_prefix
-from blackboard.core.path import SYSTEM, Ranges, namespace_of, range_below, range_of
+from blackboard.core.path import (
+    SYSTEM,
+    Ranges,
+    document_of,
+    document_prefix,
+    namespace_of,
+    range_below,
+    range_of,
+)
 from blackboard.errors import InvalidRequest
 from blackboard.units import Key
 

@@ -41,6 +41,8 @@ SWITCHES: Final = "~sealed"
 """In place of the board, in the records of switches and of the boards that existed before them."""
 SWITCH: Final = "~switch/"
 """What the segment in place of the namespace begins with, in the record of a switch."""
+UNTIL: Final = "~until/"
+"""The same, in the record of a board that existed before a switch."""
 _FIRST, _SWITCHED = 1, 2  # forms of wrapped keys: from before a switch, and since
 _KEY, _MARK = "wrapped", "mark"  # the field of a wrapped data key, and that of a switch's record
 
@@ -230,15 +232,25 @@ class DataKeys:
 
     async def forget(self, board: str) -> int:
         """Remove the data keys of a board that was removed; returns how many. Branches keep their
-        own copies."""
-        below = f"{_BELOW}/{board}"
-        ops: list[Op] = [Delete(entry.key) async for entry in self._records(below)]
-        for some in _pages(ops):
+        own copies.
+
+        The records of how far it was plain go too. A board that begins under its name later is a
+        different one, and all of its values are encrypted.
+        """
+        keys = [entry.key async for entry in self._records(f"{_BELOW}/{board}")]
+        until = [
+            entry.key
+            async for entry in self._records(f"{_BELOW}/{SWITCHES}")
+            if _is_until(entry.key, board)
+        ]
+        for some in _pages([Delete(key) for key in (*keys, *until)]):
             await self._commit(some)
-        if ops:
+        if keys:
             await self._forget_log()
             await self._load(board)
-        return len(ops)
+        if until:
+            await self._load(SWITCHES)
+        return len(keys)
 
     async def rewrap(self) -> int:
         """Wrap every data key with the first master key; returns how many. No value is touched."""
@@ -377,6 +389,12 @@ def _place(key: str) -> tuple[str, str, bytes]:
     board, _, rest = key.removeprefix(_BELOW + "/").partition("/")
     namespace, _, key_id = rest.rpartition("/")
     return board, namespace, bytes.fromhex(key_id)
+
+
+def _is_until(key: str, board: str) -> bool:
+    """Whether a record says up to which revision `board` may have plain values."""
+    _, namespace, _ = _place(key)
+    return namespace.startswith(UNTIL) and namespace.split("/")[2] == board
 
 
 def _read(entry: Entry) -> Any:

@@ -12,6 +12,7 @@ the switch>/<board>/<revision>/<id>`.
 Invariants
 - The record of a switch is written after those of its boards, which do not count without it.
 - Of two concurrent switches, the stricter one counts.
+- The record of a removed board goes with its data keys, when no branch needs its history any more.
 """
 
 import secrets
@@ -19,11 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from blackboard.encryption.data_keys import SWITCH, SWITCHES, DataKey, DataKeys
+from blackboard.encryption.data_keys import SWITCH, SWITCHES, UNTIL, DataKey, DataKeys
 from blackboard.integrity.envelope import KEY_ID_BYTES
 from blackboard.units import Revision
 
-_UNTIL: Final = "~until/"
 PRIVATE: Final = "private"
 PUBLIC: Final = "public"
 
@@ -53,7 +53,7 @@ class Switch:
         other boards from their beginning. Errors: Unavailable, with nothing changed."""
         switch = secrets.token_bytes(KEY_ID_BYTES)
         records = [
-            (f"{_UNTIL}{switch.hex()}/{board}/{end}", secrets.token_bytes(KEY_ID_BYTES))
+            (f"{UNTIL}{switch.hex()}/{board}/{end}", secrets.token_bytes(KEY_ID_BYTES))
             for board, end in ends.items()
             if end > 0
         ]
@@ -92,7 +92,7 @@ def _read(table: Mapping[bytes, DataKey]) -> _Found:
         if key.namespace.startswith(SWITCH):
             scope = key.namespace.removeprefix(SWITCH)
             switches[scope] = (*switches.get(scope, ()), key.id)
-        elif key.namespace.startswith(_UNTIL):
-            switch, board, end = key.namespace.removeprefix(_UNTIL).split("/")
+        elif key.namespace.startswith(UNTIL):
+            switch, board, end = key.namespace.removeprefix(UNTIL).split("/")
             ends[bytes.fromhex(switch), board] = int(end)
     return _Found(table, switches, ends)

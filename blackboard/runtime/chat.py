@@ -30,12 +30,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from tenacity.wait import wait_random_exponential
 
 from blackboard.errors import InvalidRequest, ModelFailed
-from blackboard.limits import (
-    DEFAULT,
-    MODEL_ATTEMPTS_MAX,
-    MODEL_TIMEOUT_MS,
-    Limits,
-)
+from blackboard.limits import DEFAULT, MODEL_ATTEMPTS_MAX, MODEL_TIMEOUT_MS, Limits
 from blackboard.runtime.models import (
     ChatMessage,
     ModelUsage,

@@ -33,17 +33,7 @@ from blackboard.errors import (
     NoSuchBoard,
     Unavailable,
 )
-from blackboard.limits import (
-    ARCHIVE_IDLE_MS,
-    ARCHIVE_LEASE_MS,
-    ARCHIVE_PAGE_ENTRIES,
-    ARCHIVE_PAUSE_MS,
-    ARCHIVE_REST_MS,
-    ARCHIVE_RETRY_MS,
-    ARCHIVE_STEP_PAUSE_MS,
-    ARCHIVE_WAIT_MS,
-    FINISH_TIMEOUT_MS,
-)
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.continuity import go_above, last_shared
 from blackboard.server.pages import pages_of
 from blackboard.units import Milliseconds, Revision
@@ -117,8 +107,11 @@ class _ArchivedBoard:
 class Archiver:
     """Archives the boards that a process has open. Close it before the store and the archive."""
 
-    def __init__(self, store: Store, archive: Archive) -> None:
+    def __init__(self, store: Store, archive: Archive, limits: Limits = DEFAULT) -> None:
         self.archive = archive
+        self._limits = limits.archive
+        self._pause_ms = limits.archive.archive_pause_ms
+        self._finish_ms = limits.client.finish_timeout_ms
         self.owner = secrets.token_hex(8)
         """The name of this process as a holder of the archive's leases."""
         self._store = store
@@ -127,6 +120,16 @@ class Archiver:
         self._appended = 0
         self.is_closed = False
         """Whether it accepts no more boards."""
+
+    @property
+    def lease_ms(self) -> Milliseconds:
+        """The time to live of the archive's leases."""
+        return self._limits.archive_lease_ms
+
+    @property
+    def takeover_ms(self) -> Milliseconds:
+        """Time for the archive to catch up: its archiver may just have been killed."""
+        return 3 * self.lease_ms
 
     def follow(self, name: str) -> None:
         """Archive a board from now on, until `unfollow` or `aclose`."""
@@ -150,13 +153,15 @@ class Archiver:
             board.wake.set()
 
     async def reached(
-        self, name: str, revision: Revision, timeout_ms: Milliseconds = ARCHIVE_WAIT_MS
+        self, name: str, revision: Revision, timeout_ms: Milliseconds | None = None
     ) -> Mark:
         """Wait until a board is archived up to `revision`; returns the archive's position then.
 
-        Errors: Unavailable after `timeout_ms`, with the reason of the delay; Corrupt at once, when
-        the archive is damaged.
+        Errors: Unavailable after `timeout_ms` (None: ARCHIVE_WAIT_MS), with the reason of the
+        delay; Corrupt at once, when the archive is damaged.
         """
+        if timeout_ms is None:
+            timeout_ms = self._limits.archive_wait_ms
         self.follow(name)
         board = self._boards[name]
         board.waiters += 1
@@ -215,7 +220,7 @@ class Archiver:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(self._finish_ms / 1000):
                 await asyncio.gather(*(self._finish(board) for board in self._boards.values()))
 
     async def _finish(self, board: _ArchivedBoard) -> None:
@@ -231,14 +236,14 @@ class Archiver:
 
     async def _run(self, board: _ArchivedBoard) -> None:
         while True:
-            pause_ms = ARCHIVE_IDLE_MS
+            pause_ms = self._limits.archive_idle_ms
             if board.restores:
-                await _rest(board)
+                await _rest(board, self._limits.archive_rest_ms)
             try:
                 board.wake.clear()
                 board.wanted.clear()
                 if await self._advance(board):
-                    pause_ms = 0 if board.waiters or board.is_behind else ARCHIVE_PAUSE_MS
+                    pause_ms = 0 if board.waiters or board.is_behind else self._pause_ms
                 board.failures, board.failure = 0, None
             except NoSuchBoard:  # another process removed it
                 self._boards.pop(board.name, None)
@@ -253,7 +258,7 @@ class Archiver:
                 await asyncio.sleep(_LOOK_MS / 1000)
                 continue
             # While no caller waits, gather commits into one transaction.
-            called = board.wanted if pause_ms <= ARCHIVE_PAUSE_MS else board.wake
+            called = board.wanted if pause_ms <= self._pause_ms else board.wake
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_ms / 1000):
                     await called.wait()
@@ -269,7 +274,8 @@ class Archiver:
         level = logging.WARNING if board.failures in (1, 10, 100) else logging.DEBUG
         unforeseen = None if isinstance(error, BlackboardError) else error
         log.log(level, "board %s cannot be archived: %s", board.name, error, exc_info=unforeseen)
-        return min(_FIRST_RETRY_MS << min(board.failures - 1, 16), ARCHIVE_RETRY_MS)
+        longest_ms = self._limits.archive_retry_ms
+        return min(_FIRST_RETRY_MS << min(board.failures - 1, 16), longest_ms)
 
     async def _advance(self, board: _ArchivedBoard) -> bool:
         """Append the next page of the log, or check the progress of another process.
@@ -304,7 +310,8 @@ class Archiver:
                 return None
             board.checked = True
             after = board.mark.revision
-            return await self._store.log(board.name, after, limit=ARCHIVE_PAGE_ENTRIES)
+            limit = self._limits.archive_page_entries
+            return await self._store.log(board.name, after, limit=limit)
         except FutureRevision:
             board.checked = False
             await go_above(self._store, self.archive, board.name)
@@ -342,9 +349,9 @@ class Archiver:
     async def _take(self, board: _ArchivedBoard) -> bool:
         """Take or renew the lease of the archiver."""
         now = asyncio.get_running_loop().time()
-        if board.fence is not None and now - board.taken_at < ARCHIVE_LEASE_MS / 3000:
+        if board.fence is not None and now - board.taken_at < self.lease_ms / 3000:
             return True
-        fence = await self.archive.take(board.name, self.owner, ARCHIVE_LEASE_MS)
+        fence = await self.archive.take(board.name, self.owner, self.lease_ms)
         if fence is not None and fence != board.fence:  # another process may have appended
             board.reach(await self.archive.mark(board.name))
             board.checked = False
@@ -383,7 +390,7 @@ class Archiver:
 
         async def pause() -> None:
             hurries = not is_last or any(board.waiters for board in self._boards.values())
-            await asyncio.sleep(0 if hurries else ARCHIVE_STEP_PAUSE_MS / 1000)
+            await asyncio.sleep(0 if hurries else self._limits.archive_step_pause_ms / 1000)
 
         return pause
 
@@ -408,10 +415,10 @@ class Archiver:
         board.reach(mark)
 
 
-async def _rest(board: _ArchivedBoard) -> None:
+async def _rest(board: _ArchivedBoard, longest_ms: Milliseconds) -> None:
     """Wait until no restore asks the archiver of a board to pause, but only for a limited time."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(ARCHIVE_REST_MS / 1000):
+        async with asyncio.timeout(longest_ms / 1000):
             await board.rested.wait()
             await asyncio.sleep(_AFTER_REST_MS / 1000)
 

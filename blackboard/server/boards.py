@@ -11,7 +11,6 @@ from typing import Protocol
 from blackboard.client.cancellation import SharedCalls, finish
 from blackboard.engines.base import VoteCounts
 from blackboard.errors import BlackboardError, LimitExceeded, NoSuchBoard, Unavailable
-from blackboard.limits import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
 from blackboard.server.archiver import ArchiveStatistics
 from blackboard.server.continuity import go_above
 from blackboard.server.host import Host
@@ -67,6 +66,7 @@ class Boards:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self._limits = host.limits.boards
         self._open: dict[str, OpenBoard] = {}
         self._openers: dict[str, str | None] = {}
         """The account that opened, or is opening, each board; None = the service itself."""
@@ -193,17 +193,18 @@ class Boards:
         if await self.host.store.exists(name):
             return
         count = len(await self.host.store.boards()) + 1
-        if count > BOARDS_MAX:
-            raise LimitExceeded("BOARDS_MAX", count, BOARDS_MAX)
+        self._check_count(count)
 
     def _check_room(self, opener: str | None) -> None:
-        count = len(self._openers) + 1
-        if count > BOARDS_MAX:
-            raise LimitExceeded("BOARDS_MAX", count, BOARDS_MAX)
+        self._check_count(len(self._openers) + 1)
         mine = list(self._openers.values()).count(opener) + 1
-        if opener is not None and mine > BOARDS_PER_PRINCIPAL_MAX:
-            limit = "BOARDS_PER_PRINCIPAL_MAX"
-            raise LimitExceeded(limit, mine, BOARDS_PER_PRINCIPAL_MAX)
+        share = self._limits.boards_per_principal_max
+        if opener is not None and mine > share:
+            raise LimitExceeded("BOARDS_PER_PRINCIPAL_MAX", mine, share)
+
+    def _check_count(self, count: int) -> None:
+        if count > self._limits.boards_max:
+            raise LimitExceeded("BOARDS_MAX", count, self._limits.boards_max)
 
     def statistics(self) -> ServiceStatistics:
         """A snapshot of this process's counters."""

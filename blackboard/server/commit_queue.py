@@ -31,17 +31,7 @@ from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.model import Outcome
 from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, OutcomeUnknown, Overloaded
-from blackboard.limits import (
-    BACKLOG_BYTES_MAX,
-    BATCH_BYTES_MAX,
-    BATCH_COMMITS_MAX,
-    COMMITS_QUEUED_MAX,
-    FLIGHTS_MAX,
-    LANES_MAX,
-    LOOP_LAG_MS_MAX,
-    LOOP_LOOK_MS,
-    OVERLOAD_RETRY_MS,
-)
+from blackboard.limits import BATCH_COMMITS_MAX, DEFAULT, LANES_MAX, CommitLimits, Limits
 from blackboard.server.security.revocations import Permit, Permits
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
@@ -53,13 +43,20 @@ _SALTS_DRAWN: Final = 256
 class Load:
     """The load of one process, measured every LOOP_LOOK_MS between `start` and `stop`."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits.load
+        self._backlog_max = limits.commits.backlog_bytes_max
         self.backlog_bytes = 0
         """Bytes of the waiting commits of all boards."""
         self.is_late = False
         self._lags_ms: deque[float] = deque([0.0] * _LOOKS, maxlen=_LOOKS)
         self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def retry_ms(self) -> int:
+        """When a client that was refused should try again."""
+        return self._limits.overload_retry_ms
 
     @property
     def lag_ms(self) -> float:
@@ -69,7 +66,7 @@ class Load:
     def start(self) -> None:
         """Start measuring."""
         loop = asyncio.get_running_loop()
-        self._due_s = loop.time() + LOOP_LOOK_MS / 1000
+        self._due_s = loop.time() + self._limits.loop_look_ms / 1000
         self._timer = loop.call_at(self._due_s, self._look)
 
     def stop(self) -> None:
@@ -85,20 +82,22 @@ class Load:
     def note(self, lag_ms: float) -> None:
         """Record how late the loop was."""
         self._lags_ms.append(lag_ms)
-        self.is_late = min(self._lags_ms) > LOOP_LAG_MS_MAX
+        self.is_late = min(self._lags_ms) > self._limits.loop_lag_ms_max
 
     def lateness(self) -> Overloaded | None:
         """The reason to refuse new requests; None if there is none."""
         if not self.is_late:
             return None
         reason = f"its event loop is {self.lag_ms:.0f} ms late"
-        return Overloaded("service", reason, OVERLOAD_RETRY_MS)
+        return self._refusal(reason)
 
     def check_backlog(self) -> None:
         """Errors: Overloaded when BACKLOG_BYTES_MAX of commits wait."""
-        if self.backlog_bytes >= BACKLOG_BYTES_MAX:
-            reason = f"{self.backlog_bytes} bytes of commits are waiting"
-            raise Overloaded("service", reason, OVERLOAD_RETRY_MS)
+        if self.backlog_bytes >= self._backlog_max:
+            raise self._refusal(f"{self.backlog_bytes} bytes of commits are waiting")
+
+    def _refusal(self, reason: str) -> Overloaded:
+        return Overloaded("service", reason, self.retry_ms)
 
 
 def salted(commit: Commit) -> Commit:
@@ -149,6 +148,7 @@ class CommitQueue:
     load: Load = field(default_factory=Load)
     permits: Permits | None = None
     """Checks the tokens of commits again when their batch leaves."""
+    limits: CommitLimits = DEFAULT.commits
     counts: CommitCounts = field(default_factory=CommitCounts)
     _waiting: deque[Waiting] = field(default_factory=deque)
     _with_permit: int = 0
@@ -168,15 +168,15 @@ class CommitQueue:
         Errors: Overloaded when COMMITS_QUEUED_MAX commits or BACKLOG_BYTES_MAX bytes are waiting.
         Cancellation: the commit may still be applied; its outcome is then unknown to the caller.
         """
-        if len(self._waiting) >= COMMITS_QUEUED_MAX:
+        if len(self._waiting) >= self.limits.commits_queued_max:
             what, reason = f"board {self.board}", "too many commits are waiting"
-            raise Overloaded(what, reason, OVERLOAD_RETRY_MS)
+            raise Overloaded(what, reason, self.load.retry_ms)
         self.load.check_backlog()
         outcome: asyncio.Future[Outcome | BlackboardError] = self._loop.create_future()
         self._waiting.append((prepared, outcome, permit))
         self._with_permit += permit is not None
         self.load.backlog_bytes += prepared.size
-        if self._working < FLIGHTS_MAX:
+        if self._working < self.limits.flights_max:
             self._working += 1
             worker = asyncio.create_task(self._work(), name=f"commits of {self.board}")
             self._workers.add(worker)
@@ -213,12 +213,12 @@ class CommitQueue:
         While another call could also leave, the batch takes only its share of the queue: then the
         disk can sync for one half of the writers while the commits of the other half are decided.
         """
-        share = -(-len(self._waiting) // (FLIGHTS_MAX - self._in_flight))
+        share = -(-len(self._waiting) // (self.limits.flights_max - self._in_flight))
         batch = [self._waiting.popleft()]
         size = batch[0][0].size
         while self._waiting and len(batch) < min(share, BATCH_COMMITS_MAX):
             size += self._waiting[0][0].size
-            if size > BATCH_BYTES_MAX:
+            if size > self.limits.batch_bytes_max:
                 break
             batch.append(self._waiting.popleft())
         self.load.backlog_bytes -= sum(prepared.size for prepared, _, _ in batch)

@@ -10,7 +10,10 @@ Invariants
 - `_newest` never decreases.
 - A sleeping watcher's view shows nothing of the entries since it fell asleep: the index of views
   finds the affected ones, at a cost that does not depend on the number of other watchers.
-- A Delivery is shared by all watchers that have the same view and position. It is never changed.
+- A watcher that sleeps is at the head, but for entries of which its view shows nothing. So a new
+  delivery can be given to it at once, without waking it (`Watcher.deliver_to`).
+- A Delivery is shared by all watchers that have the same view and position, and that may read the
+  same of what its revisions are based on. It is never changed.
 - Every watcher gets the error that ends the reader, so that none waits for ever.
 """
 
@@ -21,22 +24,20 @@ import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import islice
-from typing import Self
+from typing import Protocol, Self
 
 from blackboard.archive.base import Archive
 from blackboard.client.link import Delivery
-from blackboard.core import access, history, watch
-from blackboard.core.access import AccessGrant
+from blackboard.core import history, watch
 from blackboard.core.commit import Head, LogEntry
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
-from blackboard.core.path import Pattern
-from blackboard.core.pattern_index import PatternIndex, intersections
+from blackboard.core.pattern_index import PatternIndex
 from blackboard.core.redaction import is_redaction
+from blackboard.core.view import Grounds, View
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.engines.base import Store
-from blackboard.engines.payer import charged
+from blackboard.engines.payer import Payer, charged, paid_by
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -46,71 +47,62 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import (
+    DEFAULT,
     LOG_ENTRIES_MAX,
-    PROGRESS_INTERVAL_MS,
-    PROGRESS_MARKS_PER_S_MAX,
-    WATCH_BATCH_BYTES_MAX,
-    WATCH_BATCH_REVISIONS_MAX,
-    WATCH_QUEUE_BYTES_MAX,
-    WATCH_QUEUE_CHANGES_MAX,
+    WatchLimits,
 )
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
-_TAIL_WAIT_MS = 1_000
+
 _TAIL_RETRY_S = 0.5
 
 
-@dataclass(frozen=True)
-class View:
-    """The patterns and rights of a watcher. Equal views share their deliveries."""
+@dataclass(slots=True)
+class _Made:
+    """A delivery of a view.
 
-    patterns: tuple[Pattern, ...]
-    grants: tuple[AccessGrant, ...]
-    coalesce: bool = False
+    A revision also tells what it is based on. That may be keys outside the view: then it depends on
+    the rights of each watcher which of them are shown.
+    """
+
+    view: View
+    delivery: Delivery
+    grounds: tuple[Grounds, ...] = ()
+    """Everything that each revision is based on; nothing if there are no `outside` keys."""
+    outside: tuple[Key, ...] = ()
+    """The keys among them that the view does not show."""
+    others: dict[tuple[Key, ...], Delivery] = field(default_factory=dict)
+    """The same delivery with some of those keys. Watchers that may read the same ones share it."""
 
     @classmethod
-    def of(
-        cls, patterns: tuple[Pattern, ...], grants: tuple[AccessGrant, ...], *, coalesce: bool
-    ) -> Self:
-        """The view of a watcher, without the patterns that it may not read.
+    def of(cls, view: View, delivery: Delivery, grounds: Sequence[Grounds]) -> Self:
+        """`grounds` has what each revision of `delivery` is based on."""
+        keys = dict.fromkeys(key for each in grounds for key, _ in each)
+        outside = tuple(key for key in keys if not view.shows(key))
+        return cls(view, delivery, tuple(grounds), outside) if outside else cls(view, delivery)
 
-        Watchers without any readable pattern share one view, which shows only epochs.
-        """
-        readable = tuple(pattern.text for pattern in access.readable_patterns(grants))
-        met = tuple(each for each in patterns if intersections([each.text], readable))
-        return cls(met, grants if met else (), coalesce)
+    def as_read_by(self, readable: Callable[[Key], bool]) -> Delivery:
+        """The delivery to a watcher that may read the keys for which `readable` is true."""
+        if not self.outside:
+            return self.delivery
+        return charged(lambda: self._with(tuple(filter(readable, self.outside))))
 
-    @cached_property
-    def readable(self) -> Callable[[Key], bool]:
-        """A function that says whether the grants allow reading a key."""
-        return access.readable(self.grants)
-
-    @cached_property
-    def readable_patterns(self) -> tuple[Pattern, ...]:
-        """The same as patterns: a readable key matches at least one."""
-        return access.readable_patterns(self.grants)
-
-    @cached_property
-    def meets(self) -> tuple[str, ...]:
-        """The patterns that it may show. Empty: it shows only epochs."""
-        wanted = (pattern.text for pattern in self.patterns)
-        return intersections(wanted, (pattern.text for pattern in self.readable_patterns))
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.patterns, self.grants, self.coalesce))
-
-    def __hash__(self) -> int:
-        return self._hash  # computed once: every delivery to every watcher needs it
-
-    def show(self, entry: LogEntry) -> LogEntry | None:
-        """The part of `entry` that this view shows; None if it shows nothing of it.
-
-        Errors: Resync for a restore that changed more than one delivery can hold.
-        """
-        return history.bounded(history.visible(entry, self.patterns, self.readable))
+    def _with(self, keys: tuple[Key, ...]) -> Delivery:
+        if not keys:
+            return self.delivery
+        found = self.others.get(keys)
+        if found is None:
+            added, revisions = (
+                frozenset(keys),
+                zip(self.delivery.revisions, self.grounds, strict=True),
+            )
+            shown = tuple(
+                self.view.with_grounds(each, grounds, added) for each, grounds in revisions
+            )
+            found = self.others[keys] = Delivery(shown, self.delivery.position)
+        return found
 
 
 @dataclass(slots=True)
@@ -118,37 +110,40 @@ class _Sleepers:
     """Watchers with the same view that are up to date."""
 
     # Futures in place of an Event, which takes twice as long to wait for.
-    woken: "dict[asyncio.Future[None], float]" = field(default_factory=dict)
-    """With the time when each is due to get a progress mark."""
-    passed: LogEntry | None = None
-    """The last entry before they were woken, if the view shows nothing of it."""
+    woken: "dict[asyncio.Future[LogEntry | None], Watcher]" = field(default_factory=dict)
+    """They get the last entry before they were woken, if the view shows nothing of it."""
     due_s: float = math.inf
     """When the first of them is due."""
 
     def wake(self, passed: LogEntry | None) -> None:
-        self.passed = passed
         for woken in self.woken:
             if not woken.done():
-                woken.set_result(None)
+                woken.set_result(passed)
 
     def wake_due(self, now_s: float, most: int, passed: LogEntry | None) -> int:
         """Wake at most `most` of those whose mark is due, the longest asleep first. Returns how
         many."""
-        due = (woken for woken, due_s in self.woken.items() if due_s <= now_s)
+        due = (woken for woken, watcher in self.woken.items() if watcher.due_s <= now_s)
         found = list(islice(due, most))
-        self.passed = passed
         for woken in found:
             del self.woken[woken]
             if not woken.done():
-                woken.set_result(None)
-        self.due_s = min(self.woken.values(), default=math.inf)
+                woken.set_result(passed)
+        self.due_s = min((watcher.due_s for watcher in self.woken.values()), default=math.inf)
         return len(found)
 
 
 class Feed:
     """The live end of one board's log."""
 
-    def __init__(self, store: Store, board: str, archive: Archive | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        board: str,
+        archive: Archive | None = None,
+        limits: WatchLimits = DEFAULT.watch,
+    ) -> None:
+        self.limits = limits
         self.store = store
         self.board = board
         self._archive = archive
@@ -166,7 +161,7 @@ class Feed:
         """The newest entry for which all affected sleepers were woken."""
         self._poked_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None  # while there is a reader
-        self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
+        self._shared: dict[tuple[View, Position], _Made] = {}
         self._mark: Delivery | None = None
         """The progress mark for watchers that are at the head and saw nothing for a while."""
         self._large: LargeEntry | None = None
@@ -175,8 +170,16 @@ class Feed:
         self._failure: BlackboardError | None = None
 
     @contextlib.asynccontextmanager
-    async def watch(self, view: View, after: Position | None) -> AsyncIterator["Watcher"]:
+    async def watch(
+        self,
+        view: View,
+        after: Position | None,
+        readable: Callable[[Key], bool] | None = None,
+    ) -> AsyncIterator["Watcher"]:
         """Open a watcher that starts after `after` (None = now). It misses nothing from there on.
+
+        `readable` says of which keys outside the view it may learn that a revision is based on
+        them; None = those that the grants of the view allow.
 
         Errors: Compacted, FutureRevision, RolledBack; Unavailable.
         """
@@ -187,7 +190,7 @@ class Feed:
         self.watchers += 1
         self._enter(view)
         try:
-            yield Watcher(self, view, start)
+            yield Watcher(self, view, start, readable or view.readable)
         finally:
             self.watchers -= 1
             self._leave(view)
@@ -238,33 +241,30 @@ class Feed:
         found.reverse()
         return found
 
-    async def wait_beyond(
-        self, after: Revision, view: View | None, due_s: float
-    ) -> LogEntry | None:
-        """Wait until `view` shows something after `after`, or until about `due_s` by the loop's
-        clock.
+    async def wait_beyond(self, watcher: "Watcher", view: View | None) -> LogEntry | None:
+        """Wait until `view` shows something after the position of `watcher`, or until about when
+        its mark is due. Meanwhile the position moves on with what the watcher gets at once.
 
         Returns the last entry that arrived in the meantime if the view shows nothing of it and of
         the entries before it; else None. Without a view, it waits for any entry. There is no timer
         per watcher: the reader, which reads the log at least every second, wakes those that are
         due. Errors: the reason why the reader ended.
         """
-        if self._newest > after:
+        if self._newest > watcher.position.revision:
             return None
         if self._failure is not None:
             # One error for all would share a traceback among tasks: each gets its own.
             raise type(self._failure)(**self._failure.fields())
-        woken: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        woken: asyncio.Future[LogEntry | None] = asyncio.Future(loop=self._loop)
         sleepers = self._sleeping.get(view)
         if sleepers is None:
             sleepers = self._sleeping[view] = _Sleepers()
-        sleepers.woken[woken] = due_s
-        sleepers.due_s = min(sleepers.due_s, due_s)
+        sleepers.woken[woken] = watcher
+        sleepers.due_s = min(sleepers.due_s, watcher.due_s)
         try:
-            await woken
+            return await woken
         finally:
             sleepers.woken.pop(woken, None)
-        return sleepers.passed
 
     def poke(self) -> None:
         """Wake every waiting watcher."""
@@ -279,8 +279,8 @@ class Feed:
             sleepers.wake(self._last)
 
     def _tell(self, entries: tuple[LogEntry, ...]) -> None:
-        """Wake the watchers whose views show part of `entries`, and those whose progress marks are
-        due."""
+        """Deliver `entries` to the watchers whose views show part of them, and wake those whose
+        progress marks are due."""
         if any(entry.epoch is not None for entry in entries):
             self.poke()
         else:
@@ -288,12 +288,51 @@ class Feed:
             for entry in entries:
                 for change in entry.changes:
                     concerned.update(self._index.matching(change.key))
-            for view in (None, *concerned):
+            self._wake_waiting_for_any()
+            # Only what the ring has, which drops what a redaction takes away.
+            is_whole = self._after < entries[0].revision
+            for view in concerned:
                 sleepers = self._sleeping.pop(view, None)
-                if sleepers is not None:
+                if sleepers is None:
+                    continue
+                if is_whole and self._deliver(sleepers, entries):
+                    self._sleeping[view] = sleepers
+                else:
                     sleepers.wake(self._last)
         self._last = entries[-1]
         self._wake_due()
+
+    def _wake_waiting_for_any(self) -> None:
+        sleepers = self._sleeping.pop(None, None)
+        if sleepers is not None:
+            sleepers.wake(self._last)
+
+    def _deliver(self, sleepers: _Sleepers, entries: tuple[LogEntry, ...]) -> bool:
+        """Give the delivery of `entries` to the sleepers that take it at once, and wake the others.
+
+        Returns whether any of them still sleeps.
+        """
+        assert self._loop is not None
+        passed, until, now_s = self._last, entries[-1].revision, self._loop.time()
+        still_asleep = False
+        made: _Made | None = None
+        start: Position | None = None
+        for woken, watcher in list(sleepers.woken.items()):
+            if woken.done():
+                continue
+            if watcher.has_taker and (made is None or watcher.position is not start):
+                start = watcher.position  # one object for all that took the same delivery before
+                watcher.pass_by(passed)
+                made = watcher.made_of(entries)
+            if (
+                made is not None
+                and made.delivery.position.revision == until
+                and watcher.take(made, now_s)
+            ):
+                still_asleep = True
+            else:
+                woken.set_result(passed)
+        return still_asleep
 
     def _wake_due(self) -> None:
         """Wake the watchers whose progress mark is due: at most once a second, and so many.
@@ -302,10 +341,10 @@ class Feed:
         """
         assert self._loop is not None
         now_s = self._loop.time()
-        if (now_s - self._poked_s) * 1000 < _TAIL_WAIT_MS:
+        if (now_s - self._poked_s) * 1000 < self.limits.tail_wait_ms:
             return
         self._poked_s = now_s
-        left = PROGRESS_MARKS_PER_S_MAX
+        left = self.limits.progress_marks_per_s_max
         for view, sleepers in list(self._sleeping.items()):
             if sleepers.due_s <= now_s:
                 left -= sleepers.wake_due(now_s, left, self._last)
@@ -314,9 +353,7 @@ class Feed:
                 if not left:
                     break
 
-    def shared(
-        self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]
-    ) -> tuple[Delivery, Position]:
+    def shared(self, view: View, after: Position, make: Callable[[], _Made]) -> _Made:
         """The delivery for `view` after `after`. It is made once per head, and charged to the first
         watcher that takes it."""
         found = self._shared.get((view, after))
@@ -334,9 +371,8 @@ class Feed:
         if self._archive is not None:
             until = gone.oldest - 1
             with contextlib.suppress(Compacted):
-                found = await self._archive.log(
-                    self.board, after, until=until, limit=WATCH_BATCH_REVISIONS_MAX
-                )
+                most = self.limits.watch_batch_revisions_max
+                found = await self._archive.log(self.board, after, until=until, limit=most)
         if not found:
             raise gone
         return tuple(found)
@@ -353,7 +389,8 @@ class Feed:
             return view.show(entry)
         if self._large is None or self._large.entry.digest != entry.digest:
             self._large = LargeEntry(entry)
-        return self._large.visible(view.patterns, view.readable_patterns)
+        visible = self._large.visible(view.patterns, view.readable_patterns)
+        return view.with_grounds(visible, entry.based_on, ())
 
     # --- the reader -------------------------------------------------------------------------------
 
@@ -394,10 +431,11 @@ class Feed:
 
     async def _follow(self) -> None:
         reader = asyncio.current_task()
+        wait_ms = self.limits.tail_wait_ms
         while self._tail is reader:
             try:
                 page = await self.store.log(
-                    self.board, self._newest, limit=LOG_ENTRIES_MAX, wait_ms=_TAIL_WAIT_MS
+                    self.board, self._newest, limit=LOG_ENTRIES_MAX, wait_ms=wait_ms
                 )
                 if self._tail is not reader:
                     return  # cancelled, but a driver swallowed the CancelledError
@@ -446,7 +484,8 @@ class Feed:
             self._ring_changes += len(entry.changes)
         self._newest = entries[-1].revision
         while len(self._ring) > 1 and (
-            self._ring_bytes > WATCH_QUEUE_BYTES_MAX or self._ring_changes > WATCH_QUEUE_CHANGES_MAX
+            self._ring_bytes > self.limits.watch_queue_bytes_max
+            or self._ring_changes > self.limits.watch_queue_changes_max
         ):
             self._drop_oldest()
         for entry in entries:
@@ -469,21 +508,77 @@ class Feed:
         self._ring_changes -= len(oldest.changes)
 
 
+class Taker(Protocol):
+    """Takes deliveries for a watcher without its task: see `Watcher.deliver_to`."""
+
+    @property
+    def payer(self) -> Payer:
+        """Who pays for making them."""
+
+    def take(self, delivery: Delivery) -> bool:
+        """Take a delivery now; False to leave it to the iteration."""
+
+
 class Watcher:
     """One watcher's iteration; a `Stream` (client/link.py)."""
 
-    def __init__(self, feed: Feed, view: View, start: Position) -> None:
+    def __init__(
+        self, feed: Feed, view: View, start: Position, readable: Callable[[Key], bool]
+    ) -> None:
         self.view = view
+        self._readable = readable
         self._feed = feed
         self._cursor = Cursor(start)
         self._loop = asyncio.get_running_loop()
         self._told_at = self._loop.time()
         self._asked: Revision | None = None
+        self._taker: Taker | None = None
 
     @property
     def position(self) -> Position:
         """Everything up to here was delivered, or is not visible to this watcher."""
         return self._cursor.position
+
+    @property
+    def due_s(self) -> float:
+        """When it is due to get a progress mark, by the loop's clock."""
+        return self._told_at + self._feed.limits.progress_interval_ms / 1000
+
+    def deliver_to(self, taker: "Taker") -> None:
+        """Give deliveries to `taker` while the iteration waits for the next one. What it does not
+        take comes out of the iteration."""
+        self._taker = taker
+
+    @property
+    def has_taker(self) -> bool:
+        """Whether deliveries can be given to a taker."""
+        return self._taker is not None
+
+    def pass_by(self, passed: LogEntry | None) -> None:
+        """Move past `passed`, an entry of which the view shows nothing, unless that was done."""
+        if passed is not None and passed.revision > self.position.revision:
+            self._cursor.pass_entry(passed)
+
+    def made_of(self, entries: Sequence[LogEntry]) -> _Made:
+        """The delivery of `entries`, which follow the position, for a taker, who pays for it."""
+        assert self._taker is not None
+        with paid_by(self._taker.payer):
+            return self._feed.shared(self.view, self.position, lambda: self._pass(entries))
+
+    def take(self, made: _Made, now_s: float) -> bool:
+        """Give a delivery to the taker; False if it did not take it."""
+        taker, delivery = self._taker, made.delivery
+        if taker is None:
+            return False
+        if made.outside:
+            with paid_by(taker.payer):
+                delivery = made.as_read_by(self._readable)
+        if delivery.revisions and not taker.take(delivery):
+            return False
+        self._cursor.position = delivery.position
+        self._cursor.on(WatchEvent.CAUGHT_UP)
+        self._told_at = now_s
+        return True
 
     @property
     def state(self) -> watch.WatchState:
@@ -517,10 +612,7 @@ class Watcher:
         entries = self._feed.ready(after)
         if entries == [] and not self._is_answered():
             awaited = self.view if self._asked is None else None
-            due_s = self._told_at + PROGRESS_INTERVAL_MS / 1000
-            passed = await self._feed.wait_beyond(after, awaited, due_s)
-            if passed is not None and passed.revision > after:
-                self._cursor.pass_entry(passed)
+            self.pass_by(await self._feed.wait_beyond(self, awaited))
             after = self.position.revision
             entries = self._feed.ready(after)
         if entries is None:
@@ -529,10 +621,9 @@ class Watcher:
         self._cursor.on(WatchEvent.CAUGHT_UP)
         if not entries:
             return self._feed.mark(self.position)
-        delivery, self._cursor.position = self._feed.shared(
-            self.view, self.position, lambda: self._pass(entries)
-        )
-        return delivery
+        made = self._feed.shared(self.view, self.position, lambda: self._pass(entries))
+        self._cursor.position = made.delivery.position
+        return made.as_read_by(self._readable)
 
     async def _catch_up(self, after: Revision) -> Delivery:
         """The next entries from the log, or from the archive if the log was cut in the meantime: at
@@ -541,22 +632,28 @@ class Watcher:
         Errors: Compacted, RolledBack; Corrupt when there is a gap.
         """
         store, board = self._feed.store, self._feed.board
+        most = self._feed.limits.watch_batch_revisions_max
         try:
-            found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
+            found = (await store.log(board, after, limit=most)).entries
         except FutureRevision:
             # The engine lost revisions that were seen. Opening the board begins an epoch above
             # them.
             watch.check_start(await store.open(board), self.position)
-            found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
+            found = (await store.log(board, after, limit=most)).entries
         except Compacted as gone:
             found = await self._feed.archived(after, gone)
         history.check_sequence(after, found)
-        delivery, self._cursor.position = charged(lambda: self._pass(list(found)))
-        return delivery
+        made = charged(lambda: self._pass(found))
+        self._cursor.position = made.delivery.position
+        return made.as_read_by(self._readable)
 
-    def _pass(self, entries: list[LogEntry]) -> tuple[Delivery, Position]:
-        """Advance by as many entries as fit into one delivery."""
-        cursor, shown, size = Cursor(self.position), [], 0
+    def _pass(self, entries: Sequence[LogEntry]) -> _Made:
+        """The delivery after the position, of as many entries as fit into one."""
+        cursor, size = Cursor(self.position), 0
+        shown: list[LogEntry] = []
+        grounds: list[Grounds] = []
+        limits = self._feed.limits
+        count_max, bytes_max = limits.watch_batch_revisions_max, limits.watch_batch_bytes_max
         for entry in entries:
             try:
                 visible = self._feed.show(self.view, entry)
@@ -567,18 +664,20 @@ class Watcher:
             cursor.pass_entry(entry)
             if visible is not None:
                 shown.append(visible)
+                grounds.append(entry.based_on)
                 size += history.cost_of(visible)
-            if len(shown) >= WATCH_BATCH_REVISIONS_MAX or size >= WATCH_BATCH_BYTES_MAX:
+            if len(shown) >= count_max or size >= bytes_max:
                 break
         if self.view.coalesce and len(shown) > 1:
-            shown = [history.coalesce(shown)]
-        return Delivery(tuple(shown), cursor.position), cursor.position
+            shown, grounds = [history.coalesce(shown)], grounds[-1:]
+        return _Made.of(self.view, Delivery(tuple(shown), cursor.position), grounds)
 
     def _is_answered(self) -> bool:
         return self._asked is not None and self.position.revision >= self._asked
 
     def _mark_is_due(self, now_s: float) -> bool:
-        return self._is_answered() or (now_s - self._told_at) * 1000 >= PROGRESS_INTERVAL_MS
+        interval_ms = self._feed.limits.progress_interval_ms
+        return self._is_answered() or (now_s - self._told_at) * 1000 >= interval_ms
 
 
 class Permitted:
@@ -593,6 +692,10 @@ class Permitted:
         """As `Watcher.position`."""
         return self._watcher.position
 
+    def deliver_to(self, taker: Taker) -> None:
+        """As `Watcher.deliver_to`, as long as the token is valid."""
+        self._watcher.deliver_to(_PermittedTaker(taker, self._check))
+
     async def request_progress(self) -> None:
         """As `Watcher.request_progress`."""
         await self._watcher.request_progress()
@@ -604,3 +707,22 @@ class Permitted:
         delivery = await anext(self._watcher)
         self._check()
         return delivery
+
+
+class _PermittedTaker:
+    """Takes nothing once the token has ended: the iteration raises the reason."""
+
+    __slots__ = ("_check", "_taker", "payer")
+
+    def __init__(self, taker: Taker, check: Callable[[], None]) -> None:
+        self.payer = taker.payer
+        self._taker = taker
+        self._check = check
+
+    def take(self, delivery: Delivery) -> bool:
+        """As `Taker.take`."""
+        try:
+            self._check()
+        except BlackboardError:
+            return False
+        return self._taker.take(delivery)

@@ -59,26 +59,27 @@ class Host:
     _refused: EngineRefused | None = None
 
     def __post_init__(self) -> None:
-        self.load = Load()
-        self.shares = Shares()
+        self.load = Load(self.limits)
+        self.shares = Shares(self.limits)
         self.charges = Charges(limits=self.limits)
-        self.meters = Meters(self.rates)
+        self.meters = Meters(self.rates, self.limits)
         self.revocations = Revocations(self.store, self.limits)
         self.permits = Permits(self.store, self.revocations)
         self.audit = Audit(self.store, self.limits)
         if isinstance(self.store, SealedStore):
             self.store.keys.made = partial(self.audit.note_service, "make_key")
             self.store.keys.scrubbed = self._note_scrub
-        self.imports = Imports(self.store)
-        self.watches = WatchShares()
-        self.begun = BegunBoards(self.store)
+        self.imports = Imports(self.store, self.limits)
+        self.watches = WatchShares(self.limits)
+        self.begun = BegunBoards(self.store, self.limits)
         self._looks = SharedCalls()
         """Shares queries of the archive between concurrent calls. Queries of the engine are not
         shared: a shared answer may be older than the call, and could miss a board that was just
         created."""
-        self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
+        self.archiver: Archiver | None = None
         """Appends the log of each board to the archive."""
-        if self.archiver is not None:
+        if self.archive is not None:
+            self.archiver = Archiver(self.store, self.archive, self.limits)
             self.revocations.archived = self._archived_revocation
             self.audit.written = partial(self._archive_soon, AUDIT_BOARD)
         self.documents: Documents | None = None

@@ -31,6 +31,7 @@ from blackboard.core.commit import (
     Put,
     Reading,
 )
+from blackboard.core.fields import check_note
 from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
 from blackboard.core.model import Outcome
 from blackboard.engines.base import Store
@@ -65,8 +66,8 @@ class OpenBoard:
     def __init__(self, host: Host, name: str) -> None:
         self.host = host
         self.name = name
-        self.queue = CommitQueue(host.store, name, host.load, host.permits)
-        self.feed = Feed(host.store, name, host.archive)
+        self.queue = CommitQueue(host.store, name, host.load, host.permits, host.limits.commits)
+        self.feed = Feed(host.store, name, host.archive, host.limits.watch)
         self._ended: BlackboardError | None = None
 
     @property
@@ -206,8 +207,10 @@ class OpenBoard:
         """Freeze the board. If it is frozen already, nothing changes, and the existing freeze is
         returned.
 
-        Errors: Unavailable; OutcomeUnknown: ask again, which does no harm.
+        Errors: InvalidRequest for an invalid note; Unavailable; OutcomeUnknown: ask again, which
+        does no harm.
         """
+        check_note(note)
         put = Put(FROZEN_KEY, encode_value({"by": by, "note": note}))
         for _ in range(_FREEZE_TRIES):
             found = await self.frozen()
@@ -225,8 +228,10 @@ class OpenBoard:
     async def thaw(self, by: str, note: str) -> Freeze | None:
         """Thaw it; returns the freeze that this ended, None if there was none.
 
-        Errors: Unavailable; OutcomeUnknown: ask again, which does no harm.
+        Errors: InvalidRequest for an invalid note; Unavailable; OutcomeUnknown: ask again, which
+        does no harm.
         """
+        check_note(note)
         for _ in range(_FREEZE_TRIES):
             found = await self.frozen()
             if found is None:

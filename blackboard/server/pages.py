@@ -13,10 +13,12 @@ from msgspec.structs import replace
 from blackboard.archive.base import Archive
 from blackboard.core.access import Reach
 from blackboard.core.checkpoints import Point
-from blackboard.core.commit import Entry, Reading
+from blackboard.core.commit import Entry, LogEntry, Reading
+from blackboard.core.history import Gathered, portions
 from blackboard.core.path import Pattern, Ranges
 from blackboard.engines.base import Store
 from blackboard.engines.payer import turn
+from blackboard.errors import InvalidRequest
 from blackboard.limits import LIST_ENTRIES_MAX, PAGE_BYTES_MAX
 from blackboard.units import Key, Prefix
 
@@ -150,3 +152,20 @@ def pages_of(store: Store, board: str, prefix: Prefix) -> AsyncIterator[Reading]
 def archived_pages(archive: Archive, at: Point) -> AsyncIterator[Reading]:
     """All entries of a board at a point of its history, page by page."""
     return paged(lambda after: archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX))
+
+
+def check_limit(limit: int, maximum: int) -> None:
+    """Errors: InvalidRequest unless `limit` is in 1..`maximum`."""
+    if not 1 <= limit <= maximum:
+        raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{maximum}")
+
+
+async def gather(gathered: Gathered, entries: Sequence[LogEntry]) -> bool:
+    """Gather a page in portions, and let other tasks run in between; True if the answer ends there.
+    Errors: Resync."""
+    for portion in portions(entries):
+        if gathered.take(portion):
+            return True
+        await turn()
+        await asyncio.sleep(0)
+    return False

@@ -20,6 +20,7 @@ from blackboard.core import lease
 from blackboard.core.commit import Commit, Committed, Expire, Grant, Release, Renew, Result
 from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, InvalidRequest, StaleEpoch, Unavailable
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.commit_queue import CommitQueue
 from blackboard.server.security.revocations import Permit
 from blackboard.wire.codec import Prepared
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 _LEASE_OPERATIONS: Final = (Grant, Renew, Release, Expire)
 
 
-def masters_at(urls: Sequence[str]) -> "LockMasters | None":
+def masters_at(urls: Sequence[str], limits: Limits = DEFAULT) -> "LockMasters | None":
     """The lock masters at these URLs, None for no URL at all. Nothing is sent yet.
 
     Errors: InvalidRequest for a URL that is none, or when pottery is not installed.
@@ -43,7 +44,7 @@ def masters_at(urls: Sequence[str]) -> "LockMasters | None":
     except ModuleNotFoundError as error:
         reason = f"{error}; run: pip install 'agent-blackboard[redlock]'"
         raise InvalidRequest(field="lock_masters", reason=reason) from error
-    return LockMasters(urls)
+    return LockMasters(urls, limits)
 
 
 async def submit(

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.link import Stream, Transport, WatchRequest
 from blackboard.client.views import Cause, Receipt
-from blackboard.core import access, entry_digest, history
+from blackboard.core import access, entry_digest, history, path as paths
 from blackboard.core.access import Checked, Principal, Right
 from blackboard.core.checkpoints import (
     AUTOMATIC,
@@ -53,7 +53,6 @@ from blackboard.core.checkpoints import (
     RetentionPolicy,
     Verified,
     Version,
-    check_request,
     checkpoint_key,
 )
 from blackboard.core.commit import (
@@ -70,18 +69,16 @@ from blackboard.core.commit import (
     signature,
 )
 from blackboard.core.digest import content_of
-from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.core.fields import check_note
 from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
-from blackboard.core.redaction import check_redactable
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
-from blackboard.engines.payer import turn
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -114,24 +111,25 @@ from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints, info_of
 from blackboard.server.commit_queue import salted
 from blackboard.server.documents.session import Session
-from blackboard.server.feed import Permitted, View
+from blackboard.server.feed import Permitted
 from blackboard.server.gates import CommitGates
 from blackboard.server.host import Host
 from blackboard.server.open_board import OpenBoard
 from blackboard.server.overload.rate_limits import Meter, clock_ms
-from blackboard.server.pages import ArchivedSource, PresentSource, Sieve, Source, listed
+from blackboard.server.pages import (
+    ArchivedSource,
+    PresentSource,
+    Sieve,
+    Source,
+    check_limit,
+    gather,
+    listed,
+)
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import Prepared, decode_value, prepare
 from blackboard.wire.methods import RIGHTS
-
-
-def check_limit(limit: int, maximum: int) -> None:
-    """Errors: InvalidRequest unless `limit` is in 1..`maximum`."""
-    if not 1 <= limit <= maximum:
-        raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{maximum}")
-
 
 _LIST_TRIES: Final = 8
 """How often a listing starts again because the board changed between its pages."""
@@ -170,6 +168,11 @@ class RequestHandler:
     def origin(self) -> object:
         """The service of this process."""
         return self._host
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether that service stops, which is for good."""
+        return self._host.draining
 
     def acting_as(self, agent: str) -> Transport:
         """A link with the rights and the name of `agent`. Errors: AccessDenied."""
@@ -355,7 +358,7 @@ class RequestHandler:
         while True:
             try:
                 page = await past.log(gathered.through, gathered.left)
-                is_whole = await _gather(gathered, page.entries)
+                is_whole = await gather(gathered, page.entries)
             except (Resync, Compacted):
                 if gathered.through == after:
                     raise
@@ -387,7 +390,7 @@ class RequestHandler:
     async def _watch(self, board: str, view: View, after: Position | None) -> AsyncIterator[Stream]:
         feed = (await self._begin(board)).feed
         with self._host.watches.one(self.principal.account):
-            async with feed.watch(view, after) as watcher:
+            async with feed.watch(view, after, self._readable) as watcher:
                 if self.principal.credential is None:
                     yield watcher
                 else:
@@ -402,7 +405,9 @@ class RequestHandler:
     @asynccontextmanager
     async def _document(self, board: str, key: Key) -> AsyncIterator[Session]:
         assert self._host.documents is not None, "a service has documents"
-        access.require_below(self.principal, Right.READ, document_prefix(check_document(key)))
+        access.require_below(
+            self.principal, Right.READ, paths.document_prefix(paths.check_document(key))
+        )
         await self._begin(board)
         joined = self._host.documents.join(board, key, self.principal, self._check_token)
         async with joined as session:
@@ -475,10 +480,8 @@ class RequestHandler:
         """Remove every value of a key from a board and from all boards that share its history."""
         with self._audited("redact", board, spec):
             await self._use(board, "redact")
-            check_redactable(check_key(spec.key))
-            check_note(spec.why)
-            check_request(spec.request)
             redactions = Redactions.of(self._boards)
+            redactions.check(spec)
             for name in await redactions.boards(board):
                 access.require_board(self.principal, name)
             return await redactions.redact(board, spec, self._signature)
@@ -487,14 +490,12 @@ class RequestHandler:
         """Freeze the board: from now on its commits are refused."""
         with self._audited("freeze", board, note):
             opened = await self._use(board, "freeze")
-            check_note(note)
             return await opened.freeze(self._signature, note)
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
         """Thaw the board: commits are accepted again."""
         with self._audited("thaw", board, note):
             opened = await self._use(board, "thaw")
-            check_note(note)
             return await opened.thaw(self._signature, note)
 
     async def remove(self, board: str) -> None:
@@ -774,17 +775,6 @@ class RequestHandler:
         if error.current is not None:
             error.current = decode_value(error.current)
         return error
-
-
-async def _gather(gathered: history.Gathered, entries: Sequence[LogEntry]) -> bool:
-    """Gather a page in portions, and let other tasks run in between; True if the answer ends there.
-    Errors: Resync."""
-    for portion in history.portions(entries):
-        if gathered.take(portion):
-            return True
-        await turn()
-        await asyncio.sleep(0)
-    return False
 
 
 def _content_of(value: bytes) -> bytes:

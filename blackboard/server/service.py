@@ -19,7 +19,7 @@ from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError
-from blackboard.limits import DEFAULT, ENGINE_CHECK_INTERVAL_MS, SWEEP_INTERVAL_MS, Limits
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.boards import Boards, ServiceStatistics
 from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
@@ -63,8 +63,8 @@ class Service:
         )
         self.boards = Boards(self.host)
         engine = pubsub_of(store)
-        publishing = None if engine is None else Publishing(engine)
-        self.host.documents = Documents(self.link, publishing)
+        publishing = None if engine is None else Publishing(engine, limits)
+        self.host.documents = Documents(self.link, publishing, limits)
         self._limits = limits
         self._automatic = automatic or Automatic()
         self._checkpoints = AutomaticCheckpoints(self.boards, self._automatic)
@@ -84,32 +84,28 @@ class Service:
         sweeper = self._sweeper
 
         kept = self._limits.boards.log_kept_revisions
+        sweep_ms = self._limits.boards.sweep_interval_ms
+        check_ms = self._limits.boards.engine_check_interval_ms
 
         async def trim() -> None:
             await sweeper.trim_due(kept)
 
-        async def tend_audit() -> None:
-            await sweeper.tend_audit(kept)
+        async def tend_own() -> None:
+            await sweeper.tend_own(kept)
 
         self._tasks = [
-            asyncio.create_task(
-                _every(SWEEP_INTERVAL_MS, sweeper.sweep, SWEEP_INTERVAL_MS // 4), name="sweeper"
-            ),
-            asyncio.create_task(_every(SWEEP_INTERVAL_MS, trim), name="log trimmer"),
-            asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, tend_audit), name="audit sweeper"),
-            asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, self.host.look), name="look"),
-            asyncio.create_task(
-                _every(SWEEP_INTERVAL_MS, self._own_boards.look_again), name="own boards"
-            ),
+            asyncio.create_task(_every(sweep_ms, sweeper.sweep, sweep_ms // 4), name="sweeper"),
+            asyncio.create_task(_every(sweep_ms, trim), name="log trimmer"),
+            asyncio.create_task(_every(check_ms, tend_own), name="own sweeper"),
+            asyncio.create_task(_every(check_ms, self.host.look), name="look"),
+            asyncio.create_task(_every(sweep_ms, self._own_boards.look_again), name="own boards"),
         ]
         if self._automatic.repeats:
             self._tasks += [
                 asyncio.create_task(
-                    _every(SWEEP_INTERVAL_MS, self._checkpoints.look), name="automatic checkpoints"
+                    _every(sweep_ms, self._checkpoints.look), name="automatic checkpoints"
                 ),
-                asyncio.create_task(
-                    _every(ENGINE_CHECK_INTERVAL_MS, self._checkpoints.tidy), name="pruning"
-                ),
+                asyncio.create_task(_every(check_ms, self._checkpoints.tidy), name="pruning"),
             ]
         for task in self._tasks:
             task.add_done_callback(_report)

@@ -244,10 +244,10 @@ def automatic_of(settings: Settings) -> Automatic:
     )
 
 
-def limits_of(settings: Settings) -> Limits:
-    """The limits of the process: the defaults, except for those that have a setting."""
+def limits_of(settings: Settings, limits: Limits = DEFAULT) -> Limits:
+    """The limits of the process: `limits`, except for those that have a setting."""
     kept = settings.log_kept_revisions
-    return replace(DEFAULT, boards=replace(DEFAULT.boards, log_kept_revisions=kept))
+    return replace(limits, boards=replace(limits.boards, log_kept_revisions=kept))
 
 
 def rates_of(settings: Settings) -> Rates:
@@ -260,7 +260,7 @@ def rates_of(settings: Settings) -> Rates:
     )
 
 
-async def make_store(settings: Settings) -> Store:
+async def make_store(settings: Settings, limits: Limits = DEFAULT) -> Store:
     """Open the engine that the settings name.
 
     Errors: InvalidRequest for an unknown engine; DataDirectoryInUse; Unavailable.
@@ -269,7 +269,7 @@ async def make_store(settings: Settings) -> Store:
     if settings.engine == "sqlite":
         from blackboard.engines.sqlite.store import SqliteStore
 
-        return await SqliteStore.at(settings.data, settings.level)
+        return await SqliteStore.at(settings.data, settings.level, limits=limits)
     from blackboard.engines.redis.store import RedisStore
 
     try:

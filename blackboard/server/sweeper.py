@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from blackboard.client.leases.presence import entries_that_end_with
@@ -27,23 +28,27 @@ from blackboard.core.commit import (
     Op,
 )
 from blackboard.core.freeze import FROZEN_KEY
+from blackboard.encryption.data_keys import KEYS_BOARD
 from blackboard.errors import BlackboardError, NoSuchBoard
 from blackboard.limits import (
-    ENGINE_CHECK_INTERVAL_MS,
+    AUDIT_PRUNE_INTERVAL_MS,
     LANES_MAX,
     LOG_ENTRIES_MAX,
     REVISION_MAX,
-    SWEEP_ENTRIES_MAX,
+    BoardLimits,
 )
 from blackboard.server.boards import Boards, SweeperStatistics
 from blackboard.server.commit_queue import salted, system_id
 from blackboard.server.open_board import OpenBoard
-from blackboard.server.security.audit import AUDIT_BOARD
+from blackboard.server.overload.accounts import BOARDS_BOARD
+from blackboard.server.security.kept import ARCHIVED, prune_audit
 from blackboard.wire.codec import SYSTEM_AGENT, prepare
 
 log = logging.getLogger(__name__)
 
 EXPIRED_NOTE = "expired"
+OWN_BOARDS: Final = (*ARCHIVED, BOARDS_BOARD, KEYS_BOARD)
+"""The boards of the service itself: whatever grows on them is removed here."""
 
 
 class Sweeper:
@@ -51,6 +56,7 @@ class Sweeper:
 
     def __init__(self, boards: Boards, incarnation: str) -> None:
         self._boards = boards
+
         self._incarnation = incarnation
         self._lane = int(incarnation, 16) % LANES_MAX
         self._step = 0
@@ -59,7 +65,12 @@ class Sweeper:
         self.refused = 0
         """Removals that were refused: renewed in time, or removed by another process."""
         self._rounds = 0
+        self._prunes_at_s = float("-inf")
         self._trimmed_at: WeakKeyDictionary[OpenBoard, float] = WeakKeyDictionary()
+
+    @property
+    def _limits(self) -> BoardLimits:
+        return self._boards.host.limits.boards
 
     def statistics(self) -> SweeperStatistics:
         """The sweeper's counters."""
@@ -78,37 +89,49 @@ class Sweeper:
                     await self._boards.let_go(board.name, error)
         self._rounds += 1
 
-    async def tend_audit(self, kept: int) -> None:
-        """Remove the expired records of the audit, and compact its log to `kept` entries. Its board
-        is not open like others.
+    async def tend_own(self, kept: int) -> None:
+        """Remove the expired entries of the service's own boards, which are not open like others,
+        and compact their logs to `kept` entries. Once a day, prune the archived audit as well.
 
         Errors: Unavailable and others: what is left is removed next time.
         """
-        if await self._boards.host.store.exists(AUDIT_BOARD):
-            while await self._sweep_audit():
-                pass
-            await self._trim(AUDIT_BOARD, kept)
+        for board in OWN_BOARDS:
+            if await self._boards.host.store.exists(board):
+                while await self._sweep_own(board):
+                    pass
+                await self._trim(board, kept, is_archived=board in ARCHIVED)
+        await self._prune_audit()
 
-    async def _sweep_audit(self) -> bool:
-        """Remove SWEEP_ENTRIES_MAX records in one commit; returns whether more may be due."""
+    async def _prune_audit(self) -> None:
+        """Prune the archived audit if AUDIT_PRUNE_INTERVAL_MS have passed. Records that expired
+        until then must not stay in the archive for good."""
+        archive, now_s = self._boards.host.archive, asyncio.get_running_loop().time()
+        if archive is not None and now_s >= self._prunes_at_s:
+            await prune_audit(archive)
+            self._prunes_at_s = now_s + AUDIT_PRUNE_INTERVAL_MS / 1000
+
+    async def _sweep_own(self, board: str) -> bool:
+        """Remove SWEEP_ENTRIES_MAX entries in one commit; returns whether more may be due."""
         store = self._boards.host.store
-        due = await store.due(AUDIT_BOARD, limit=SWEEP_ENTRIES_MAX)
+        most = self._limits.sweep_entries_max
+        due = await store.due(board, limit=most)
         if not due.entries:
             return False
         ops = tuple(Delete(entry.key) for entry in due.entries)
         unchanged = tuple(KeyAt(entry.key, entry.mod_revision) for entry in due.entries)
         commit = Commit(system_id(), due.epoch, ops, unchanged, note=EXPIRED_NOTE)
-        (outcome,) = await store.commit(AUDIT_BOARD, [prepare(salted(commit))])
+        (outcome,) = await store.commit(board, [prepare(salted(commit))])
         self._count(outcome, len(ops))
-        return isinstance(outcome, Committed) and len(ops) == SWEEP_ENTRIES_MAX
+        return isinstance(outcome, Committed) and len(ops) == most
 
     async def _sweep(self, board: OpenBoard) -> None:
         over = await board.store.leases(board.name, due=True)
-        due = await board.store.due(board.name, limit=SWEEP_ENTRIES_MAX)
+        most = self._limits.sweep_entries_max
+        due = await board.store.due(board.name, limit=most)
         if not (over.leases or due.entries) or await board.frozen():
             return
         expiries = [
-            *(self._end(board, over.epoch, o) for o in over.leases[:SWEEP_ENTRIES_MAX]),
+            *(self._end(board, over.epoch, o) for o in over.leases[:most]),
             *(self._remove(board, due.epoch, entry) for entry in due.entries),
         ]
         await asyncio.gather(*expiries)  # so that they share engine calls
@@ -148,9 +171,10 @@ class Sweeper:
         ENGINE_CHECK_INTERVAL_MS. So a process that does not live that long trims, too.
         """
         now_s = asyncio.get_running_loop().time()
+        interval_s = self._limits.engine_check_interval_ms / 1000
         for board in self._boards:
             last_s = self._trimmed_at.get(board)
-            if last_s is None or now_s - last_s >= ENGINE_CHECK_INTERVAL_MS / 1000:
+            if last_s is None or now_s - last_s >= interval_s:
                 self._trimmed_at[board] = now_s
                 with _told(board):
                     await self._trim(board.name, kept)
@@ -164,8 +188,9 @@ class Sweeper:
             with _told(board):
                 await self._trim(board.name, kept)
 
-    async def _trim(self, board: str, kept: int) -> None:
-        store, archive = self._boards.host.store, self._boards.host.archive
+    async def _trim(self, board: str, kept: int, *, is_archived: bool = True) -> None:
+        store = self._boards.host.store
+        archive = self._boards.host.archive if is_archived else None
         head = await store.open(board)
         if not history.excess(head, kept):
             return

@@ -1,16 +1,56 @@
-"""What the service sends: results and changes, as plain maps. Errors are in `wire/errors.py`.
+"""What the service sends, written and read: results, and what a watch is sent.
 
-The shapes are TypedDicts, from which the published JSON Schema is made; nothing validates what we
-send ourselves. `wire/reading.py` reads them back.
+A result is declared once, and the table of methods (`wire/methods.py`) names it. The service writes
+results by the table, the client reads them by it, and the published schema and the tables of
+docs/protocol.md are made from it. Most results are records of `core/`, whose members the message
+has. One that looks different on the wire is declared here, as a `Message`: `of` makes it of what
+the service has, and `to_core` gives that back.
+
+A member that a message may lack is UNSET here. In msgpack a value travels as the bytes that it is
+stored as, in JSON as natural JSON.
+
+Invariants
+- `read(kind, write(kind, found, encoding), encoding) == found`, in either encoding.
+- A reader returns the right types or raises RemoteProtocolError, with the path of what is wrong and
+  the reason, for any input. Members that it does not know are ignored.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NotRequired, TypedDict
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
+from blackboard.core.access import AccessGrant, Principal, Right
+from blackboard.core.checkpoints import (
+    Checkpoint,
+    CheckpointInfo,
+    Difference,
+    Differences,
+    ExportPage,
+    Version,
+)
 from blackboard.core.commit import (
+    Cause,
     Change,
+    ChangeKind,
+    CommitId,
     Entry,
     Epoch,
     Head,
@@ -19,149 +59,243 @@ from blackboard.core.commit import (
     LogPage,
     Proof,
     Reading,
+    Receipt,
     Result,
+    Waiter,
     name_of,
     narrowed_from,
+    signature,
 )
-from blackboard.wire.errors import ErrorMessage
-from blackboard.wire.frames import MESSAGE_BYTES_MAX, Encoding
+from blackboard.core.watch import Position
+from blackboard.wire.errors import ErrorMessage, from_peer
+from blackboard.wire.frames import (
+    JSON,
+    MSGPACK,
+    Encoding,
+    exported_in,
+    exported_out,
+)
 
-# --- shapes ---------------------------------------------------------------------------------------
-
-
-class EntryMessage(TypedDict):
-    """What a key holds. `account` is present if the author's name was narrowed from it."""
-
-    key: str
-    value: Any
-    mod_revision: int
-    create_revision: int
-    author: str
-    time_ms: int
-    expires_at_ms: NotRequired[int]
-    account: NotRequired[str]
+# --- writing and reading --------------------------------------------------------------------------
 
 
-class ReadingMessage(TypedDict):
-    """Result of `read` and `list`; `next_key` continues a listing that was cut short."""
+class _InJson(NamedTuple):
+    """How the members named `value` are written in JSON, and read."""
 
-    revision: int
-    epoch: str
-    entries: list[EntryMessage]
-    next_key: NotRequired[str]
+    out: Callable[[bytes], Any]
+    told: Callable[[Any], bytes]
 
 
-class WaiterMessage(TypedDict):
-    """A waiter in the queue of a lease."""
-
-    holder: str
-    ttl_ms: int
-    until_ms: int
+_PLAIN: Final = _InJson(JSON.value_out, JSON.value_told)
+_EXPORTED: Final = _InJson(
+    lambda value: exported_out(value, JSON), lambda value: exported_in(value, JSON)
+)
 
 
-class LeaseMessage(TypedDict):
-    """A granted lease, with its waiters in order."""
+class Message(Struct, frozen=True, gc=False):
+    """A message that differs from what it is about."""
 
-    key: str
-    holder: str
-    fence: int
-    until_ms: int
-    waiters: NotRequired[list[WaiterMessage]]
-    ttl_ms: NotRequired[int]
+    noun: ClassVar[type | None] = None
+    """The record that it is about. A member has the name of the record's (or of that in `renamed`),
+    and the form that its type says (`_form_of`); one that may be UNSET is left out if the record
+    has the default."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    values: ClassVar[_InJson | None] = None
+    """Set if its parts have members named `value`."""
 
+    @classmethod
+    def of(cls, found: Any, /) -> Self:
+        """The message about `found`; one without a `noun` has it as its only member."""
+        made: Self = cls(found) if cls.noun is None else _form(cls).out(found)
+        return made
 
-class LeasesMessage(TypedDict):
-    """Result of `leases`; `next_key` continues a listing that was cut short."""
-
-    revision: int
-    epoch: str
-    leases: list[LeaseMessage]
-    next_key: NotRequired[str]
-
-
-class ChangeMessage(TypedDict):
-    """One absolute effect on a key (`value`) or a lease (`lease`)."""
-
-    kind: str
-    key: str
-    value: NotRequired[Any]
-    expires_at_ms: NotRequired[int]
-    item: NotRequired[int]
-    lease: NotRequired[LeaseMessage]
+    def to_core(self) -> Any:
+        """What the message is about. Errors: ValueError, Rejected."""
+        if self.noun is None:
+            return getattr(self, self.__struct_fields__[0])
+        return _form(type(self)).told(self)
 
 
-class RevisionMessage(TypedDict):
-    """The part of a revision that you may read. `digest` is the SHA-256 of the whole, in
-    hexadecimal.
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """In the annotation of a member: how it is made of the record's, and what that was."""
 
-    `epoch` is set on a revision that begins one, `account` if the author's name was narrowed from
-    it.
-    """
-
-    revision: int
-    time_ms: int
-    author: str
-    changes: list[ChangeMessage]
-    digest: str
-    based_on: NotRequired[list[list[str | int]]]
-    note: NotRequired[str]
-    epoch: NotRequired[Epoch]
-    account: NotRequired[str]
+    out: Callable[[Any], Any]
+    told: Callable[[Any], Any]
 
 
-class ProofMessage(TypedDict):
-    """What is needed, in addition to the visible part of a revision, to compute its digest: the
-    `salts` of its changes, in `contents` the SHA-256 of each value that is stored encrypted, and
-    the `leaves` of everything else; in hexadecimal.
-    """
-
-    salts: list[str]
-    contents: list[str | None]
-    leaves: list[str]
+def _same(member: Any) -> Any:
+    return member
 
 
-class LogMessage(TypedDict):
-    """Result of `log`: the readable part of the entries up to `through`, and the board's head.
-
-    `proofs`, if requested, has one item per revision; null where there is none.
-    """
-
-    head: Head
-    revisions: list[RevisionMessage]
-    through: int
-    proofs: NotRequired[list[ProofMessage | None]]
+def _bytes(value: bytes) -> bytes:
+    return value if type(value) is bytes else bytes(value)  # a decrypted value is a subclass
 
 
-ResultMessage = int | str | list[str | int] | None
+Hex = Annotated[str, _Form(bytes.hex, bytes.fromhex)]
+Value = Annotated[bytes, _Form(_bytes, _same)]
 
 
-class ReceiptMessage(TypedDict):
-    """Result of `commit`. `results` are what the operations computed; `level` says what the commit
-    survives."""
+@cache
+def _form(kind: type[Message]) -> _Form:
+    """How a message is made of its record. Both functions are generated, as those of dataclasses
+    are: a page has a thousand entries, and a loop over the members takes several times as long."""
+    known: dict[str, Any] = {"message": kind, "noun": kind.noun, "UNSET": UNSET}
+    defaults = _defaults(kind.noun)
+    out, told = [], []
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if name not in kind.__struct_fields__:
+            continue
+        its = kind.renamed.get(name, name)
+        form, default = _form_of(hint), defaults.get(its)
+        known |= {f"default_{name}": default}
+        known |= {} if form is None else {f"out_{name}": form.out, f"told_{name}": form.told}
+        written = f"found.{its}" if form is None else f"out_{name}(found.{its})"
+        read = f"found.{name}" if form is None else f"told_{name}(found.{name})"
+        if UnsetType in get_args(hint):
+            is_default = f"found.{its} is None" if default is None else f"not found.{its}"
+            written = f"UNSET if {is_default} else {written}"
+            read = f"default_{name} if found.{name} is UNSET else {read}"
+        out.append(f"{name}={written}")
+        told.append(f"{its}={read}")
+    exec(f"def out(found): return message({', '.join(out)})", known)  # noqa: S102
+    exec(f"def told(found): return noun({', '.join(told)})", known)  # noqa: S102
+    return _Form(known["out"], known["told"])
 
-    revision: int
-    time_ms: int
-    results: list[ResultMessage]
-    level: str
-    duplicate: NotRequired[bool]
+
+def _defaults(noun: Any) -> dict[str, Any]:
+    """The defaults of a record; the factories that there are make empty maps."""
+    if issubclass(noun, Struct):
+        return {f.name: f.default for f in msgspec.structs.fields(noun) if not f.required}
+    made: dict[str, Any] = {
+        f.name: {} for f in dataclasses.fields(noun) if f.default_factory is not MISSING
+    }
+    given = {f.name: f.default for f in dataclasses.fields(noun) if f.default is not MISSING}
+    return made | given
 
 
-class CauseMessage(TypedDict):
-    """One commit of the result of `why`. `account` is present if the author's name was narrowed
-    from it."""
+def _form_of(hint: Any) -> _Form | None:
+    """The form of a member; None if it is that of the record."""
+    parts = [part for part in get_args(hint) if part is not UnsetType]
+    if get_origin(hint) is Annotated:
+        return next((part for part in parts if isinstance(part, _Form)), _form_of(parts[0]))
+    if get_origin(hint) in (Union, UnionType):
+        forms = [_form_of(part) for part in parts if part is not NoneType]
+        form = forms[0] if len(forms) == 1 else None
+        return form if form is None or NoneType not in parts else _or_none(form)
+    if get_origin(hint) is tuple and parts[1:] == [...]:
+        item = _form_of(parts[0])
+        return None if item is None else _each(item)
+    if not (isinstance(hint, type) and issubclass(hint, Message)):
+        return None
+    is_made = hint.noun is not None and hint.__dict__.keys().isdisjoint({"of", "to_core"})
+    return _form(hint) if is_made else _Form(hint.of, hint.to_core)
 
-    key: str
-    revision: int
-    depth: int
-    author: str
-    account: NotRequired[str]
-    time_ms: int
-    note: str
-    based_on: list[list[str | int]]
-    missing: str
+
+def _or_none(form: _Form) -> _Form:
+    out, told = form.out, form.told
+    return _Form(
+        lambda found: None if found is None else out(found),
+        lambda found: None if found is None else told(found),
+    )
 
 
-class WelcomeMessage(TypedDict):
+def _each(form: _Form) -> _Form:
+    out, told = form.out, form.told
+    return _Form(
+        lambda found: tuple([out(each) for each in found]),
+        lambda found: tuple([told(each) for each in found]),
+    )
+
+
+class _Result(NamedTuple):
+    """How results of a kind are written and read."""
+
+    name: str
+    out: Callable[[Any], Any]
+    told: Callable[[Any], Any]
+    values: _InJson | None
+
+
+@cache
+def _result(kind: Any) -> _Result:
+    is_list = get_origin(kind) is list
+    item = get_args(kind)[0] if is_list else kind
+    name = getattr(item, "__name__", "result").removesuffix("Message").lower()
+    if not (isinstance(item, type) and issubclass(item, Message)):
+        return _Result(name, write_noun, _same, None)
+    form = _form_of(item)
+    assert form is not None, "every message has one"
+    out, told = form.out, form.told
+    if is_list:
+        return _Result(name, partial(_map, out), partial(_map, told), item.values)
+    return _Result(name, out, told, item.values)
+
+
+def _map(turn: Callable[[Any], Any], items: Any) -> list[Any]:
+    return [turn(item) for item in items]
+
+
+def write(kind: Any, found: Any, encoding: Encoding) -> Any:
+    """A result as `encoding.pack` takes it; `kind` is what the table of methods says about it."""
+    result = _result(kind)
+    return _plain(result.out(found), result.values, encoding)
+
+
+def _plain(written: Any, values: _InJson | None, encoding: Encoding) -> Any:
+    """A message, or a list of them, as `encoding.pack` takes it."""
+    if encoding.binary or values is None:
+        return written
+    return _with_values(msgspec.to_builtins(written, builtin_types=(bytes,)), values.out)
+
+
+def _with_values(part: Any, turn: Callable[[Any], Any]) -> Any:
+    if type(part) is dict:
+        return {n: turn(m) if n == "value" else _with_values(m, turn) for n, m in part.items()}
+    if type(part) in (list, tuple):
+        return [_with_values(item, turn) for item in part]
+    return part
+
+
+def write_noun(noun: Any) -> Any:
+    """A result whose message has the members of its record; members that are None are left out."""
+    if isinstance(noun, list | tuple):
+        return [write_noun(each) for each in noun]
+    message = msgspec.to_builtins(noun)
+    if not isinstance(message, dict):
+        return message
+    return {name: member for name, member in message.items() if member is not None}
+
+
+def read(kind: Any, message: Any, encoding: Encoding = MSGPACK) -> Any:
+    """The result that `write` wrote. Errors: RemoteProtocolError."""
+    if kind is None:
+        return None
+    name, _, told, values = _result(kind)
+    with from_peer(name):
+        if values is not None and not encoding.binary:
+            message = _with_values(message, values.told)
+        return told(msgspec.convert(message, kind, builtin_types=(bytes,)))
+
+
+def _author(name: str, account: str | UnsetType) -> str:
+    """The signature of an author. Older services send no account. Errors: ValueError."""
+    return name if account is UNSET else signature(name, _account(name, account))
+
+
+def _account(name: str, account: str | UnsetType) -> str:
+    """The account from which `name` was narrowed, "" if it was not. Errors: ValueError."""
+    if account is UNSET:
+        return ""
+    if account and not name.startswith(account + "."):
+        raise ValueError(f"{name!r} is not narrowed from {account!r}")
+    return account
+
+
+# --- the connection -------------------------------------------------------------------------------
+
+
+class WelcomeMessage(Struct, frozen=True):
     """Result of `hello`: who you are, the service that answers, and its limits.
 
     `account` is the account for which `agent` acts: for a narrowed token, the one to which the
@@ -178,14 +312,21 @@ class WelcomeMessage(TypedDict):
     limits: dict[str, int]
 
 
-class GrantMessage(TypedDict):
+class Greeted(Struct, frozen=True):
+    """What a client needs of a WelcomeMessage; older services send no account."""
+
+    agent: str
+    account: str | None = None
+
+
+class GrantMessage(Struct, frozen=True):
     """Rights on every key that a pattern matches."""
 
     pattern: str
-    rights: list[str]
+    rights: tuple[str, ...]
 
 
-class IdentityMessage(TypedDict):
+class IdentityMessage(Message, frozen=True):
     """Result of `whoami`: the principal of the token, and the agent that the connection acts as.
 
     `grants` are the principal's; an empty list of boards means all of them.
@@ -193,18 +334,395 @@ class IdentityMessage(TypedDict):
 
     principal: str
     agent: str
-    grants: list[GrantMessage]
-    boards: list[str]
-    expires_at_ms: NotRequired[int]
+    grants: tuple[GrantMessage, ...]
+    boards: tuple[str, ...]
+    expires_at_ms: int | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, found: tuple[Principal, str], /) -> Self:
+        """Of the principal, and the agent."""
+        principal, agent = found
+        return cls(
+            principal.name,
+            agent,
+            tuple([GrantMessage(g.pattern, tuple(sorted(g.rights))) for g in principal.grants]),
+            tuple(sorted(principal.boards)),
+            UNSET if principal.expires_at_ms is None else principal.expires_at_ms,
+        )
+
+    def to_core(self) -> Principal:
+        """The principal. Errors: ValueError."""
+        return Principal(
+            self.principal,
+            tuple([AccessGrant(g.pattern, frozenset(map(Right, g.rights))) for g in self.grants]),
+            frozenset(self.boards),
+            None if self.expires_at_ms is UNSET else self.expires_at_ms,
+        )
 
 
-class RevokedMessage(TypedDict):
+class WatchMessage(Message, frozen=True):
+    """Result of `watch`: the resume token at which it begins."""
+
+    position: str
+
+    @classmethod
+    def of(cls, found: Position, /) -> Self:
+        """Of the position."""
+        return cls(str(found))
+
+    def to_core(self) -> Position:
+        """The position. Errors: InvalidRequest."""
+        return Position.parse(self.position)
+
+
+# --- entries and leases ---------------------------------------------------------------------------
+
+
+class EntryMessage(Message, frozen=True):
+    """What a key holds. `account` is present if the author's name was narrowed from it."""
+
+    values = _PLAIN
+    key: str
+    value: bytes
+    mod_revision: int
+    create_revision: int
+    author: str
+    time_ms: int
+    expires_at_ms: int | UnsetType = UNSET
+    account: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, found: Entry, /) -> Self:
+        """Of an entry."""
+        return cls(
+            found.key,
+            _bytes(found.value),
+            found.mod_revision,
+            found.create_revision,
+            name_of(found.author),
+            found.time_ms,
+            UNSET if found.expires_at_ms is None else found.expires_at_ms,
+            narrowed_from(found.author) or UNSET,
+        )
+
+    def to_core(self) -> Entry:
+        """The entry. Errors: ValueError."""
+        return Entry(
+            self.key,
+            self.value,
+            self.mod_revision,
+            self.create_revision,
+            _author(self.author, self.account),
+            self.time_ms,
+            None if self.expires_at_ms is UNSET else self.expires_at_ms,
+        )
+
+
+class ReadingMessage(Message, frozen=True):
+    """Result of `read` and `list`; `next_key` continues a listing that was cut short."""
+
+    noun = Reading
+    values = _PLAIN
+    revision: int
+    epoch: str
+    entries: tuple[EntryMessage, ...]
+    next_key: str | UnsetType = UNSET
+
+
+class WaiterMessage(Message, frozen=True):
+    """A waiter in the queue of a lease."""
+
+    noun = Waiter
+    holder: str
+    ttl_ms: int
+    until_ms: int
+
+
+class LeaseMessage(Message, frozen=True):
+    """A granted lease, with its waiters in order."""
+
+    noun = Lease
+    key: str
+    holder: str
+    fence: int
+    until_ms: int
+    waiters: tuple[WaiterMessage, ...] | UnsetType = UNSET
+    ttl_ms: int | UnsetType = UNSET
+
+
+class LeasesMessage(Message, frozen=True):
+    """Result of `leases`; `next_key` continues a listing that was cut short."""
+
+    noun = Reading
+    revision: int
+    epoch: str
+    leases: tuple[LeaseMessage, ...]
+    next_key: str | UnsetType = UNSET
+
+
+# --- commits and the log --------------------------------------------------------------------------
+
+
+class ReceiptMessage(Message, frozen=True):
+    """Result of `commit`. `results` are what the operations computed; `level` says what the commit
+    survives."""
+
+    noun = Receipt
+    revision: int
+    time_ms: int
+    results: tuple[Result, ...]
+    level: str
+    duplicate: bool | UnsetType = UNSET
+
+
+class ChangeMessage(Message, frozen=True):
+    """One absolute effect on a key (`value`) or a lease (`lease`)."""
+
+    values = _PLAIN
+    noun = Change
+    kind: Annotated[str, _Form(_same, ChangeKind)]
+    key: str
+    value: Value | UnsetType = UNSET
+    expires_at_ms: int | UnsetType = UNSET
+    item: int | UnsetType = UNSET
+    lease: LeaseMessage | UnsetType = UNSET
+
+
+class RevisionMessage(Message, frozen=True):
+    """The part of a revision that you may read. `digest` is the SHA-256 of the whole, in
+    hexadecimal.
+
+    `epoch` is set on a revision that begins one, `account` if the author's name was narrowed from
+    it.
+    """
+
+    values = _PLAIN
+    revision: int
+    time_ms: int
+    author: str
+    changes: tuple[ChangeMessage, ...]
+    digest: str
+    based_on: tuple[tuple[str, int], ...] | UnsetType = UNSET
+    note: str | UnsetType = UNSET
+    epoch: Epoch | UnsetType = UNSET
+    account: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, found: LogEntry, /) -> Self:
+        """Of a log entry."""
+        return cls(
+            found.revision,
+            found.time_ms,
+            found.author,
+            tuple([ChangeMessage.of(change) for change in found.changes]),
+            found.digest.hex(),
+            found.based_on or UNSET,
+            found.note or UNSET,
+            UNSET if found.epoch is None else found.epoch,
+            found.account or UNSET,
+        )
+
+    def to_core(self) -> LogEntry:
+        """The log entry, as far as it is told. Errors: ValueError."""
+        return self._entry(tuple([change.to_core() for change in self.changes]))
+
+    def _entry(self, changes: tuple[Change, ...]) -> LogEntry:
+        return LogEntry(
+            self.revision,
+            self.time_ms,
+            CommitId(self.author, 0, "", 0),
+            changes,
+            bytes.fromhex(self.digest),
+            () if self.based_on is UNSET else self.based_on,
+            "" if self.note is UNSET else self.note,
+            None if self.epoch is UNSET else self.epoch,
+            account="" if self.account is UNSET else _account(self.author, self.account),
+        )
+
+
+class ProofMessage(Message, frozen=True):
+    """What is needed, in addition to the visible part of a revision, to compute its digest: the
+    `salts` of its changes, in `contents` the SHA-256 of each value that is stored encrypted, and
+    the `leaves` of everything else; in hexadecimal.
+    """
+
+    noun = Proof
+    salts: tuple[Hex, ...]
+    contents: tuple[Hex | None, ...]
+    leaves: tuple[Hex, ...]
+
+
+class LogMessage(Message, frozen=True):
+    """Result of `log`: the readable part of the entries up to `through`, and the board's head.
+
+    `proofs`, if requested, has one item per revision; null where there is none.
+    """
+
+    noun = LogPage
+    renamed: ClassVar[Mapping[str, str]] = {"revisions": "entries"}
+    values = _PLAIN
+    head: Head
+    revisions: tuple[RevisionMessage, ...]
+    through: int
+    proofs: tuple[ProofMessage | None, ...] | UnsetType = UNSET
+
+
+class CauseMessage(Message, frozen=True):
+    """One commit of the result of `why`. `account` is present if the author's name was narrowed
+    from it."""
+
+    noun = Cause
+    key: str
+    revision: int
+    depth: int
+    author: str
+    time_ms: int
+    note: str
+    based_on: tuple[tuple[str, int], ...]
+    missing: str
+    account: str | UnsetType = UNSET
+
+    def to_core(self) -> Cause:
+        """The cause. Errors: ValueError."""
+        _account(self.author, self.account)
+        found: Cause = _form(CauseMessage).told(self)
+        return found
+
+
+# --- history --------------------------------------------------------------------------------------
+
+_MAP: Final = _Form(dict, _same)
+
+
+class ManifestMessage(Message, frozen=True):
+    """Result of `manifest`; hashes in hexadecimal, `digests` by namespace, `steps` by agent, and
+    likewise `memory`, if there was a barrier."""
+
+    noun = CheckpointInfo
+    checkpoint: Annotated[Checkpoint, _Form(write_noun, _same)]
+    epoch: Epoch
+    chain: str
+    previous: str
+    digests: Annotated[dict[str, str], _MAP]
+    steps: Annotated[dict[str, int], _MAP]
+    declared: Annotated[dict[str, Any], _MAP]
+    signed_by: str
+    memory: Annotated[dict[str, int], _MAP] | UnsetType = UNSET
+
+
+class DifferenceMessage(Message, frozen=True):
+    """A key that two moments do not hold alike; a side that is absent held nothing."""
+
+    noun = Difference
+    key: str
+    before: EntryMessage | UnsetType = UNSET
+    after: EntryMessage | UnsetType = UNSET
+
+
+def _entry_message(entry: Entry | None) -> EntryMessage | UnsetType:
+    return UNSET if entry is None else EntryMessage.of(entry)
+
+
+def _entry(message: EntryMessage | UnsetType) -> Entry | None:
+    return None if message is UNSET else message.to_core()
+
+
+class DifferencesMessage(Message, frozen=True):
+    """Result of `differences`: the revisions compared; `next_key` continues."""
+
+    noun = Differences
+    values = _PLAIN
+    a: int
+    b: int
+    differences: tuple[DifferenceMessage, ...]
+    next_key: str | UnsetType = UNSET
+
+
+class VersionMessage(Message, frozen=True):
+    """One item of the result of `history`; without `entry` the key was removed then.
+
+    `account` is there if the author's name was narrowed from it.
+    """
+
+    values = _PLAIN
+    key: str
+    revision: int
+    time_ms: int
+    author: str
+    account: str | UnsetType = UNSET
+    entry: EntryMessage | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, found: Version, /) -> Self:
+        """Of a version of a key."""
+        return cls(
+            found.key,
+            found.revision,
+            found.time_ms,
+            name_of(found.author),
+            narrowed_from(found.author) or UNSET,
+            _entry_message(found.entry),
+        )
+
+    def to_core(self) -> Version:
+        """The version. Errors: ValueError."""
+        author = _author(self.author, self.account)
+        return Version(self.key, self.revision, self.time_ms, author, _entry(self.entry))
+
+
+class ExportMessage(Message, frozen=True):
+    """Result of `export`; the first page has the manifest, its signature and the counters."""
+
+    values = _EXPORTED
+    revision: int
+    entries: tuple[EntryMessage, ...]
+    next_key: str | UnsetType = UNSET
+    manifest: str | UnsetType = UNSET
+    signature: str | UnsetType = UNSET
+    items: tuple[tuple[str, int], ...] | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, found: ExportPage, /) -> Self:
+        """Of a page of an export."""
+        is_first = bool(found.manifest)
+        return cls(
+            found.revision,
+            tuple([EntryMessage.of(entry) for entry in found.entries]),
+            UNSET if found.next_key is None else found.next_key,
+            found.manifest.decode() if is_first else UNSET,
+            found.signature.hex() if is_first else UNSET,
+            found.items if is_first else UNSET,
+        )
+
+    def to_core(self) -> ExportPage:
+        """The page. Errors: ValueError, InvalidRequest, LimitExceeded."""
+        entries = [entry.to_core() for entry in self.entries]
+        return ExportPage(
+            self.revision,
+            tuple([replace(each, value=exported_in(each.value, MSGPACK)) for each in entries]),
+            None if self.next_key is UNSET else self.next_key,
+            b"" if self.manifest is UNSET else self.manifest.encode(),
+            b"" if self.signature is UNSET else bytes.fromhex(self.signature),
+            () if self.items is UNSET else self.items,
+        )
+
+
+# --- the service ----------------------------------------------------------------------------------
+
+
+class KeysMessage(Message, frozen=True):
+    """Result of `erase` and `rewrap`: the number of data keys that were destroyed or rewrapped."""
+
+    keys: int
+
+
+class RevokedMessage(Message, frozen=True):
     """Result of `revoke`: the number of tokens and principals that are now revoked."""
 
     revoked: int
 
 
-class AuditMessage(TypedDict):
+class AuditMessage(Message, frozen=True):
     """A record of the audit. Pass its `key` to continue after it."""
 
     key: str
@@ -215,234 +733,52 @@ class AuditMessage(TypedDict):
     board: str
     what: str
     outcome: str
-    writer: str
-    number: int
-    previous: str
-    count: int
-    sealed_with: str
-    seal: str
-    checked: str
+    writer: str = ""
+    number: int = 0
+    previous: str = ""
+    count: int = 1
+    sealed_with: str = ""
+    seal: str = ""
+    checked: str = ""
+
+    @classmethod
+    def of(cls, found: tuple[str, Any], /) -> Self:
+        """Of a key, and the record with it."""
+        key, record = found
+        return cls(key, **dataclasses.asdict(record))
+
+    def to_core(self) -> Self:
+        """The message itself."""
+        return self
 
 
-class KeysMessage(TypedDict):
-    """Result of `erase` and `rewrap`: the number of data keys that were destroyed or rewrapped."""
-
-    keys: int
+# --- notifications --------------------------------------------------------------------------------
 
 
-class WatchMessage(TypedDict):
-    """Result of `watch`: the resume token at which it begins."""
-
-    position: str
-
-
-class ErrorResponse(TypedDict):
-    """The answer to a refused request. `id` is null if the request had none."""
-
-    id: int | str | None
-    error: ErrorMessage
-
-
-class ChangesMessage(TypedDict):
+class ChangesMessage(Message, frozen=True):
     """A delivery of a watch. Without revisions it is a progress mark: everything up to `position`
     was delivered. With `more`, the last revision continues in the next `changes` of the watch, and
     `position` is valid only after that.
     """
 
+    values = _PLAIN
     watch: int
     position: str
-    revisions: list[RevisionMessage]
-    more: NotRequired[bool]
+    revisions: tuple[RevisionMessage, ...]
+    more: bool | UnsetType = UNSET
+
+    def to_core(self) -> tuple[int, Position, tuple[LogEntry, ...], bool]:
+        """Its members. Errors: ValueError, InvalidRequest."""
+        revisions = tuple([revision.to_core() for revision in self.revisions])
+        return self.watch, Position.parse(self.position), revisions, self.more is True
 
 
-class CancelledMessage(TypedDict):
+class CancelledMessage(Struct, frozen=True):
     """The watch has ended because of `error`."""
 
     watch: int
     error: ErrorMessage
 
 
-class DrainingMessage(TypedDict):
+class DrainingMessage(Struct, frozen=True):
     """The service stops soon. It accepts no new requests, and still answers those in flight."""
-
-
-# --- writing --------------------------------------------------------------------------------------
-
-
-def write_noun(noun: Any) -> Any:
-    """A result whose message has the members of its record; members that are None are left out."""
-    if isinstance(noun, list | tuple):
-        return [write_noun(each) for each in noun]
-    message = msgspec.to_builtins(noun)
-    if not isinstance(message, dict):
-        return message
-    return {name: member for name, member in message.items() if member is not None}
-
-
-def write_entry(entry: Entry, encoding: Encoding) -> EntryMessage:
-    """An entry as a message."""
-    message: EntryMessage = {
-        "key": entry.key,
-        "value": encoding.value_out(entry.value),
-        "mod_revision": entry.mod_revision,
-        "create_revision": entry.create_revision,
-        "author": name_of(entry.author),
-        "time_ms": entry.time_ms,
-    }
-    if entry.expires_at_ms is not None:
-        message["expires_at_ms"] = entry.expires_at_ms
-    if account := narrowed_from(entry.author):
-        message["account"] = account
-    return message
-
-
-def write_reading(reading: Reading, encoding: Encoding) -> ReadingMessage:
-    """A reading as a message."""
-    message: ReadingMessage = {
-        "revision": reading.revision,
-        "epoch": reading.epoch,
-        "entries": [write_entry(entry, encoding) for entry in reading.entries],
-    }
-    if reading.next_key is not None:
-        message["next_key"] = reading.next_key
-    return message
-
-
-def write_leases(reading: Reading) -> LeasesMessage:
-    """A reading of leases as a message."""
-    message: LeasesMessage = {
-        "revision": reading.revision,
-        "epoch": reading.epoch,
-        "leases": [write_lease(lease) for lease in reading.leases],
-    }
-    if reading.next_key is not None:
-        message["next_key"] = reading.next_key
-    return message
-
-
-def write_lease(lease: Lease) -> LeaseMessage:
-    """A lease as a message."""
-    message: LeaseMessage = {
-        "key": lease.key,
-        "holder": lease.holder,
-        "fence": lease.fence,
-        "until_ms": lease.until_ms,
-    }
-    if lease.waiters:
-        message["waiters"] = [
-            {"holder": w.holder, "ttl_ms": w.ttl_ms, "until_ms": w.until_ms} for w in lease.waiters
-        ]
-    if lease.ttl_ms is not None:
-        message["ttl_ms"] = lease.ttl_ms
-    return message
-
-
-def write_change(change: Change, encoding: Encoding) -> ChangeMessage:
-    """A change as a message."""
-    message: ChangeMessage = {"kind": change.kind.value, "key": change.key}
-    if change.value is not None:
-        message["value"] = encoding.value_out(change.value)
-    if change.expires_at_ms is not None:
-        message["expires_at_ms"] = change.expires_at_ms
-    if change.item is not None:
-        message["item"] = change.item
-    if change.lease is not None:
-        message["lease"] = write_lease(change.lease)
-    return message
-
-
-def write_revision(entry: LogEntry, encoding: Encoding) -> RevisionMessage:
-    """A log entry as a message."""
-    message: RevisionMessage = {
-        "revision": entry.revision,
-        "time_ms": entry.time_ms,
-        "author": entry.author,
-        "changes": [write_change(change, encoding) for change in entry.changes],
-        "digest": entry.digest.hex(),
-    }
-    if entry.based_on:
-        message["based_on"] = [[key, revision] for key, revision in entry.based_on]
-    if entry.note:
-        message["note"] = entry.note
-    if entry.epoch is not None:
-        message["epoch"] = write_noun(entry.epoch)
-    if entry.account:
-        message["account"] = entry.account
-    return message
-
-
-def write_results(results: Sequence[Result]) -> list[ResultMessage]:
-    """What the operations of a commit computed, as a message."""
-    return [list(r) if isinstance(r, tuple) else r for r in results]
-
-
-def write_log(page: LogPage, encoding: Encoding) -> LogMessage:
-    """A page of the log as a message."""
-    message: LogMessage = {
-        "head": write_noun(page.head),
-        "revisions": [write_revision(entry, encoding) for entry in page.entries],
-        "through": page.through,
-    }
-    if page.proofs:
-        message["proofs"] = [_write_proof(proof) for proof in page.proofs]
-    return message
-
-
-def _write_proof(proof: Proof | None) -> ProofMessage | None:
-    if proof is None:
-        return None
-    return {
-        "salts": [salt.hex() for salt in proof.salts],
-        "contents": [None if each is None else each.hex() for each in proof.contents],
-        "leaves": [leaf.hex() for leaf in proof.leaves],
-    }
-
-
-_PIECE_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
-"""The part of a frame for one piece of a delivery; the rest is for what every piece repeats."""
-
-
-def pack_revisions(
-    entries: Sequence[LogEntry], encoding: Encoding, *, bytes_max: int = _PIECE_BYTES_MAX
-) -> list[bytes]:
-    """Revisions as packed arrays of messages, each of at most about `bytes_max` bytes.
-
-    Several arrays are put together again by `reading.join_revisions`. A single
-    change larger than that makes a larger array: VALUE_BYTES_MAX keeps it below a frame, even with
-    every character escaped.
-    """
-    packed = encoding.pack([write_revision(entry, encoding) for entry in entries])
-    if len(packed) <= bytes_max:
-        return [packed]
-    return list(_pieces(entries, encoding, bytes_max))
-
-
-def _pieces(entries: Sequence[LogEntry], encoding: Encoding, bytes_max: int) -> Iterator[bytes]:
-    """Arrays in which a revision may continue from the previous array, with further changes."""
-    piece: list[bytes] = []
-    size = 0
-    for entry in entries:
-        whole = write_revision(entry, encoding)
-        for changes in _groups(whole["changes"], encoding, bytes_max):
-            part = encoding.pack({**whole, "changes": changes})
-            if piece and size + len(part) > bytes_max:
-                yield encoding.join(piece)
-                piece, size = [], 0
-            piece.append(part)
-            size += len(part)
-    yield encoding.join(piece)
-
-
-def _groups(
-    changes: list[ChangeMessage], encoding: Encoding, bytes_max: int
-) -> Iterator[list[ChangeMessage]]:
-    group: list[ChangeMessage] = []
-    size = 0
-    for change in changes:
-        length = len(encoding.pack(change))
-        if group and size + length > bytes_max:
-            yield group
-            group, size = [], 0
-        group.append(change)
-        size += length
-    yield group

@@ -1,8 +1,11 @@
-"""Errors as the service sends them: a number for JSON-RPC, and the stable code with its fields."""
+"""Errors as messages: a number for JSON-RPC, and the stable code with its fields."""
 
+from types import TracebackType
 from typing import Any, Final, TypedDict
 
-from blackboard.errors import BlackboardError
+from msgspec import MsgspecError, Struct
+
+from blackboard.errors import BlackboardError, Rejected, RemoteProtocolError, from_fields
 
 
 class ErrorData(TypedDict):
@@ -18,6 +21,13 @@ class ErrorMessage(TypedDict):
     code: int
     message: str
     data: ErrorData
+
+
+class ErrorResponse(Struct, frozen=True):
+    """The answer to a refused request. `id` is null if the request had none."""
+
+    id: int | str | None
+    error: ErrorMessage
 
 
 RPC_CODES: Final[dict[str, int]] = {
@@ -80,3 +90,42 @@ def write_error(error: BlackboardError) -> ErrorMessage:
         "message": str(error)[:1000],
         "data": {"code": error.code, "fields": values},
     }
+
+
+def read_error(message: Any) -> BlackboardError:
+    """The error that a peer described; RemoteProtocolError if the description cannot be read."""
+    data = message.get("data") if isinstance(message, dict) else None
+    if isinstance(data, dict):
+        code, values = data.get("code"), data.get("fields")
+        if isinstance(code, str) and isinstance(values, dict):
+            return from_fields(code, values)
+    return RemoteProtocolError(reason="an error without code and fields")
+
+
+_WRONG: Final = (
+    *(KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError),
+    *(MsgspecError, Rejected),
+)
+
+
+class from_peer:  # noqa: N801 - used as a statement
+    """`with from_peer("head"):` errors inside the block become RemoteProtocolError: the peer's
+    fault."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, _WRONG):
+            reason = f"bad {self.what}: {type(error).__name__}: {str(error)[:200]}"
+            raise RemoteProtocolError(reason) from error

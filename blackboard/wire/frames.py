@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn, Protocol
 
 import msgpack
-from msgspec import MsgspecError
+from msgspec import MsgspecError, Struct, to_builtins
 from msgspec.msgpack import Decoder, Encoder
 
 from blackboard.errors import InvalidRequest, LimitExceeded, Rejected, RemoteProtocolError
@@ -309,9 +309,11 @@ def _bytes_of(wrapped: dict[str, Any]) -> bytes | NotAMap:
         return NotAMap()
 
 
-def _json_default(value: Any) -> dict[str, str]:
+def _json_default(value: Any) -> Any:
     if isinstance(value, bytes):
         return {BYTES_KEY: base64.b64encode(value).decode()}
+    if isinstance(value, Struct):
+        return to_builtins(value, builtin_types=(bytes,))
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 

@@ -15,15 +15,18 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from msgspec import Meta, Struct
 
 from blackboard import limits
 from blackboard.core import commit as core
-from blackboard.core.access import Checked
+from blackboard.core.access import Checked, Principal
 from blackboard.core.checkpoints import (
     Checkpoint,
+    CheckpointInfo,
+    Differences,
+    ExportPage,
     Instant,
     LostBoard,
     Pruned,
@@ -31,6 +34,7 @@ from blackboard.core.checkpoints import (
     Redaction,
     Restored,
     Verified,
+    Version,
     check_request,
 )
 from blackboard.core.fields import (
@@ -48,7 +52,7 @@ from blackboard.core.fields import (
 from blackboard.core.freeze import Freeze
 from blackboard.core.watch import Position
 from blackboard.errors import InvalidRequest, LocalProtocolError
-from blackboard.wire import answers, history_messages as past
+from blackboard.wire import answers
 from blackboard.wire.frames import Encoding, exported_in, exported_out
 
 TOKEN_BYTES_MAX: Final = 8192
@@ -76,7 +80,7 @@ class Method:
     connection itself. An `audited` method is recorded whenever it succeeds; refusals always are.
     """
 
-    request: type["Params"]
+    request: type["Params[Any]"]
     result: Any
     right: Checked | None
     charge: Charge = Charge.READ
@@ -88,7 +92,8 @@ class Method:
         return self.request.method
 
 
-P = TypeVar("P", bound="Params")
+P = TypeVar("P", bound="Params[Any]")
+R = TypeVar("R")
 METHODS: Final[dict[str, Method]] = {}
 """Every method by its name."""
 
@@ -153,9 +158,18 @@ def _value_out(value: bytes, encoding: Encoding) -> Any:
 
 
 class Params(
-    Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
+    Struct,
+    Generic[R],
+    kw_only=True,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    gc=False,
 ):
-    """What every request may carry: the `agent` that it acts for, if not the connection's own."""
+    """What every request may carry: the `agent` that it acts for, if not the connection's own.
+
+    `R` is what the client makes of the result.
+    """
 
     method: ClassVar[str]
     values: ClassVar[_Values | None] = None
@@ -163,7 +177,7 @@ class Params(
 
 
 @_method(answers.WelcomeMessage, None, Charge.WORK)
-class HelloParams(Params, frozen=True):
+class HelloParams(Params[answers.WelcomeMessage], frozen=True):
     """The first request of a connection. `token` is needed unless a header carried it."""
 
     method = "hello"
@@ -175,14 +189,14 @@ class HelloParams(Params, frozen=True):
 
 
 @_method(answers.IdentityMessage, Checked.NOTHING, Charge.FREE)
-class WhoAmIParams(Params, frozen=True):
+class WhoAmIParams(Params[Principal], frozen=True):
     """Who you are to the service."""
 
     method = "whoami"
 
 
 @_method(answers.IdentityMessage, Checked.NOTHING, Charge.FREE)
-class RefreshParams(Params, frozen=True):
+class RefreshParams(Params[Principal], frozen=True):
     """Continue with a new token of the same principal, before the one in use runs out."""
 
     method = "refresh"
@@ -193,7 +207,7 @@ class RefreshParams(Params, frozen=True):
 
 
 @_method(answers.WatchMessage, Checked.FILTERED, Charge.WORK)
-class WatchParams(Params, frozen=True):
+class WatchParams(Params[Position], frozen=True):
     """Begin watch number `watch`: changes of keys that match, after a resume token (null = now)."""
 
     method = "watch"
@@ -205,7 +219,7 @@ class WatchParams(Params, frozen=True):
 
 
 @_method(None, None, Charge.FREE)
-class UnwatchParams(Params, frozen=True):
+class UnwatchParams(Params[None], frozen=True):
     """End a watch."""
 
     method = "unwatch"
@@ -213,7 +227,7 @@ class UnwatchParams(Params, frozen=True):
 
 
 @_method(None, None, Charge.FREE)
-class ProgressParams(Params, frozen=True):
+class ProgressParams(Params[None], frozen=True):
     """Ask a watch for a progress mark."""
 
     method = "progress"
@@ -232,7 +246,7 @@ class CommitName(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 @_method(answers.ReceiptMessage, Checked.EACH_PART, Charge.COMMIT)
-class CommitParams(Params, frozen=True):
+class CommitParams(Params[core.Receipt], frozen=True):
     """One attempt of an atomic commit."""
 
     method = "commit"
@@ -287,7 +301,7 @@ class CommitParams(Params, frozen=True):
 
 
 @_method(core.Head, Checked.BOARD)
-class HeadParams(Params, frozen=True):
+class HeadParams(Params[core.Head], frozen=True):
     """Where the board stands."""
 
     method = "head"
@@ -295,7 +309,7 @@ class HeadParams(Params, frozen=True):
 
 
 @_method(answers.ReadingMessage, Checked.EACH_KEY)
-class ReadParams(Params, frozen=True):
+class ReadParams(Params[core.Reading], frozen=True):
     """Entries of some keys as of one revision; with `at`, as they were then."""
 
     method = "read"
@@ -305,7 +319,7 @@ class ReadParams(Params, frozen=True):
 
 
 @_method(answers.ReadingMessage, Checked.FILTERED)
-class ListParams(Params, frozen=True):
+class ListParams(Params[core.Reading], frozen=True):
     """A page of the entries that match `pattern`, in key order, after key `after`; with `at`, as
     they were then."""
 
@@ -318,7 +332,7 @@ class ListParams(Params, frozen=True):
 
 
 @_method(answers.LeasesMessage, Checked.FILTERED)
-class LeasesParams(Params, frozen=True):
+class LeasesParams(Params[core.Reading], frozen=True):
     """A page of the leases whose keys match `pattern`, with their queues, after key `after`."""
 
     method = "leases"
@@ -329,7 +343,7 @@ class LeasesParams(Params, frozen=True):
 
 
 @_method(answers.LogMessage, Checked.FILTERED)
-class LogParams(Params, frozen=True):
+class LogParams(Params[core.LogPage], frozen=True):
     """A page of the log after revision `after`: `limit` revisions are looked through, those that
     match are shown; with `proofs`, one proof for each of them."""
 
@@ -343,7 +357,7 @@ class LogParams(Params, frozen=True):
 
 
 @_method(list[answers.CauseMessage], Checked.FILTERED)
-class WhyParams(Params, frozen=True):
+class WhyParams(Params[list[core.Cause]], frozen=True):
     """The commits that led to `key`."""
 
     method = "why"
@@ -352,7 +366,7 @@ class WhyParams(Params, frozen=True):
 
 
 @_method(list[str], Checked.FILTERED)
-class BoardsParams(Params, frozen=True):
+class BoardsParams(Params[list[str]], frozen=True):
     """Names of the boards that you may use."""
 
     method = "boards"
@@ -362,7 +376,7 @@ class BoardsParams(Params, frozen=True):
 
 
 @_method(Checkpoint, Checked.WHOLE_CHECKPOINT, Charge.WORK, audited=True)
-class CheckpointParams(Params, frozen=True):
+class CheckpointParams(Params[Checkpoint], frozen=True):
     """Name the present revision; with `barrier_ms`, once every agent has delivered its state."""
 
     method = "checkpoint"
@@ -376,7 +390,7 @@ class CheckpointParams(Params, frozen=True):
 
 
 @_method(list[Checkpoint], Checked.FILTERED)
-class CheckpointsParams(Params, frozen=True):
+class CheckpointsParams(Params[list[Checkpoint]], frozen=True):
     """A page of the checkpoints above revision `after`, the oldest first."""
 
     method = "checkpoints"
@@ -385,8 +399,8 @@ class CheckpointsParams(Params, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=limits.CHECKPOINTS_PAGE_MAX)] = limits.CHECKPOINTS_PAGE_MAX
 
 
-@_method(past.ManifestMessage, Checked.EACH_KEY)
-class ManifestParams(Params, frozen=True):
+@_method(answers.ManifestMessage, Checked.EACH_KEY)
+class ManifestParams(Params[CheckpointInfo], frozen=True):
     """A checkpoint with the content of its signed manifest."""
 
     method = "manifest"
@@ -395,7 +409,7 @@ class ManifestParams(Params, frozen=True):
 
 
 @_method(None, Checked.WHOLE_CHECKPOINT, Charge.WORK, audited=True)
-class PinParams(Params, frozen=True):
+class PinParams(Params[None], frozen=True):
     """Keep a checkpoint from being pruned, or no longer."""
 
     method = "pin"
@@ -405,7 +419,7 @@ class PinParams(Params, frozen=True):
 
 
 @_method(Pruned, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
-class PruneParams(Params, frozen=True):
+class PruneParams(Params[Pruned], frozen=True):
     """Remove the checkpoints, and the history, that a policy does not keep."""
 
     method = "prune"
@@ -418,7 +432,7 @@ class PruneParams(Params, frozen=True):
 
 
 @_method(Restored, Checked.WHOLE_RESTORE, Charge.WORK, audited=True)
-class RestoreParams(Params, frozen=True):
+class RestoreParams(Params[Restored], frozen=True):
     """Bring back the content of a moment, as one revision that begins an epoch."""
 
     method = "restore"
@@ -430,7 +444,7 @@ class RestoreParams(Params, frozen=True):
 
 
 @_method(Recovered, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
-class RecoverParams(Params, frozen=True):
+class RecoverParams(Params[Recovered], frozen=True):
     """Let a board that its engine lost begin again with the content of its archive: the newest
     revision that was lost, or the moment `at`. Repeat the request until it is done."""
 
@@ -441,7 +455,7 @@ class RecoverParams(Params, frozen=True):
 
 
 @_method(Redaction, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
-class RedactParams(Params, frozen=True):
+class RedactParams(Params[Redaction], frozen=True):
     """Remove every value that `key` ever had from the board and from all that shares its history.
     Repeat with the same `request` until it is done."""
 
@@ -453,7 +467,7 @@ class RedactParams(Params, frozen=True):
 
 
 @_method(Freeze, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
-class FreezeParams(Params, frozen=True):
+class FreezeParams(Params[Freeze], frozen=True):
     """Refuse commits until the board is thawed; a frozen board stays as it is."""
 
     method = "freeze"
@@ -462,7 +476,7 @@ class FreezeParams(Params, frozen=True):
 
 
 @_method(Freeze | None, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
-class ThawParams(Params, frozen=True):
+class ThawParams(Params[Freeze | None], frozen=True):
     """Take commits again."""
 
     method = "thaw"
@@ -471,7 +485,7 @@ class ThawParams(Params, frozen=True):
 
 
 @_method(None, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
-class RemoveParams(Params, frozen=True):
+class RemoveParams(Params[None], frozen=True):
     """Remove a board for good, with its log and its archived history; what branches share stays."""
 
     method = "remove"
@@ -479,7 +493,7 @@ class RemoveParams(Params, frozen=True):
 
 
 @_method(core.Head, Checked.WHOLE_CHECKPOINT, Charge.WORK, audited=True)
-class BranchParams(Params, frozen=True):
+class BranchParams(Params[core.Head], frozen=True):
     """Make board `new`, which begins with the content of this one at a moment."""
 
     method = "branch"
@@ -490,8 +504,8 @@ class BranchParams(Params, frozen=True):
     note: Note = ""
 
 
-@_method(past.DifferencesMessage, Checked.FILTERED)
-class DifferencesParams(Params, frozen=True):
+@_method(answers.DifferencesMessage, Checked.FILTERED)
+class DifferencesParams(Params[Differences], frozen=True):
     """A page of what differs between two moments; `b` may be one of board `other`."""
 
     method = "differences"
@@ -504,8 +518,8 @@ class DifferencesParams(Params, frozen=True):
     limit: PageLimit = limits.LIST_ENTRIES_MAX
 
 
-@_method(list[past.VersionMessage], Checked.EACH_KEY)
-class HistoryParams(Params, frozen=True):
+@_method(list[answers.VersionMessage], Checked.EACH_KEY)
+class HistoryParams(Params[list[Version]], frozen=True):
     """Versions of `key`, the newest first; `before` continues."""
 
     method = "history"
@@ -516,7 +530,7 @@ class HistoryParams(Params, frozen=True):
 
 
 @_method(Verified, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
-class VerifyParams(Params, frozen=True):
+class VerifyParams(Params[Verified], frozen=True):
     """Check everything that is stored up to a moment."""
 
     method = "verify"
@@ -524,8 +538,8 @@ class VerifyParams(Params, frozen=True):
     at: Moment
 
 
-@_method(past.ExportMessage, Checked.WHOLE_ADMIN, audited=True)
-class ExportParams(Params, frozen=True):
+@_method(answers.ExportMessage, Checked.WHOLE_ADMIN, audited=True)
+class ExportParams(Params[ExportPage], frozen=True):
     """A page of a checkpoint, every namespace of it."""
 
     method = "export"
@@ -535,7 +549,7 @@ class ExportParams(Params, frozen=True):
 
 
 @_method(None, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
-class ImportBeginParams(Params, frozen=True):
+class ImportBeginParams(Params[None], frozen=True):
     """Begin to make a board from an export; `signature` is in hexadecimal."""
 
     method = "import_begin"
@@ -585,7 +599,7 @@ class ImportedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 @_method(None, Checked.WHOLE_ADMIN, Charge.WORK)
-class ImportPageParams(Params, frozen=True):
+class ImportPageParams(Params[None], frozen=True):
     """The next page of an import, counted from 0."""
 
     method = "import_page"
@@ -597,7 +611,7 @@ class ImportPageParams(Params, frozen=True):
 
 
 @_method(core.Head, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
-class ImportEndParams(Params, frozen=True):
+class ImportEndParams(Params[core.Head], frozen=True):
     """After the last page: the board exists, if the digests match the manifest."""
 
     method = "import_end"
@@ -609,14 +623,14 @@ class ImportEndParams(Params, frozen=True):
 
 
 @_method(list[LostBoard], Checked.ADMIN)
-class LostBoardsParams(Params, frozen=True):
+class LostBoardsParams(Params[list[LostBoard]], frozen=True):
     """Boards of which the archive has what their engine lost, for admins of everything."""
 
     method = "lost_boards"
 
 
 @_method(list[answers.AuditMessage], Checked.ADMIN, audited=True)
-class AuditParams(Params, frozen=True):
+class AuditParams(Params[list[answers.AuditMessage]], frozen=True):
     """A page of the audit, after the record with key `after`."""
 
     method = "audit"
@@ -625,7 +639,7 @@ class AuditParams(Params, frozen=True):
 
 
 @_method(answers.KeysMessage, Checked.ADMIN, audited=True)
-class EraseParams(Params, frozen=True):
+class EraseParams(Params[int], frozen=True):
     """Destroy the data keys of an agent's namespaces, on one board or on all, for good."""
 
     method = "erase"
@@ -634,14 +648,14 @@ class EraseParams(Params, frozen=True):
 
 
 @_method(answers.KeysMessage, Checked.ADMIN, audited=True)
-class RewrapParams(Params, frozen=True):
+class RewrapParams(Params[int], frozen=True):
     """Wrap every data key with the first master key."""
 
     method = "rewrap"
 
 
 @_method(answers.RevokedMessage, Checked.ADMIN, audited=True)
-class RevokeParams(Params, frozen=True):
+class RevokeParams(Params[int], frozen=True):
     """End tokens by their ids, and every token issued to `principal` until now."""
 
     method = "revoke"

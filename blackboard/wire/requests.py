@@ -37,7 +37,7 @@ _LIMITS: Final = {
 """The limit on the length of a list, by its name."""
 
 
-def parse(name: object, params: object, encoding: Encoding) -> Params:
+def parse(name: object, params: object, encoding: Encoding) -> Params[Any]:
     """Validate the params of a request. Errors: InvalidRequest, LimitExceeded."""
     method = METHODS.get(name) if type(name) is str else None
     if method is None:
@@ -45,7 +45,7 @@ def parse(name: object, params: object, encoding: Encoding) -> Params:
     given = {} if params is None else params
     try:
         with_bytes = _with_values(given, method.request, encoding)
-        found = msgspec.convert(with_bytes, method.request, builtin_types=(bytes,))
+        found: Params[Any] = msgspec.convert(with_bytes, method.request, builtin_types=(bytes,))
         checks_of(method.request)(found)
     except msgspec.ValidationError as error:
         raise _explained(str(error), given) from None
@@ -74,7 +74,7 @@ def _not_unicode(params: Any) -> str:
     return path.removeprefix(".") or "params"
 
 
-def _with_values(given: Any, request: type[Params], encoding: Encoding) -> Any:
+def _with_values(given: Any, request: type[Params[Any]], encoding: Encoding) -> Any:
     """The params with each value as canonical bytes: only the encoding knows what it looks like.
 
     Errors: RefusedFieldError.
@@ -139,7 +139,7 @@ def _short(text: str) -> str:
 # --- writing and quick reading --------------------------------------------------------------------
 
 
-def write_request(params: Params, encoding: Encoding) -> dict[str, Any]:
+def write_request(params: Params[Any], encoding: Encoding) -> dict[str, Any]:
     """The params of a request as `encoding.pack` takes them; members with defaults are left out."""
     message: dict[str, Any] = msgspec.to_builtins(params, builtin_types=(bytes,))
     values = params.values

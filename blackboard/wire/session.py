@@ -16,14 +16,16 @@ Invariants
 """
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
+from typing import Any, Final, Literal, Self, TypeGuard
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
-from blackboard.core.commit import LogEntry
+from blackboard.core.commit import Change, LogEntry, Receipt
 from blackboard.core.watch import Position
 from blackboard.errors import (
     BlackboardError,
@@ -35,17 +37,19 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import (
+    DEFAULT,
     FRAME_BYTES_MAX,
-    HANDSHAKE_TIMEOUT_MS,
     INTEGER_MAX,
     MESSAGES_PER_FRAME_MAX,
     REQUESTS_IN_FLIGHT_MAX,
 )
 from blackboard.units import Milliseconds
-from blackboard.wire import reading
-from blackboard.wire.errors import write_error
+from blackboard.wire import answers
+from blackboard.wire.answers import ChangeMessage, ChangesMessage, RevisionMessage
+from blackboard.wire.errors import from_peer, read_error, write_error
 from blackboard.wire.frames import (
     CLOSE_PROTOCOL_ERROR,
+    CONTAINERS_MAX,
     FRAME_JOIN_BYTES,
     MESSAGE_BYTES_MAX,
     MSGPACK,
@@ -53,11 +57,7 @@ from blackboard.wire.frames import (
     grouped,
 )
 from blackboard.wire.methods import HelloParams, Params
-from blackboard.wire.reading import pack_changes, read_news
 from blackboard.wire.requests import parse, read_commits
-
-if TYPE_CHECKING:
-    pass
 
 HELLO_BYTES_MAX: Final = 16 * 1024
 """The first frame: a token, and little more. The peer is not authenticated yet, so it gets little
@@ -113,7 +113,7 @@ class RequestReceived(Struct, frozen=True):
     """Server: a valid request. Answer with `respond` or `respond_error`."""
 
     id: RequestId
-    params: Params
+    params: Params[Any]
 
 
 class RequestRefused(Struct, frozen=True):
@@ -213,15 +213,151 @@ class _Session:
         return RemoteProtocolError(reason, CLOSE_PROTOCOL_ERROR)
 
 
+# --- deliveries -----------------------------------------------------------------------------------
+
+_REVISIONS: Final = list[RevisionMessage]
+_PIECE_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
+"""The part of a frame for one piece of a delivery; the rest is for what every piece repeats."""
+
+
+def pack_revisions(
+    entries: Sequence[LogEntry], encoding: Encoding, *, bytes_max: int = _PIECE_BYTES_MAX
+) -> list[bytes]:
+    """Revisions as packed arrays of messages, each of at most about `bytes_max` bytes.
+
+    Several arrays are put together again by `join_revisions`. A single change larger than that
+    makes a larger array: VALUE_BYTES_MAX keeps it below a frame, even with every character escaped.
+    """
+    packed = encoding.pack(answers.write(_REVISIONS, entries, encoding))
+    if len(packed) <= bytes_max:
+        return [packed]
+    return list(_pieces(entries, encoding, bytes_max))
+
+
+def _pieces(entries: Sequence[LogEntry], encoding: Encoding, bytes_max: int) -> Iterator[bytes]:
+    """Arrays in which a revision may continue from the previous array, with further changes."""
+    piece: list[bytes] = []
+    size = 0
+    for entry in entries:
+        for changes in _groups(entry.changes, encoding, bytes_max):
+            part_of_it = replace(entry, changes=tuple(changes))
+            part = encoding.pack(answers.write(RevisionMessage, part_of_it, encoding))
+            if piece and size + len(part) > bytes_max:
+                yield encoding.join(piece)
+                piece, size = [], 0
+            piece.append(part)
+            size += len(part)
+    yield encoding.join(piece)
+
+
+def _groups(
+    changes: Sequence[Change], encoding: Encoding, bytes_max: int
+) -> Iterator[list[Change]]:
+    group: list[Change] = []
+    size = 0
+    for change in changes:
+        length = len(encoding.pack(answers.write(ChangeMessage, change, encoding)))
+        if group and size + length > bytes_max:
+            yield group
+            group, size = [], 0
+        group.append(change)
+        size += length
+    yield group
+
+
+def join_revisions(
+    before: tuple[LogEntry, ...], after: tuple[LogEntry, ...]
+) -> tuple[LogEntry, ...]:
+    """Join what `pack_revisions` split."""
+    if not before or not after or before[-1].revision != after[0].revision:
+        return before + after
+    first, more = before[-1], after[0]
+    return (*before[:-1], replace(first, changes=first.changes + more.changes), *after[1:])
+
+
+def pack_changes(
+    watch: int,
+    position: Position,
+    pieces: Sequence[bytes],
+    encoding: Encoding,
+    *,
+    more: bool = False,
+) -> list[bytes]:
+    """Messages to a watch with the pieces of `pack_revisions`; without pieces, a progress mark.
+    With `more`, the last revision continues in later messages.
+    """
+    pack, join = encoding.pack, encoding.map
+    params = {"watch": pack(watch), "position": pack(str(position))}
+    method, messages = pack("changes"), []
+    for index, piece in enumerate(pieces or [pack([])]):
+        members = {**params, "revisions": piece}
+        if more or index < len(pieces) - 1:
+            members["more"] = pack(True)
+        messages.append(join({"method": method, "params": join(members)}))
+    return messages
+
+
+# --- quick reading --------------------------------------------------------------------------------
+# The most frequent messages are read in one step: receipts of commits, and changes of watches. A
+# frame that contains only these is decoded directly into records, as the service does with commits
+# (`wire/requests.py`). Every other frame goes through `Encoding.split` and `read`, which know all
+# messages and say what is wrong.
+
+
+class _QuickRevision(RevisionMessage, forbid_unknown_fields=True, frozen=True):
+    """With the changes as they are: nothing in their messages has another form."""
+
+    changes: tuple[Change, ...]  # type: ignore[assignment]
+
+    def to_core(self) -> LogEntry:
+        return self._entry(self.changes)
+
+
+class _QuickChanges(ChangesMessage, forbid_unknown_fields=True, frozen=True):
+    """Without `more`, which is rare and goes the other way."""
+
+    revisions: tuple[_QuickRevision, ...]
+    more: UnsetType = UNSET
+
+
+class QuickMessage(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
+    """A message: an answer with `id` and `result`, or a notification with `method` and `params`."""
+
+    id: int | None = None
+    result: Receipt | None = None
+    method: Literal["changes"] | None = None
+    params: _QuickChanges | None = None
+
+
+_decode: Final = msgspec.msgpack.Decoder(list[QuickMessage]).decode
+
+
+def read_quickly(frame: bytes) -> list[QuickMessage]:
+    """The messages of a msgpack frame that contains only receipts and changes; none for any other
+    frame."""
+    if len(frame) > CONTAINERS_MAX:
+        return []
+    try:
+        return _decode(frame)
+    except (msgspec.MsgspecError, ValueError):
+        return []
+
+
 # --- server ---------------------------------------------------------------------------------------
 
 
 class ServerSession(_Session):
     """The server's side of a connection."""
 
-    def __init__(self, encoding: Encoding, now_ms: Milliseconds) -> None:
+    def __init__(
+        self,
+        encoding: Encoding,
+        now_ms: Milliseconds,
+        timeout_ms: Milliseconds = DEFAULT.connection.handshake_timeout_ms,
+    ) -> None:
         super().__init__(encoding)
-        self._deadline_ms = now_ms + HANDSHAKE_TIMEOUT_MS
+        self._timeout_ms = timeout_ms
+        self._deadline_ms = now_ms + timeout_ms
         self._in_flight: set[RequestId] = set()
 
     @classmethod
@@ -244,7 +380,7 @@ class ServerSession(_Session):
         if self.state is not ConnectionState.HELLO:
             return None
         if now_ms >= self._deadline_ms:
-            raise self._violated(f"no hello within {HANDSHAKE_TIMEOUT_MS} ms")
+            raise self._violated(f"no hello within {self._timeout_ms} ms")
         return self._deadline_ms
 
     def receive(self, frame: bytes) -> list[ServerEvent]:
@@ -299,7 +435,7 @@ class ServerSession(_Session):
             raise InvalidRequest(field="id", reason="is that of a request still in flight")
         return number
 
-    def _check_order(self, params: Params) -> None:
+    def _check_order(self, params: Params[Any]) -> None:
         if self.state is ConnectionState.DRAINING:
             raise Unavailable(what="service", reason="it is stopping")
         if isinstance(params, HelloParams) and self.state is not ConnectionState.HELLO:
@@ -323,11 +459,11 @@ class ServerSession(_Session):
     def send_changes(
         self, watch: int, position: Position, pieces: Sequence[bytes], *, more: bool = False
     ) -> None:
-        """Send to a watch what `answers.pack_revisions` made; without pieces, a progress mark."""
+        """Send to a watch what `pack_revisions` made; without pieces, a progress mark."""
         self.send_packed(pack_changes(watch, position, pieces, self.encoding, more=more))
 
     def send_packed(self, messages: Sequence[bytes]) -> None:
-        """Send what `news.pack_changes` made."""
+        """Send what `pack_changes` made."""
         for message in messages:
             self._send(message)
 
@@ -369,7 +505,7 @@ _REQUEST_MEMBERS: Final = {"jsonrpc", "id", "method", "params"}
 @dataclass(slots=True)
 class _Fragments:
     count: int = 0
-    revisions: list[LogEntry] = field(default_factory=list)
+    revisions: tuple[LogEntry, ...] = ()
 
 
 class ClientSession(_Session):
@@ -442,10 +578,10 @@ class ClientSession(_Session):
             return []
         events: list[ClientEvent] = []
         answered: set[int] = set()
-        for message in read_news(frame):
+        for message in read_quickly(frame):
             if message.params is not None and message.method is not None:
-                with reading.from_peer("changes"):
-                    events.append(Changed(*message.params.to_core()))
+                with from_peer("changes"):
+                    events.append(Changed(*message.params.to_core()[:3]))
             elif (
                 message.result is not None
                 and message.id in self._in_flight
@@ -459,7 +595,7 @@ class ClientSession(_Session):
         return events
 
     def _receive(self, message: Any) -> ClientEvent | None:
-        with reading.from_peer("message"):
+        with from_peer("message"):
             method = message.get("method")
             if method is None:
                 return self._receive_answer(message)
@@ -467,8 +603,9 @@ class ClientSession(_Session):
             if method == "changes":
                 return self._receive_changes(params)
             if method == "cancelled":
-                self._fragments.pop(reading.read_int(params, "watch"), None)
-                return Cancelled(params["watch"], reading.read_error(params.get("error")))
+                watch = msgspec.convert(params["watch"], int)
+                self._fragments.pop(watch, None)
+                return Cancelled(watch, read_error(params.get("error")))
             if method == "draining":
                 self._move(Transition.DRAINED)
                 return Draining()
@@ -477,27 +614,26 @@ class ClientSession(_Session):
     def _receive_answer(self, message: Any) -> ClientEvent:
         number = message.get("id")
         if number is None and "error" in message:
-            raise RemoteProtocolError(f"refused: {reading.read_error(message['error'])}")
+            raise RemoteProtocolError(f"refused: {read_error(message['error'])}")
         if type(number) is not int or number not in self._in_flight:
             raise RemoteProtocolError("an answer to no request")
         self._in_flight.discard(number)
         if "error" in message:
-            return Failed(number, reading.read_error(message["error"]))
+            return Failed(number, read_error(message["error"]))
         if number == self._hello_id:
             self._move(Transition.GREETED)
         return Answered(number, message["result"])
 
     def _receive_changes(self, params: Any) -> Changed | None:
-        watch = reading.read_int(params, "watch")
-        revisions = reading.read_revisions(params.get("revisions"), self.encoding)
+        told = answers.read(ChangesMessage, params, self.encoding)
+        watch, position, revisions, is_part = told
         before = self._fragments.pop(watch, None)
         if before is not None:
-            revisions = reading.join_revisions(before.revisions, revisions)
-        if params.get("more") is True:
+            revisions = join_revisions(before.revisions, revisions)
+        if is_part:
             count = before.count + 1 if before is not None else 1
             if count > FRAGMENTS_MAX:
                 raise RemoteProtocolError(f"more than {FRAGMENTS_MAX} fragments")
             self._fragments[watch] = _Fragments(count, revisions)
             return None
-        position = reading.read_position(params.get("position"))
-        return Changed(watch, position, tuple(revisions))
+        return Changed(watch, position, revisions)

@@ -77,7 +77,8 @@ class QueryAwareness:
 @dataclass(frozen=True, slots=True)
 class Met:
     """An edit of the peer overlapped a concurrent one of `clients`, in the text at the path `text`,
-    from `start` to `end` (code points, as merged)."""
+    from `start` to `end` (code points, as merged). There are no clients if the other edit only
+    deletes, because an update does not say who deletes."""
 
     text: str
     start: int
@@ -119,7 +120,7 @@ def _message(reader: Reader) -> Message | None:
 
 def _met(reader: Reader) -> Met:
     text, start, end, count = reader.text(), reader.number(), reader.number(), reader.count()
-    if not 0 < count <= OVERLAP_CLIENTS_MAX:
+    if count > OVERLAP_CLIENTS_MAX:
         raise LimitExceeded("OVERLAP_CLIENTS_MAX", count, OVERLAP_CLIENTS_MAX)
     if start > end or len(text.encode()) > KEY_BYTES_MAX:
         raise reader.broken("tells of an overlap that is none")

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,12 @@ CHILD = """
 import json, sys
 from blackboard.server import settings as config
 from blackboard.server.http import serve as server
-server.run(config.load(json.loads(sys.argv[1])))
+from tests.lowered import lowered
+limits = lowered(**json.loads(sys.argv[2]))
+server.run(config.load(json.loads(sys.argv[1])), limits=limits)
 """
-FEW_STRANGERS = """
-from blackboard.server.http import handshake as gate
-from blackboard.wire import session
-gate.UNGREETED_MAX = gate.UNGREETED_PER_PEER_MAX = 8
-session.HANDSHAKE_TIMEOUT_MS = 600_000
-"""
-"""Before CHILD: so many connections may be open that have not said who they are, for so long."""
+FEW_STRANGERS = {"ungreeted_max": 8, "ungreeted_per_peer_max": 8, "handshake_timeout_ms": 600_000}
+"""Limits: so many connections may be open that have not sent a token, and for so long."""
 SECRET = new_secret()
 BOARD = "b"
 ADA = issue(SECRET, access.agent("ada"), 3_600_000)
@@ -58,10 +55,11 @@ class Target:
 
 
 @contextlib.contextmanager
-def service_at(data: Path, program: str) -> Iterator[Target]:
-    """A service in a process of its own, which must be there at the end."""
+def service_at(data: Path, limits: Mapping[str, int] | None = None) -> Iterator[Target]:
+    """A service in a process of its own, with other values of these limits, which must be there at
+    the end."""
     settings = {"data": str(data), "port": 0, "secret": SECRET}
-    command = [sys.executable, "-c", program, json.dumps(settings)]
+    command = [sys.executable, "-c", CHILD, json.dumps(settings), json.dumps(limits or {})]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         banner = process.stderr.readline().decode()

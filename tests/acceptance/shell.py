@@ -2,22 +2,24 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Any, Self
+from typing import IO, Any, Self
 
-from tests.acceptance.prepared import prepared
+from tests.prepared import SPAWNS, Forked, prepared
 
 TIMEOUT_S = 60
-SPAWNS = bool(os.environ.get("BLACKBOARD_TEST_SPAWN"))
-"""Whether each command starts an interpreter, as a user's does (`make test-all`)."""
 COMMAND = (sys.executable, "-m", "blackboard")
+PLAIN = re.compile(r"""blackboard(?: [-\w/:.,=@+%]+| '[^']*'| "[^"$`\\]*")*""")
+"""A command of ours that means the same without a shell."""
 
 
 class Shell:
@@ -58,8 +60,8 @@ class Shell:
                 timeout=TIMEOUT_S,
                 check=False,
             )
-        others = tuple((name, text) for name, text in self.environ.items() if not _ours(name))
-        return prepared(others).run(arguments, given, self.home, self.environ, TIMEOUT_S)
+        ours = prepared(self.environ)
+        return ours.run(arguments, given, self.home, self.environ, TIMEOUT_S)
 
     def out(self, *arguments: str, given: str | bytes = b"") -> str:
         """What a command that succeeds prints."""
@@ -76,14 +78,46 @@ class Shell:
     @contextmanager
     def start(self, *arguments: str) -> Iterator["Running"]:
         """A command that runs until the block ends."""
-        with Running([*COMMAND, *arguments], self) as running:
+        starts = self._spawned([*COMMAND, *arguments]) if SPAWNS else self._forked(arguments)
+        with starts as running:
             yield running
 
     @contextmanager
     def script(self, text: str) -> Iterator["Running"]:
-        """A line of shell that runs until the block ends."""
-        with Running(["sh", "-c", text], self) as running:
+        """A line of shell that runs until the block ends.
+
+        It needs no shell if it is a command of ours, and nothing in it is special to a shell.
+        """
+        plain = not SPAWNS and PLAIN.fullmatch(text)
+        starts = self._forked(shlex.split(text)[1:]) if plain else self._spawned(["sh", "-c", text])
+        with starts as running:
             yield running
+
+    def _spawned(self, command: Sequence[str]) -> "Running":
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.home,
+            env=self.environ,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        return Running(process, process.stdout, process.stderr)
+
+    def _forked(self, arguments: Sequence[str]) -> "Running":
+        (out, out_end), (err, err_end) = _pipe(), _pipe()
+        with Path(os.devnull).open("rb") as nothing, out_end, err_end:
+            process = prepared(self.environ).start(
+                ["blackboard", *arguments],
+                [stream.fileno() for stream in (nothing, out_end, err_end)],
+                self.home,
+                self.environ,
+                leads=True,
+            )
+        return Running(process, out, err)
 
     @contextmanager
     def service(self, *arguments: str, port: int = 0) -> Iterator["Running"]:
@@ -96,26 +130,18 @@ class Shell:
 class Running:
     """A process whose output is read line by line as it comes."""
 
-    def __init__(self, command: list[str], shell: Shell) -> None:
-        self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=shell.home,
-            env=shell.environ,
-            start_new_session=True,
-        )
+    def __init__(
+        self, process: "subprocess.Popen[str] | Forked", out: IO[str], err: IO[str]
+    ) -> None:
+        self._process = process
+        self._streams = (out, err)
         self.lines: list[str] = []
         """What was taken from its standard output so far."""
         self._out: Queue[str] = Queue()
         self._err: Queue[str] = Queue()
         self._readers = [
             threading.Thread(target=_read, args=(stream, queue), daemon=True)
-            for stream, queue in (
-                (self._process.stdout, self._out),
-                (self._process.stderr, self._err),
-            )
+            for stream, queue in ((out, self._out), (err, self._err))
         ]
 
     def __enter__(self) -> Self:
@@ -126,14 +152,13 @@ class Running:
     def __exit__(self, *_: object) -> None:
         _kill_session(self._process.pid)
         self._process.wait(TIMEOUT_S)
-        for reader, stream in zip(
-            self._readers, (self._process.stdout, self._process.stderr), strict=True
-        ):
+        for reader, stream in zip(self._readers, self._streams, strict=True):
             reader.join(TIMEOUT_S)
             # To close what a thread reads waits for that thread, and no signal ends such a wait.
             assert not reader.is_alive(), "something it has started holds its output"
-            assert stream is not None
             stream.close()
+        if isinstance(self._process, Forked):
+            self._process.close()
 
     @property
     def url(self) -> str:
@@ -181,9 +206,10 @@ class Running:
             raise AssertionError(f"no {wanted}; exit {self._process.poll()}: {rest}") from None
 
 
-def _ours(name: str) -> bool:
-    """Whether the program reads a variable when it runs, and not when it is imported."""
-    return name.startswith("BLACKBOARD_")
+def _pipe() -> tuple[IO[str], IO[bytes]]:
+    """Where to read, and where to write."""
+    read, write = os.pipe()
+    return os.fdopen(read), os.fdopen(write, "wb")
 
 
 def _kill_session(leader: int) -> None:

@@ -26,18 +26,11 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.integrity.tokens import issue, new_secret
-from blackboard.limits import (
-    FRAME_BYTES_MAX,
-    HANDSHAKE_TIMEOUT_MS,
-    OPERATIONS_MAX,
-    OUTGOING_BYTES_MAX,
-    VALUE_BYTES_MAX,
-)
+from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, OPERATIONS_MAX, VALUE_BYTES_MAX
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from tests.acceptance.attack import (
     ADA,
     BOARD,
-    CHILD,
     FEW_STRANGERS,
     OPERATOR,
     OTHER_LIFE,
@@ -61,7 +54,7 @@ both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """One service for all cases: each must leave it as it was."""
-    with service_at(tmp_path_factory.mktemp("data"), CHILD) as found:
+    with service_at(tmp_path_factory.mktemp("data")) as found:
         yield found
 
 
@@ -415,7 +408,7 @@ async def test_a_request_that_never_ends(target: Target, drip: bytes) -> None:
                 writer.write(drip)
                 with contextlib.suppress(TimeoutError):
                     assert await asyncio.wait_for(reader.read(1), 0.2) == b""
-    assert (time.monotonic() - started) * 1000 > HANDSHAKE_TIMEOUT_MS * 0.9
+    assert (time.monotonic() - started) * 1000 > DEFAULT.connection.handshake_timeout_ms * 0.9
     writer.close()
 
 
@@ -424,7 +417,7 @@ async def test_a_handshake_that_never_ends(target: Target) -> None:
     started = time.monotonic()
     async with talking(target.url, None) as talk:
         assert await talk.closed() == 4401
-    assert (time.monotonic() - started) * 1000 > HANDSHAKE_TIMEOUT_MS * 0.9
+    assert (time.monotonic() - started) * 1000 > DEFAULT.connection.handshake_timeout_ms * 0.9
 
 
 async def test_many_strangers_keep_nobody_out(tmp_path: Path) -> None:
@@ -432,7 +425,7 @@ async def test_many_strangers_keep_nobody_out(tmp_path: Path) -> None:
 
     The quota is small here, and strangers may stay long: the oldest of them goes for a new one.
     """
-    with service_at(tmp_path, FEW_STRANGERS + CHILD) as target:
+    with service_at(tmp_path, FEW_STRANGERS) as target:
         async with contextlib.AsyncExitStack() as stack:
             silent = [await stack.enter_async_context(talking(target.url, None)) for _ in range(48)]
             for talk in silent[:40]:
@@ -510,7 +503,7 @@ async def test_readers_that_never_read(target: Target, bystander: Board) -> None
             if number % 20 == 19:  # who does not read is let go in the end
                 waiting.append(await _gauge(target, "blackboard_waiting_bytes"))
                 grown.append(target.memory_bytes() - before)
-        assert 0 < max(waiting) <= 10 * OUTGOING_BYTES_MAX
+        assert 0 < max(waiting) <= 10 * DEFAULT.service.outgoing_bytes_max
         for talk in stalled:
             talk.socket.transport.abort()
     assert max(grown) < 10 * 4 * FRAME_BYTES_MAX

@@ -23,9 +23,12 @@ from blackboard.core import access
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.server.service import Service
 from tests.serving import serving
+from tests.tiers import few_or_many
 
 EDITS = int(os.environ.get("BLACKBOARD_TEST_EDITS", "20000"))
 """Edits of one trace, all writers together."""
+FEW_EDITS = 4_000
+"""In `make test`."""
 _WORDS = ("budget", "naïve", "漢字", "😀", "risk ", "a", "\n", "the ")
 _WAIT_EVERY = 250
 
@@ -53,9 +56,11 @@ async def write(doc: Document, edits: int, rng: random.Random) -> None:
             place = min(place, len(text))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("writers", [2, 3])
-async def test_a_trace_ends_in_the_expected_text(tmp_path: Path, writers: int, seed: int) -> None:
+@few_or_many(FEW_EDITS, EDITS)
+async def test_a_trace_ends_in_the_expected_text(
+    tmp_path: Path, writers: int, seed: int, rounds: int
+) -> None:
     """Every replica, one that is loaded afterwards, and the sum of all updates are the same."""
     async with (
         Service(await SqliteStore.at(tmp_path, "memory")) as service,
@@ -72,7 +77,7 @@ async def test_a_trace_ends_in_the_expected_text(tmp_path: Path, writers: int, s
             doc._doc.observe(lambda event: made.append(event.update))
             documents.append(doc)
         parts = [
-            write(doc, EDITS // writers, random.Random(f"{seed} {number}"))
+            write(doc, rounds // writers, random.Random(f"{seed} {number}"))
             for number, doc in enumerate(documents)
         ]
         await asyncio.gather(*parts)
@@ -82,7 +87,7 @@ async def test_a_trace_ends_in_the_expected_text(tmp_path: Path, writers: int, s
         for update in made:
             sum_of_all.apply_update(update)
         expected = str(sum_of_all.get("text", type=Text))
-        assert len(expected) > EDITS // 4
+        assert len(expected) > rounds // 4
         assert {str(doc.text()) for doc in documents} == {expected}
         async with client.board("traces").document("public/trace") as late:
             assert str(late.text()) == expected

@@ -68,7 +68,6 @@ class EngineRules(
     StepRules,
     WatchRules,
     PrivateRules,
-    PageRules,
     LockRules,
     FenceRules,
     WaitFreeRules,
@@ -81,10 +80,13 @@ class EngineRules(
     RedactRules,
     BranchRules,
     FreezeRules,
-    DocumentRules,
     AccountRules,
 ):
     """The rules that an engine has a part in: those of commits, reads, leases and the history."""
+
+
+class ServiceRules(BoardAgents, PageRules, DocumentRules):
+    """The rules of what the service makes of those: pages of what may be read, documents."""
 
 
 class ClientRules(
@@ -98,8 +100,8 @@ class ClientRules(
     AgentRestoreRules,
     AgentFreezeRules,
 ):
-    """The rules of what is made of those: agents, journals, approvals, documents among peers."""
+    """The rules of what clients make of those: agents, approvals, documents among peers."""
 
 
-class BoardSuite(EngineRules, ClientRules):
+class BoardSuite(EngineRules, ServiceRules, ClientRules):
     """Every rule. The subclass provides `team`."""

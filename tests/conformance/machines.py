@@ -78,8 +78,8 @@ from tests.conformance.drawing import (
 
 EXAMPLES = int(os.environ.get("BLACKBOARD_EXAMPLES", "200"))
 STEPS = int(os.environ.get("BLACKBOARD_STEPS", "30"))
-FEW = 50
-"""Examples in `make test`."""
+WALKS = 150
+"""Walks in `make test`: each kind comes up within the first hundred or so."""
 EXAMPLES_MAX = 5 * max(EXAMPLES, 200)
 """After which every kind must have come up: the rarest need some hundred."""
 ROUND = 25
@@ -197,6 +197,19 @@ def run_round(
     )
     with lowered_limits():
         run_state_machine_as_test(kind, settings=settings)
+
+
+def run_walks(portal: BlockingPortal, store: Store, seed: int) -> Counts:
+    """WALKS examples without Hypothesis, which takes ten times as long; AssertionError likewise.
+
+    Goes on beyond them, up to EXAMPLES_MAX, until every kind came up.
+    """
+    counts = Counts()
+    for number in range(EXAMPLES_MAX):
+        if number >= WALKS and not counts.missing():
+            break
+        walk(portal, store, counts, seed + number)
+    return counts
 
 
 def walk(portal: BlockingPortal, store: Store, counts: Counts, number: int) -> None:

@@ -1,7 +1,9 @@
 """A Hypothesis machine of checkpoints, restores and branches, beside a model that keeps everything.
 
 The model is a list of states, one per revision and board. Every answer about a revision must stay
-true, on every board of the family, whatever happens later.
+true, on every board of the family, whatever happens later. A redaction is the exception: from then
+on each revision, on every board of the family, has a marker where it had a value of that key.
+Frozen boards refuse commits, and a board that is removed leaves the others as they are.
 
 `Kinds` notes what came up. A run in which a kind never came up has not tested it, and fails.
 """
@@ -15,6 +17,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 import hypothesis
+import pytest
 from anyio.from_thread import BlockingPortal
 from hypothesis import HealthCheck, Phase, strategies as st
 from hypothesis.stateful import (
@@ -27,6 +30,7 @@ from hypothesis.stateful import (
 
 from blackboard import Board, Client, StaleEpoch
 from blackboard.core.path import item_key
+from blackboard.errors import BoardFrozen
 from blackboard.ops import Append, Delete, Increment, Put, encode_value
 
 EXAMPLES = int(os.environ.get("BLACKBOARD_PAST_EXAMPLES", "30"))
@@ -38,6 +42,9 @@ STEPS = int(os.environ.get("BLACKBOARD_PAST_STEPS", "40"))
 KEYS = ("public/a", "public/b", "private/ada/c", "private/bob/d", "inbox/ada/e")
 LISTS = ("public/log", "private/ada/log", "inbox/bob")
 COUNTERS = ("public/n", "private/bob/n")
+MARKER = {"$redacted": True}
+BOARDS = 4
+"""At a time."""
 KINDS = frozenset(
     {
         "commit",
@@ -56,6 +63,12 @@ KINDS = frozenset(
         "diff: other board",
         "history",
         "stale epoch",
+        "redact",
+        "restore: redacted",
+        "freeze",
+        "freeze: restored",
+        "remove",
+        "remove: a parent",
     }
 )
 T = TypeVar("T")
@@ -83,6 +96,7 @@ class Model:
     counters: dict[int, dict[str, int]] = field(default_factory=lambda: {0: {}})
     began: int = 0
     depth: int = 0
+    parent: "Model | None" = None
     abandoned: set[int] = field(default_factory=set)
 
     @property
@@ -99,6 +113,18 @@ class Model:
         """The board holds `state` since `revision`."""
         assert revision == self.head + 1, (revision, self.head)
         self.states[revision], self.counters[revision] = state, counters
+
+    def note_system(self, head: int, state: State | None = None) -> None:
+        """Up to `head` the service committed: the board holds `state`, or what it held."""
+        for revision in range(self.head + 1, head + 1):
+            held = dict(self.now if state is None else state)
+            self.note(revision, held, self.counters[self.head])
+
+    def redact(self, key: str) -> None:
+        """Each revision that had a value of `key` has the marker."""
+        for state in self.states.values():
+            if key in state:
+                state[key] = MARKER
 
 
 ops = st.lists(
@@ -154,8 +180,10 @@ class PastMachine(RuleBasedStateMachine):
         self.client = client
         self.kinds = kinds.seen
         self.family: list[Model] = []
-        self.names: list[tuple[int, str, int]] = []
+        self.names: list[tuple[Model, str, int]] = []
         self.stale: Board | None = None
+        self.may_redact = True
+        """Once in an example: it takes as long as all the rest."""
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the event loop."""
@@ -196,20 +224,18 @@ class PastMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 9))
     def checkpoint(self, which: int) -> None:
         """Name the present."""
-        which %= len(self.family)
-        model = self.family[which]
-        name = f"c{len(self.names)}"
+        model = self._member(which)
+        name = f"c{next(_names)}"
         taken = self.call(model.board.checkpoint(name))
-        model.note(taken.revision, model.now, model.counters[model.head])
-        self.names.append((which, name, taken.revision))
+        model.note(taken.revision, dict(model.now), model.counters[model.head])
+        self.names.append((model, name, taken.revision))
         self.kinds["checkpoint"] += 1
 
     @precondition(lambda self: self.names)
     @rule(which=st.integers(0, 99))
     def restore_checkpoint(self, which: int) -> None:
         """Take a board back to one of its checkpoints."""
-        owner, name, revision = self.names[which % len(self.names)]
-        self._restore(self.family[owner], name, revision)
+        self._restore(*self.names[which % len(self.names)])
         self.kinds["restore: checkpoint"] += 1
 
     @rule(which=st.integers(0, 9), back=st.integers(0, 30))
@@ -223,18 +249,17 @@ class PastMachine(RuleBasedStateMachine):
     def _restore(self, model: Model, to: str | int, revision: int) -> None:
         was_abandoned, before = revision in model.abandoned, model.head
         restored = self.call(model.board.restore(to))
-        # The service took a checkpoint of what is abandoned.
-        for taken in range(before + 1, restored.revision):
-            model.note(taken, model.now, model.counters[model.head])
+        model.note_system(restored.revision - 1)  # a checkpoint of what is abandoned
         changed = model.now != model.states[revision]
         assert bool(restored.put_back + restored.removed) == changed
-        model.note(restored.revision, model.states[revision], model.counters[before])
+        model.note(restored.revision, dict(model.states[revision]), model.counters[before])
         model.abandoned |= {r for r in model.states if revision < r < restored.revision}
         self.kinds["restore: abandoned"] += was_abandoned
         self.kinds["restore: nothing changed"] += not changed
+        self.kinds["restore: redacted"] += MARKER in model.now.values()
         self.fresh = self.fresh and model is not self.family[0]
 
-    @precondition(lambda self: len(self.family) < 4)
+    @precondition(lambda self: len(self.family) < BOARDS)
     @rule(which=st.integers(0, 9), back=st.integers(0, 30))
     def branch(self, which: int, back: int) -> None:
         """A new board that begins as another one was."""
@@ -244,12 +269,11 @@ class PastMachine(RuleBasedStateMachine):
             return  # nothing to begin with
         made = self.call(parent.board.branch(f"past-{next(_names)}", revision))
         head = self.call(made.head()).revision
-        child = Model(made, began=revision, depth=parent.depth + 1)
-        child.states = {r: s for r, s in parent.states.items() if r <= revision}
+        child = Model(made, began=revision, depth=parent.depth + 1, parent=parent)
+        child.states = {r: dict(s) for r, s in parent.states.items() if r <= revision}
         child.counters = {r: c for r, c in parent.counters.items() if r <= revision}
         child.abandoned = {r for r in parent.abandoned if r <= revision}
-        for taken in range(revision + 1, head + 1):
-            child.note(taken, child.now, child.counters[child.head])
+        child.note_system(head)
         self.family.append(child)
         self.kinds["branch of a branch" if parent.depth else "branch"] += 1
 
@@ -268,6 +292,56 @@ class PastMachine(RuleBasedStateMachine):
         assert not self.fresh, "a commit of this epoch was refused"
         self.kinds["stale epoch"] += 1
         self._look_from_elsewhere()
+
+    @precondition(lambda self: self.may_redact)
+    @rule(which=st.integers(0, 9), key=st.sampled_from(KEYS), goes_back=st.booleans())
+    def redact(self, which: int, key: str, goes_back: bool) -> None:
+        """Remove every value of a key from all boards; perhaps go back to where it had one."""
+        model = self._member(which)
+        had = [revision for revision, state in model.states.items() if key in state]
+        if not had:
+            return
+        done = self.call(self.client.redact(key, board=model.board.name))
+        assert set(done.boards) == {one.board.name for one in self.family}
+        for one in self.family:
+            held = {k: v for k, v in one.now.items() if k != key}
+            one.redact(key)
+            one.note_system(self.call(one.board.head()).revision, held)
+        assert self.call(model.board.verify()).findings == ()
+        self.may_redact = False
+        self.kinds["redact"] += 1
+        if goes_back:
+            self._restore(model, had[-1], had[-1])
+
+    @rule(which=st.integers(0, 9), wishes=ops, back=st.none() | st.integers(0, 30))
+    def freeze(self, which: int, wishes: list[tuple[str, str, Any]], back: int | None) -> None:
+        """Freeze a board, which then refuses commits, but may be taken back; and thaw it."""
+        model = self._member(which)
+        freeze = self.call(self.client.freeze(model.board.name, note="why"))
+        model.note_system(freeze.revision)
+        packed = [_apply({}, {}, *spec) for spec in wishes]
+        with pytest.raises(BoardFrozen):
+            self.call(model.board.commit(packed))
+        if back is not None:
+            revision = sorted(model.states)[-1 - back % len(model.states)]
+            self._restore(model, revision, revision)
+            assert self.call(self.client.frozen(model.board.name)) == freeze
+        assert self.call(model.board.head()).revision == model.head
+        assert self.call(self.client.thaw(model.board.name)) == freeze
+        model.note_system(model.head + 1)
+        self.kinds["freeze" if back is None else "freeze: restored"] += 1
+
+    @precondition(lambda self: len(self.family) > BOARDS // 2)
+    @rule(which=st.integers(0, 9))
+    def remove(self, which: int) -> None:
+        """Remove a board, not the first; what it shares with the others stays."""
+        model = self.family.pop(1 + which % (len(self.family) - 1))
+        self.call(self.client.remove_board(model.board.name))
+        assert model.board.name not in self.call(self.client.boards())
+        assert self._held(model, None) == self._held(model, model.head) == {}
+        self.names = [name for name in self.names if name[0] is not model]
+        is_parent = any(other.parent is model for other in self.family)
+        self.kinds["remove: a parent" if is_parent else "remove"] += 1
 
     # --- what looks at them -----------------------------------------------------------------------
 
@@ -315,8 +389,7 @@ class PastMachine(RuleBasedStateMachine):
         """In the end every board holds what the model says, now and at its checkpoints."""
         for model in self.family:
             assert self._held(model, None) == model.now
-        for owner, _, revision in self.names:
-            model = self.family[owner]
+        for model, _, revision in self.names:
             assert self._held(model, revision) == model.states[revision]
 
     def _member(self, which: int) -> Model:

@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import Context
+from typing import Any
 
 import anyio
 import pytest
@@ -11,10 +12,10 @@ from anyio.lowlevel import checkpoint
 
 from blackboard.client.board import Board
 from blackboard.client.leases.claim import Record, Task, dead_key, tries_key
-from blackboard.client.moment import When
 from blackboard.client.views import Entry
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
+from blackboard.core.checkpoints import When
 from blackboard.core.commit import Grant, Release
 from blackboard.errors import (
     AccessDenied,
@@ -295,6 +296,13 @@ class EndingRules:
             assert (task.key, task.attempt) == (dead_key(ONE), 1)
             task.move_to("public/tasks")
         assert [e.key for e in (await ada.list("public/**")).entries] == ["public/tasks/0000000000"]
+
+    @pytest.mark.parametrize("tries_max", [0, -1, 1.5, "2", None])
+    async def test_a_number_of_tries_that_is_none_is_refused(
+        self, ada: Board, tries_max: Any
+    ) -> None:
+        with pytest.raises(InvalidRequest, match="tries_max"):
+            ada.claim(TASKS, tries_max=tries_max)
 
     async def test_what_a_dead_task_holds_is_what_it_held_last(self, ada: Board) -> None:
         await ada.put(ONE, "first")

@@ -11,7 +11,7 @@ from blackboard.client.documents.document import Document
 from blackboard.client.documents.overlap import Overlap
 from blackboard.client.documents.shared_types import EMBEDDED, Delta, MapDelta
 from blackboard.client.link import Transport
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.errors import (
     AccessDenied,
     DocumentRefused,
@@ -237,6 +237,28 @@ class DocumentRules:
             two.text().insert(18, "not ")
             await agreed(one, two)
             assert told == []
+
+    async def test_an_overlap_with_a_deletion_names_its_finder_alone(
+        self, ada: Board, bob: Board
+    ) -> None:
+        """An update does not say who deletes. Both replicas go on, and both edits are merged."""
+        async with ada.document(MEMO) as one, bob.document(MEMO) as two:
+            overlaps: list[Overlap] = []
+            one.text().append("The price is fair. Buy.")
+            await agreed(one, two)
+            for doc in (one, two):
+                doc.observe_overlaps(overlaps.append)
+            one.text().delete(12, 8)
+            two.text().delete(4, 10)
+            await agreed(one, two)
+            finders = [overlap.agents for overlap in overlaps]
+            assert 1 <= len(finders) <= 2
+            assert set(finders) <= {("ada",), ("bob",)}
+            found = await ada.list(f"{document_prefix(MEMO)}/overlap/*")
+            assert {tuple(entry.value["agents"]) for entry in found.entries} <= set(finders)
+            two.text().insert(0, "Still here. ")
+            await agreed(one, two)
+            assert str(one.text()) == str(two.text())
 
     async def test_an_overlap_in_a_text_within_is_told_and_in_the_log(
         self, team: Team, ada: Board, bob: Board

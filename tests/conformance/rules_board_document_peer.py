@@ -8,7 +8,7 @@ from blackboard.client.board import Board
 from blackboard.client.documents.document import Document
 from blackboard.client.link import Transport
 from blackboard.core.access import AccessGrant, Principal, Right
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.errors import DocumentRefused, Unavailable
 from blackboard.limits import DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.wire import ysync

@@ -15,7 +15,7 @@ from blackboard.errors import (
     LimitExceeded,
     NoSuchBoard,
 )
-from blackboard.limits import LIST_ENTRIES_MAX, OPERATIONS_MAX, READ_KEYS_MAX, WHY_COMMITS_MAX
+from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, OPERATIONS_MAX, READ_KEYS_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import Team
 
@@ -283,4 +283,4 @@ class BoardReadRules:
                 step.put("public/n", number)
         causes = await ada.why("public/n")
         assert [c.depth for c in causes] == list(range(33))
-        assert len(causes) <= WHY_COMMITS_MAX
+        assert len(causes) <= DEFAULT.checkpoints.why_commits_max

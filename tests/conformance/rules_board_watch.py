@@ -15,12 +15,7 @@ from blackboard.errors import (
     LocalProtocolError,
     RolledBack,
 )
-from blackboard.limits import (
-    LIST_ENTRIES_MAX,
-    OPERATIONS_MAX,
-    PATTERNS_MAX,
-    WATCH_BATCH_REVISIONS_MAX,
-)
+from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, OPERATIONS_MAX, PATTERNS_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S, Team, take
 
@@ -69,7 +64,7 @@ class WatchRules:
         assert (granted.kind, granted.lease.holder, granted.lease.fence) == ("grant", "ada", 3)
 
     async def test_a_watch_from_a_revision_tells_everything_after_it(self, ada: Board) -> None:
-        count = WATCH_BATCH_REVISIONS_MAX + 50
+        count = DEFAULT.watch.watch_batch_revisions_max + 50
         await asyncio.gather(*[ada.increment("public/n") for _ in range(count)])
         async with ada.watch("public/**", after=7) as watch:
             await ada.increment("public/n")

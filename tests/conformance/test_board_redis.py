@@ -11,7 +11,7 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.limits import Limits
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
-from tests.conformance.board_suite import ClientRules, EngineRules
+from tests.conformance.board_suite import ClientRules, EngineRules, ServiceRules
 from tests.conformance.team import Team
 
 
@@ -35,5 +35,9 @@ class TestBoardRedis(EngineRules):
     """What the engine has a part in."""
 
 
+class TestServiceOnRedis(ServiceRules):
+    """What the service makes of that."""
+
+
 class TestClientsOnRedis(ClientRules):
-    """What is made of that."""
+    """What clients make of that."""

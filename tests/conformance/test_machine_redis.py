@@ -6,8 +6,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from blackboard.engines.redis.store import RedisStore
-from tests.conformance.machines import EXAMPLES, FEW, run_machine
-from tests.tiers import few_or_many
+from tests.conformance.machines import EXAMPLES, run_machine, run_walks
 
 
 @pytest.fixture
@@ -17,15 +16,30 @@ def portal() -> Iterator[BlockingPortal]:
         yield portal
 
 
-@pytest.mark.timeout(0)
-@few_or_many(FEW, EXAMPLES)
-def test_redis_says_what_the_model_says(
-    portal: BlockingPortal, redis_url: str, seed: int, rounds: int
-) -> None:
-    """Every outcome, reading and log page agrees, and every kind of outcome came up."""
+@pytest.fixture
+def store(portal: BlockingPortal, redis_url: str) -> Iterator[RedisStore]:
+    """The engine over the shared, emptied server."""
     store = RedisStore.connect(redis_url)
     try:
-        counts = run_machine(portal, store, seed, examples=rounds)
+        yield store
     finally:
         portal.call(store.aclose)
+
+
+@pytest.mark.timeout(0)
+def test_redis_says_on_every_walk_what_the_model_says(
+    portal: BlockingPortal, store: RedisStore, seed: int
+) -> None:
+    """Every outcome, reading and log page agrees, and every kind of outcome came up."""
+    counts = run_walks(portal, store, seed)
+    assert counts.missing() == [], counts.kinds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_redis_says_what_the_model_says(
+    portal: BlockingPortal, store: RedisStore, seed: int
+) -> None:
+    """The same, and Hypothesis looks for other walks."""
+    counts = run_machine(portal, store, seed, examples=EXAMPLES)
     assert counts.missing() == [], counts.kinds

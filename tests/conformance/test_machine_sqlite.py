@@ -8,8 +8,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from blackboard.engines.sqlite.store import SqliteStore
-from tests.conformance.machines import EXAMPLES, FEW, run_machine
-from tests.tiers import few_or_many
+from tests.conformance.machines import EXAMPLES, run_machine, run_walks
 
 
 @pytest.fixture
@@ -19,15 +18,30 @@ def portal() -> Iterator[BlockingPortal]:
         yield portal
 
 
-@pytest.mark.timeout(0)
-@few_or_many(FEW, EXAMPLES)
-def test_the_embedded_engine_says_what_the_model_says(
-    portal: BlockingPortal, tmp_path: Path, seed: int, rounds: int
-) -> None:
-    """Every outcome, reading and log page agrees, and every kind of outcome came up."""
+@pytest.fixture
+def store(portal: BlockingPortal, tmp_path: Path) -> Iterator[SqliteStore]:
+    """The engine over an empty directory."""
     store = portal.call(partial(SqliteStore.at, tmp_path, "memory"))
     try:
-        counts = run_machine(portal, store, seed, examples=rounds)
+        yield store
     finally:
         portal.call(store.aclose)
+
+
+@pytest.mark.timeout(0)
+def test_the_embedded_engine_says_on_every_walk_what_the_model_says(
+    portal: BlockingPortal, store: SqliteStore, seed: int
+) -> None:
+    """Every outcome, reading and log page agrees, and every kind of outcome came up."""
+    counts = run_walks(portal, store, seed)
+    assert counts.missing() == [], counts.kinds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_the_embedded_engine_says_what_the_model_says(
+    portal: BlockingPortal, store: SqliteStore, seed: int
+) -> None:
+    """The same, and Hypothesis looks for other walks."""
+    counts = run_machine(portal, store, seed, examples=EXAMPLES)
     assert counts.missing() == [], counts.kinds

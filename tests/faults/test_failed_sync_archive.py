@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.archive.database import Database
+from blackboard.archive.database import Database, TrustedFile
 from blackboard.archive.sql import SqlArchive
-from blackboard.archive.trusted import TrustedFile
 from blackboard.core.checkpoints import Mark
 from blackboard.core.commit import Head
 from blackboard.engines.sqlite import suspect

@@ -28,7 +28,7 @@ from blackboard.engines.sqlite.file import ROOM_BYTES, BoardFile
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
 from tests.conformance.writer import Writer, packed
-from tests.guarantees.processes import ServiceProcess
+from tests.guarantees.processes import ForkedProcess, ServiceProcess
 from tests.lowered import lowered
 from tests.servers import ask
 from tests.waiting import wait_until
@@ -151,7 +151,7 @@ async def test_an_embedded_engine_whose_files_may_not_grow(tmp_path: Path) -> No
 class Starved(ServiceProcess):
     """A service that is started with a limit of nothing on how large its files may grow."""
 
-    async def _open(self, command: list[str]) -> Process:
+    async def _open(self, command: list[str]) -> Process | ForkedProcess:
         return await super()._open(["sh", "-c", 'ulimit -S -f 0; exec "$@"', "sh", *command])
 
     def feed(self) -> None:

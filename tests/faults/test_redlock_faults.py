@@ -17,15 +17,15 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Commit, CommitId, Grant, Release, Renew
 from blackboard.engines.base import LOCK_MASTERS
-from blackboard.engines.redis import redlock
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.redlock import LockMasters
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, LeaseHeld, StaleEpoch, Unavailable
-from blackboard.limits import LOCK_MASTER_TIMEOUT_MS
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.service import Service
 from blackboard.server.settings import load
 from tests.lock_masters import keys_of, lock_masters, votes
+from tests.lowered import lowered
 from tests.waiting import wait_until
 
 BOARD = "board"
@@ -40,25 +40,16 @@ SOON_S = 20.0
 HANG_S = 60.0
 """What waiting for a lease that comes free would never take."""
 
-pytestmark = pytest.mark.usefixtures("redis_binary")
+pytestmark = [
+    pytest.mark.usefixtures("redis_binary"),
+    pytest.mark.limits(lock_master_timeout_ms=PATIENT_MS),
+]
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masters that run are waited for."""
-    bound_commands(monkeypatch, PATIENT_MS)
-
-
-@pytest.fixture
-def hasty(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masters that hang are not waited for so long."""
-    bound_commands(monkeypatch, HASTY_MS)
-
-
-def bound_commands(monkeypatch: pytest.MonkeyPatch, timeout_ms: int) -> None:
-    """Let a command to a master take so long."""
-    monkeypatch.setattr(redlock, "LOCK_MASTER_TIMEOUT_MS", timeout_ms)
-    monkeypatch.setattr(redlock, "_PATIENT_MS", timeout_ms * redlock._TIMEOUT_SHARE)
+PATIENT = lowered(lock_master_timeout_ms=PATIENT_MS)
+"""Masters that run are waited for."""
+hasty = pytest.mark.limits(lock_master_timeout_ms=HASTY_MS)
+"""Masters that hang are not waited for so long."""
 
 
 @pytest.fixture(params=[3, 5])
@@ -71,9 +62,9 @@ async def servers(
 
 
 @pytest.fixture
-async def masters(servers: list[RedisProcess]) -> AsyncIterator[LockMasters]:
+async def masters(servers: list[RedisProcess], limits: Limits) -> AsyncIterator[LockMasters]:
     """All of them, with connections that are open already."""
-    masters = LockMasters([server.url for server in servers])
+    masters = LockMasters([server.url for server in servers], limits)
     await masters.acquire("warm", "up", TTL_MS)
     await masters.release("warm", "up")
     yield masters
@@ -111,7 +102,7 @@ async def test_dead_masters_hold_nobody_up(
     assert await keys_of(alive) == 0
 
 
-@pytest.mark.usefixtures("hasty")
+@hasty
 async def test_hung_masters_hold_nobody_up(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
@@ -133,10 +124,10 @@ async def acquire_soon(masters: LockMasters, missing: int) -> None:
 
 def test_a_command_holds_nobody_up_for_a_quarter_of_a_second() -> None:
     """As the other tests have it, but for the time that they grant a busy machine."""
-    assert LOCK_MASTER_TIMEOUT_MS < 250
+    assert DEFAULT.engine.lock_master_timeout_ms < 250
 
 
-@pytest.mark.usefixtures("hasty")
+@hasty
 @pytest.mark.parametrize("fault", ["dead", "hung"])
 async def test_without_a_majority_there_is_no_lock_and_it_is_said_soon(
     masters: LockMasters, servers: list[RedisProcess], fault: str
@@ -153,7 +144,7 @@ async def test_without_a_majority_there_is_no_lock_and_it_is_said_soon(
     assert await keys_of(servers[len(majority(servers)) :]) == 0
 
 
-@pytest.mark.usefixtures("hasty")
+@hasty
 async def test_a_renewal_without_a_majority_takes_no_votes_away(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
@@ -221,7 +212,7 @@ async def is_empty(servers: list[RedisProcess]) -> bool:
     return True
 
 
-@pytest.mark.usefixtures("hasty")
+@hasty
 async def test_a_cancelled_acquisition_at_hung_masters_ends(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
@@ -244,7 +235,7 @@ async def test_a_cancelled_acquisition_at_hung_masters_ends(
 async def service_on(directory: Path, servers: list[RedisProcess]) -> AsyncIterator[Board]:
     """A board of a service with an engine of its own and these masters."""
     store = await SqliteStore.at(directory, "memory")
-    masters = LockMasters([server.url for server in servers])
+    masters = LockMasters([server.url for server in servers], PATIENT)
     async with Service(store, lock_masters=masters) as service:
         client = Client(service.link(access.operator()))
         yield client.board(BOARD)
@@ -373,12 +364,12 @@ async def test_the_embedded_client_and_the_settings_take_lock_masters(
     three: list[RedisProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls = [server.url for server in three]
-    async with blackboard.open(tmp_path, lock_masters=urls) as client:
+    async with blackboard.open(tmp_path, lock_masters=urls, limits=PATIENT) as client:
         await grant(client.board(BOARD), "ada")
         assert None not in await votes(three, NAME)
     monkeypatch.setenv("BLACKBOARD_LOCK_MASTERS", ",".join(urls))
     assert load({"data": tmp_path}).lock_masters == tuple(urls)
     twice = [urls[0], urls[1], urls[1].replace("127.0.0.1", "localhost")]
     with pytest.raises(InvalidRequest, match="one server"):
-        async with blackboard.open(tmp_path, lock_masters=twice):
+        async with blackboard.open(tmp_path, lock_masters=twice, limits=PATIENT):
             pass

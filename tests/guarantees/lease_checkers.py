@@ -10,7 +10,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from blackboard.core.commit import ChangeKind, Lease, Waiter
-from blackboard.limits import SWEEP_INTERVAL_MS
+from blackboard.limits import DEFAULT
 from blackboard.units import Key, Milliseconds
 from tests.guarantees.lease_history import LeaseHistory, Moment
 
@@ -187,7 +187,7 @@ def _overdue(history: LeaseHistory, lease: Lease, now_ms: Milliseconds) -> list[
         for from_ms, until_ms in history.outages
     )
     late_ms = now_ms - lease.until_ms - lost_ms
-    if late_ms <= SWEEP_INTERVAL_MS + LATE_MS:
+    if late_ms <= DEFAULT.boards.sweep_interval_ms + LATE_MS:
         return []
     return [f"{lease.key} of {lease.holder} ran out, and {late_ms} ms later it still had it"]
 

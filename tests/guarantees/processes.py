@@ -4,11 +4,14 @@ import json
 import os
 import signal
 import sys
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import anyio
+from anyio import to_thread
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
@@ -21,6 +24,7 @@ from blackboard.integrity.tokens import issue, new_secret
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import archive_url
 from tests.ports import free_port
+from tests.prepared import SPAWNS, prepared
 from tests.source_tree import ROOT
 
 READY_S = 60.0
@@ -45,7 +49,7 @@ class ServiceProcess:
     lock_masters: tuple[str, ...] = ()
     limits: Limits = DEFAULT
     """Those of its clients in this process."""
-    _process: Process | None = None
+    _process: "Process | ForkedProcess | None" = None
 
     @property
     def url(self) -> str:
@@ -70,23 +74,23 @@ class ServiceProcess:
             }
         command = [sys.executable, "-m", "tests.guarantees.service_child", json.dumps(settings)]
         self._process = await self._open(command)
-        assert self._process.stdout is not None
         try:
             with anyio.fail_after(READY_S):
-                line = await TextReceiveStream(self._process.stdout).receive()
+                line = await _first_line(self._process)
             assert line.startswith(self.url), line
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.kill()
             raise
 
-    async def _open(self, command: list[str]) -> Process:
+    async def _open(self, command: list[str]) -> "Process | ForkedProcess":
+        is_plain = command[0] == sys.executable and "LD_PRELOAD" not in os.environ
+        if is_plain and self.log is None and not SPAWNS:
+            return ForkedProcess(command[2:])
         if self.log is None:
-            return await anyio.open_process(command, cwd=ROOT, stderr=None, env=_environment())
+            return await _spawned(command)
         with self.log.open("ab") as log:
-            return await anyio.open_process(
-                [*command, "verbose"], cwd=ROOT, stderr=log, env=_environment()
-            )
+            return await _spawned([*command, "verbose"], log)
 
     async def kill(self) -> None:
         """End it at once."""
@@ -130,9 +134,74 @@ class ServiceProcess:
             await self._process.aclose()
             self._process = None
 
-    def _running(self) -> Process:
+    def _running(self) -> "Process | ForkedProcess":
         assert self._process is not None, "it is not running"
         return self._process
+
+
+class ForkedProcess:
+    """A prepared process, with what of `anyio.abc.Process` is needed here."""
+
+    def __init__(self, command: list[str]) -> None:
+        environ = _environment()
+        read, write = os.pipe()
+        self._out = os.fdopen(read)
+        with Path(os.devnull).open("rb") as nothing, os.fdopen(write, "wb") as out:
+            streams = [nothing.fileno(), out.fileno(), 2]
+            self._forked = prepared(environ).start(command, streams, ROOT, environ)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._forked.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended, if it did."""
+        return self._forked.poll()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal, which is lost if it has ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    async def line(self) -> str:
+        """What it prints next."""
+        return await to_thread.run_sync(self._out.readline, abandon_on_cancel=True)
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+        return await to_thread.run_sync(self._forked.wait)
+
+    async def aclose(self) -> None:
+        """Close what leads to it. It has ended."""
+        self._out.close()
+        self._forked.close()
+
+
+async def run_and_kill(module: str, arguments: Sequence[str], line: str) -> None:
+    """Run a program until it prints `line`, and kill it there."""
+    command = [sys.executable, "-m", module, *arguments]
+    process = await _spawned(command) if SPAWNS else ForkedProcess(command[2:])
+    try:
+        with anyio.fail_after(READY_S):
+            assert await _first_line(process) == f"{line}\n"
+    finally:
+        with anyio.CancelScope(shield=True):
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+            await process.aclose()
+
+
+async def _spawned(command: list[str], stderr: IO[bytes] | None = None) -> Process:
+    return await anyio.open_process(command, cwd=ROOT, stderr=stderr, env=_environment())
+
+
+async def _first_line(process: Process | ForkedProcess) -> str:
+    if isinstance(process, ForkedProcess):
+        return await process.line()
+    assert process.stdout is not None
+    return await TextReceiveStream(process.stdout).receive()
 
 
 def _environment() -> dict[str, str]:

@@ -24,8 +24,11 @@ from blackboard.client.views import Entry
 from blackboard.runtime.journal import StepPoint
 from tests.guarantees.agent_child import BOARD, STEPS, opened
 from tests.source_tree import ROOT
+from tests.tiers import few_or_many
 
 KILLS = int(os.environ.get("BLACKBOARD_AGENT_KILLS", "50"))
+FEW_KILLS = 12
+"""At random moments, in `make test`."""
 LIVES_MAX = 60
 CALLS = {"price": 2 * STEPS, "pay": STEPS, "mail": STEPS}
 UNRECORDED = {StepPoint.CALL_RETURNED.value, StepPoint.RECORDING.value}
@@ -147,11 +150,11 @@ def _called_again(passed: list[list[str]]) -> Counter[str]:
     return +acted
 
 
-def run_at_random(home: Nursery, dice: random.Random) -> None:
-    """Kill agents at random moments until they are done all the same."""
+def run_at_random(home: Nursery, dice: random.Random, least: int) -> None:
+    """Kill agents at random moments until they are done all the same, so often at least."""
     to_the_end(home, "calm")
     kills = number = 0
-    while kills < KILLS:
+    while kills < least:
         name, number = f"random{number}", number + 1
         died = 0
         while home.live(name, microseconds=dice.randrange(1_000, 120_000))["status"]:
@@ -182,16 +185,20 @@ def test_an_agent_killed_at_any_point_goes_on_redis(redis_url: str, tmp_path: Pa
         run_at_every_point(home)
 
 
-def test_an_agent_killed_at_random_goes_on_embedded(tmp_path: Path, seed: int) -> None:
+@few_or_many(FEW_KILLS, KILLS)
+def test_an_agent_killed_at_random_goes_on_embedded(tmp_path: Path, seed: int, rounds: int) -> None:
     """Between any two instructions."""
     with nursery("sqlite", tmp_path) as home:
-        run_at_random(home, random.Random(seed))
+        run_at_random(home, random.Random(seed), rounds)
 
 
-def test_an_agent_killed_at_random_goes_on_redis(redis_url: str, tmp_path: Path, seed: int) -> None:
+@few_or_many(FEW_KILLS, KILLS)
+def test_an_agent_killed_at_random_goes_on_redis(
+    redis_url: str, tmp_path: Path, seed: int, rounds: int
+) -> None:
     """Between any two instructions, and any two packets."""
     with nursery(redis_url, tmp_path) as home:
-        run_at_random(home, random.Random(seed))
+        run_at_random(home, random.Random(seed), rounds)
 
 
 def test_the_check_finds_a_call_too_many(tmp_path: Path) -> None:

@@ -23,8 +23,11 @@ from blackboard.client.client import Client
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.ops import Put, encode_value
 from tests.guarantees.processes import ServiceProcess
+from tests.tiers import few_or_many
 
 KILLS = int(os.environ.get("BLACKBOARD_TEST_KILLS", "3"))
+FEW_KILLS = 1
+"""In `make test`."""
 TURNS_MAX = 4_000
 PATIENCE_S = 90.0
 KEYS = tuple(
@@ -42,6 +45,7 @@ class Story:
     service: ServiceProcess
     client: Client
     rng: random.Random
+    kills: int
     redis: RedisProcess | None = None
     round: int = 0
     done: dict[str, int] = field(default_factory=dict)
@@ -96,7 +100,7 @@ async def held(board: Board, at: int | None = None) -> Content:
 
 async def checkpoints_are_whole(story: Story) -> None:
     """A checkpoint is there with the content of its moment, or it is not there."""
-    for number in range(KILLS):
+    for number in range(story.kills):
         content = await story.write()
         name = f"c{number}"
 
@@ -114,7 +118,7 @@ async def restores_are_whole(story: Story) -> None:
     """The board holds all of the checkpoint, or all of what it held before."""
     wanted = await story.write()
     await story.board.checkpoint("wanted")
-    for _ in range(KILLS):
+    for _ in range(story.kills):
         spoiled = await story.write()
 
         async def restore() -> None:
@@ -127,7 +131,7 @@ async def restores_are_whole(story: Story) -> None:
 
 async def branches_are_whole(story: Story) -> None:
     """The branch is there with everything, or its name is free."""
-    for number in range(KILLS):
+    for number in range(story.kills):
         content = await story.write()
         name = f"branch-{number}"
 
@@ -153,26 +157,31 @@ async def tell(story: Story) -> None:
 
 @asynccontextmanager
 async def telling(
-    service: ServiceProcess, seed: int, redis: RedisProcess | None = None
+    service: ServiceProcess, seed: int, kills: int, redis: RedisProcess | None = None
 ) -> AsyncIterator[Story]:
-    """A story over a running service."""
+    """A story over a running service, with so many kills of each kind."""
     async with service.connect() as client:
-        yield Story(service, client, random.Random(seed), redis)
+        yield Story(service, client, random.Random(seed), kills, redis)
 
 
 @pytest.mark.timeout(0)
-async def test_the_embedded_service_is_killed(tmp_path: Path, seed: int) -> None:
-    async with ServiceProcess("sqlite", tmp_path) as service, telling(service, seed) as story:
+@few_or_many(FEW_KILLS, KILLS)
+async def test_the_embedded_service_is_killed(tmp_path: Path, seed: int, rounds: int) -> None:
+    async with (
+        ServiceProcess("sqlite", tmp_path) as service,
+        telling(service, seed, rounds) as story,
+    ):
         await tell(story)
 
 
 @pytest.mark.timeout(0)
+@few_or_many(FEW_KILLS, KILLS)
 async def test_a_service_over_redis_is_killed(
-    tmp_path: Path, redis_binary: Path, seed: int
+    tmp_path: Path, redis_binary: Path, seed: int, rounds: int
 ) -> None:
     async with (
         RedisProcess(redis_binary) as redis,
         ServiceProcess(redis.url, tmp_path, archived=True) as service,
-        telling(service, seed, redis) as story,
+        telling(service, seed, rounds, redis) as story,
     ):
         await tell(story)

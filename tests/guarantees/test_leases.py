@@ -22,7 +22,6 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import HeldFence
-from blackboard.engines.redis import redlock
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.redlock import LockMasters
 from blackboard.engines.sqlite.store import SqliteStore
@@ -37,6 +36,7 @@ from tests.guarantees.lease_worker import BOARD, COUNTER, LOCK
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.guarantees.worker_process import WorkerProcess
 from tests.lock_masters import lock_masters
+from tests.lowered import lowered
 from tests.waiting import wait_until
 
 PAUSES = int(os.environ.get("BLACKBOARD_PAUSES", "6"))
@@ -262,11 +262,10 @@ async def test_leases_survive_an_engine_whose_clock_jumps(tmp_path: Path, seed: 
 
 
 async def test_leases_go_on_while_lock_masters_die_and_hang(
-    redis_binary: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    redis_binary: Path, tmp_path: Path, seed: int
 ) -> None:
     """Any one of three may be gone at a time."""
-    monkeypatch.setattr(redlock, "LOCK_MASTER_TIMEOUT_MS", VOTE_MS)
-    monkeypatch.setattr(redlock, "_PATIENT_MS", VOTED_MS)
+    chosen = lowered(lock_master_timeout_ms=VOTE_MS)
     dice = random.Random(seed)
     faults = 0
     async with contextlib.AsyncExitStack() as stack:
@@ -288,7 +287,7 @@ async def test_leases_go_on_while_lock_masters_die_and_hang(
 
         team = Team(harm, VOTED_MS)
         store = await SqliteStore.at(tmp_path)
-        voters = LockMasters([master.url for master in masters])
+        voters = LockMasters([master.url for master in masters], chosen)
         service = await stack.enter_async_context(Service(store, lock_masters=voters))
         await team.run(service)
         board = Client(service.link(access.operator())).board(BOARD)

@@ -1,4 +1,5 @@
-"""docs/guarantees.md claims what is checked: each test that it or the track record names exists."""
+"""docs/guarantees.md claims what is checked: each test that it, the track record or the page about
+security names exists."""
 
 import ast
 import re
@@ -33,6 +34,13 @@ def test_every_test_that_a_page_names_exists(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert NAMED.findall(text)
     assert missing(text, defined()) == []
+
+
+def test_every_file_of_tests_that_security_names_exists() -> None:
+    text = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:test|rules)_\w+\.py)`", text))
+    assert named
+    assert named - {source.path.rpartition("/")[2] for source in sources("tests")} == set()
 
 
 def test_each_bug_on_record_says_what_found_it_and_how_to_see_it() -> None:

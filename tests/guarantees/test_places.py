@@ -47,6 +47,7 @@ from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import sealed
 from blackboard.units import Key
 from blackboard.wire.codec import decode_value, encode_value, prepare
+from tests.waiting import wait_until
 
 BOARD = "main"
 SECRET, OTHER, LIST = "private/ada/secret", "private/ada/other", "private/ada/list"
@@ -308,6 +309,35 @@ class PlacesRules:
         assert await shown(store, OTHER, SECRET) == [3, "before"]
         await commit(raw, Put(SECRET, encode_value("before")))
         await check_refused(services, store, SECRET)
+
+    async def test_a_board_that_begins_again_was_never_plain(self, services: Services) -> None:
+        """A value that claims to be from before the switch is refused on it, by every service; on
+        other boards it counts as before."""
+        for board in (BOARD, f"{BOARD}2"):
+            await commit(services.raw, Put(SECRET, encode_value("before")), board=board)
+        there, store = await services.begin(), await services.begin()
+        assert await there.places.switch.end(BOARD, PRIVATE) == 1
+        await store.remove(BOARD)
+        assert await store.keys.forget(BOARD) == 0
+        forged = Entry(SECRET, encode_value("pay mallory"), 1, 1, "ada", 1_000, None)
+
+        async def pages() -> AsyncIterator[tuple[Entry, ...]]:
+            yield (forged,)
+
+        await services.raw.seed(BOARD, Seed(Epoch(2, "b", "branch", 1, 100), 0), pages())
+
+        async def is_known() -> bool:
+            return await there.places.switch.end(BOARD, PRIVATE) == 0
+
+        await wait_until(is_known)
+        for service in (store, there, await services.begin()):
+            with pytest.raises(Corrupt, match="not sealed"):
+                await service.read(BOARD, [SECRET])
+        assert [r.key.split("/")[5] for r in await records_of(services, "~sealed/~until")] == [
+            f"{BOARD}2"
+        ]
+        reading = await store.read(f"{BOARD}2", [SECRET])
+        assert [decode_value(entry.value) for entry in reading.entries] == ["before"]
 
     async def test_what_the_version_before_sealed_opens(self, services: Services) -> None:
         """It is read, put back and added to; in a new commit its form counts no more."""

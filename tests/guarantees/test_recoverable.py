@@ -1,11 +1,9 @@
 """Recoverable: what is archived is never deleted because an engine has less."""
 
-import asyncio
 import contextlib
 import re
 import shutil
 import sqlite3
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from blackboard.errors import (
     NoSuchCheckpoint,
 )
 from tests.guarantees.losses import BOARD, EMBEDDED, REDIS, Site
+from tests.guarantees.processes import run_and_kill
 
 TABLES = ("version", "commit_log", "epoch", "checkpoint")
 
@@ -264,14 +263,7 @@ async def is_done_again(lost: Lost) -> None:
     await lost.site.archived()
     await lost.site.stop()
     arguments = [str(lost.site.directory), *([lost.site.url] if lost.site.url else [])]
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.guarantees.recover_child", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    assert await child.stdout.readline() == b"making\n"
-    child.kill()
-    await child.wait()
+    await run_and_kill("tests.guarantees.recover_child", arguments, "making")
     await lost.site.start()
     assert (await lost.board.recover()).from_revision == lost.head
     assert await everything(lost.board, None) == before

@@ -1,8 +1,6 @@
 """Redacted: a value that was redacted is in no byte that a service keeps."""
 
-import asyncio
 import secrets
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.canary import files_with
 from tests.guarantees.losses import BOARD, Site
+from tests.guarantees.processes import run_and_kill
 from tests.guarantees.redact_child import STEPS
 
 KEY = "public/plan/notes"
@@ -214,14 +213,7 @@ async def is_finished(secret: Secret, step: str) -> None:
 async def is_killed_at(step: str, site: Site) -> None:
     """Let a process redact the key, as far as that step, while the site is stopped."""
     arguments = [step, KEY, str(site.directory), *([site.url] if site.url else [])]
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.guarantees.redact_child", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    assert await child.stdout.readline() == b"there\n"
-    child.kill()
-    await child.wait()
+    await run_and_kill("tests.guarantees.redact_child", arguments, "there")
 
 
 async def recorded_as_done(board: Board, key: str) -> None:

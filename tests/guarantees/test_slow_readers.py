@@ -19,7 +19,7 @@ from blackboard.engines.base import Store
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Compacted
-from blackboard.limits import WATCH_QUEUE_CHANGES_MAX
+from blackboard.limits import DEFAULT
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.conformance.edge import Edge, serving
@@ -27,7 +27,7 @@ from tests.source_tree import ROOT
 
 PATIENCE_S = 60.0
 CHANGES = 64
-REVISIONS = 4 * WATCH_QUEUE_CHANGES_MAX // CHANGES
+REVISIONS = 4 * DEFAULT.watch.watch_queue_changes_max // CHANGES
 """So many revisions of CHANGES changes are four times what is kept ready for watchers."""
 
 

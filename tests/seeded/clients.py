@@ -63,7 +63,7 @@ MUTANTS = (
     # --- leases and claims ------------------------------------------------------------------------
     Mutant(
         "a lease counts from the answer of its renewal",
-        "blackboard/client/leases/ambient.py",
+        "blackboard/client/leases/lock.py",
         "                self._deadline_s = sent_s + self._ttl_s\n",
         "                self._deadline_s = loop.time() + self._ttl_s\n",
         f"{UNIT}/client/leases/test_keeper.py",

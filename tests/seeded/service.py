@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         "one principal opens all boards",
         "blackboard/server/boards.py",
-        "        if opener is not None and mine > BOARDS_PER_PRINCIPAL_MAX:\n",
+        "        if opener is not None and mine > share:\n",
         "        if False:\n",
         f"{UNIT}/server/test_boards.py",
     ),

@@ -15,6 +15,7 @@ from blackboard.client.watch import Watch
 from blackboard.core.commit import HeldFence, KeyAt, Op, Put
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     Compacted,
     LeaseLost,
     OutcomeUnknown,
@@ -23,7 +24,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.limits import REQUEST_TIMEOUT_MS
+from blackboard.limits import DEFAULT
 from blackboard.wire.codec import encode_value
 from tests.guarantees.history import History, Mark, Read, Watched, Write
 from tests.guarantees.lease_history import Acquired, Relied
@@ -36,8 +37,11 @@ from tests.simulation.trace import Trace
 
 LOCK: Final = "public/lock"
 COUNTED: Final = "public/locked/counter"
+PATIENCE_MS: Final = DEFAULT.connection.request_timeout_ms
 PAUSE_S: Final = 0.15
 TTL_MS: Final = 500
+FROZEN_WAIT_MS: Final = 60_000
+"""How long some wait for a thaw: longer than any freeze of a run."""
 _SLOW_S: Final = 0.5
 
 
@@ -60,6 +64,8 @@ class Records:
     """How a watcher's chain of watches ended, by its place in the history."""
     acquired: list[Acquired] = field(default_factory=list)
     relied: list[Relied] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """Who waited for a thaw, and was refused."""
     seen: list[Seen] = field(default_factory=list)
 
 
@@ -81,13 +87,17 @@ class Stage:
     async def board(self, name: str) -> AsyncIterator[Board]:
         """The board, over a connection of its own."""
         address = Address("ws://simulated", name)
-        channel = Channel(address, patience_ms=REQUEST_TIMEOUT_MS, dial=self.network.dial)
+        channel = Channel(address, patience_ms=PATIENCE_MS, dial=self.network.dial)
         while True:
             try:
                 await channel.open()
                 break
             except Unavailable:  # nobody answers right now
-                channel = Channel(address, patience_ms=REQUEST_TIMEOUT_MS, dial=self.network.dial)
+                channel = Channel(
+                    address,
+                    patience_ms=PATIENCE_MS,
+                    dial=self.network.dial,
+                )
                 await rest(PAUSE_S)
         try:
             yield Board(RemoteTransport(channel), BOARD)
@@ -109,10 +119,13 @@ class Writer:
         self._stage = stage
         self._name = name
         self._dice = stage.dice(name)
+        self._waits = "freeze" in stage.plan.acts and stage.dice(f"{name} waits").random() < 0.5
 
     async def run(self) -> None:
         """Until all commits were answered."""
         async with self._stage.board(self._name) as board:
+            if self._waits:
+                board = board.waiting_for_thaw(FROZEN_WAIT_MS)
             for number in range(self._stage.plan.steps):
                 await rest(self._dice.random() * PAUSE_S)
                 if self._dice.random() < 0.3:
@@ -158,7 +171,9 @@ class Writer:
             self._note("stale", 0)
             await self._refresh(board)
             return "refused", 0
-        except (Rejected, Unavailable):
+        except (Rejected, Unavailable) as error:
+            if self._waits and isinstance(error, BoardFrozen):
+                self._stage.records.refused.append(f"{self._name} waits, and is refused: {error}")
             return "refused", 0
         except OutcomeUnknown:
             return "unknown", 0

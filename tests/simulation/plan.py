@@ -26,6 +26,11 @@ _ENGINE_PARTS: Final = (8, 2)
 _PAST_PART: Final = 0.06
 """Runs with an archive take six times as long as others."""
 PAST: Final = ("checkpoint", "restore", "branch")
+ACTS: Final = ("freeze", "redact", "remove")
+"""What an operator does to a board. The last two are about its archive, too."""
+_ACTS_PART: Final = 0.4
+_FREEZE_PART: Final = 0.1
+"""Of the runs without an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class Plan:
     """One run. `faults` are the kinds that may happen in it; `steps` bounds what each actor does.
 
     `level` is of the embedded engine. `has_past` says that there is an archive, and a team that
-    is taken back in time.
+    is taken back in time. `acts` are the kinds of acts of its operator.
     """
 
     seed: int
@@ -50,6 +55,7 @@ class Plan:
     rate: float
     slow_reader: bool
     has_past: bool
+    acts: frozenset[str]
 
     @property
     def command(self) -> str:
@@ -91,7 +97,16 @@ def draw(seed: int, engine: str | None = None, has_past: bool | None = None) -> 
         rate=dice.choice((0.01, 0.04, 0.1)),
         slow_reader=dice.random() < 0.4,
         has_past=has_past,
+        acts=_acts(seed, has_past=has_past),
     )
+
+
+def _acts(seed: int, *, has_past: bool) -> frozenset[str]:
+    """What an operator does in a run: from dice of its own, other seeds stay what they were."""
+    dice = random.Random(f"operator's acts {seed}")
+    if not has_past:
+        return frozenset({"freeze"} if dice.random() < _FREEZE_PART else ())
+    return frozenset(act for act in ACTS if dice.random() < _ACTS_PART)
 
 
 def _lockers(seed: int, engine: str) -> int:

@@ -11,19 +11,24 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from blackboard.archive.sql import SqlArchive
 from blackboard.client.remote.link import RemoteTransport
 from blackboard.client.remote.stream import RemoteStream
 from blackboard.client.views import Receipt
 from blackboard.client.writer import Writer
-from blackboard.core import lease, model
+from blackboard.core import freeze, lease, model
+from blackboard.core.checkpoints import RedactedRows
 from blackboard.core.commit import Commit, HeldFence, KeyAt, Lease, LogEntry
 from blackboard.core.state import State
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.engines.sqlite.file import BoardFile, WriteError
 from blackboard.engines.sqlite.rows import Writes
 from blackboard.errors import Fenced, StaleEpoch
+from blackboard.server.checkpoints.redact import _Running
 from blackboard.server.checkpoints.restore import _Attempt
-from blackboard.server.feed import Feed, View, Watcher
+from blackboard.server.feed import Feed, Watcher
+from blackboard.server.host import Host
 from blackboard.server.sweeper import Sweeper
 from blackboard.wire.session import Changed
 from tests.conformance.mutants import MUTANTS
@@ -105,10 +110,12 @@ def _dropped() -> Replacement:
 def _one_too_late() -> Replacement:
     original = Watcher.__init__
 
-    def begin(watcher: Watcher, feed: Feed, view: View, start: Position) -> None:
+    def begin(
+        watcher: Watcher, feed: Feed, view: View, start: Position, readable: Callable[[str], bool]
+    ) -> None:
         if start.digest:
             start = Position(start.epoch, start.revision + 1)
-        original(watcher, feed, view, start)
+        original(watcher, feed, view, start, readable)
 
     return Watcher, "__init__", begin
 
@@ -176,6 +183,31 @@ def _inboxes_stay() -> Replacement:
     return _Attempt, "_compare", compare
 
 
+def _uncut() -> Replacement:
+    async def cut(_: _Running, __: str) -> None:
+        pass
+
+    return _Running, "_cut", cut
+
+
+def _unwritten() -> Replacement:
+    async def redact(*_: object) -> RedactedRows:
+        return RedactedRows(0, 0)
+
+    return SqlArchive, "redact", redact
+
+
+def _thawed() -> Replacement:
+    return freeze, "check", lambda *_: None
+
+
+def _left_behind() -> Replacement:
+    async def finish(_: Host, __: str) -> None:
+        pass
+
+    return Host, "finish_removal", finish
+
+
 def _script(name: str) -> Callable[[], Replacement]:
     [mutant] = [one for one in MUTANTS if one.name == name]
     return lambda: (engines, "commit_script", mutant.script())
@@ -194,9 +226,17 @@ PLANTED: Final = (
     Planted("leases are not swept", _never_swept, "sqlite"),
     Planted("a failed sync is taken for a success", _swallowed_sync, "sqlite", has_past=False),
     Planted("a restore leaves inboxes as they are", _inboxes_stay, has_past=True),
+    Planted("a redaction leaves the log", _uncut, "sqlite", has_past=True, first=75),
+    Planted("a redaction leaves the archive", _unwritten, has_past=True, first=75),
+    Planted("a frozen board takes commits", _thawed, "sqlite"),
+    Planted("a removal leaves the archive", _left_behind, has_past=True, first=75),
     *(
         Planted(f"commit.lua: {name}", _script(name), "redis")
-        for name in ("a duplicate is applied again", "fences are not checked")
+        for name in (
+            "a duplicate is applied again",
+            "fences are not checked",
+            "a freeze is not checked",
+        )
     ),
     Planted("commit.lua: an epoch goes on", _script("the old epoch goes on"), "redis", True),
 )

@@ -11,10 +11,10 @@ import time
 from itertools import count
 
 from tests.proof import Layer
-from tests.simulation.plan import CALLS, DEEDS, NETWORK, PAST, draw
+from tests.simulation.plan import ACTS, CALLS, DEEDS, NETWORK, PAST, draw
 from tests.simulation.world import simulate
 
-FAULTS = {*NETWORK, *CALLS, *DEEDS, *PAST, "power loss"}
+FAULTS = {*NETWORK, *CALLS, *DEEDS, *PAST, *ACTS, "power loss"}
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from tests.simulation.actors import PAUSE_S, Stage
 from tests.simulation.loop import rest
 
 KEYS: Final = tuple(f"public/team/{name}" for name in "abcd")
+SECRET: Final = "private/leak/note"
 _FIRST: Final = "first"
 _PATIENCE: Final = 100
 
@@ -255,9 +256,9 @@ async def _cut(board: Board, story: _Story, revision: int) -> Cut:
 
 
 async def _content(board: Board, at: int | None = None) -> dict[str, object]:
-    """What a team left on a board."""
+    """What a team left on a board, but for a secret: redacted, it is a marker in the past only."""
     entries = await _entries(board, at)
-    return {e.key: e.value for e in entries if not e.key.startswith("system/")}
+    return {e.key: e.value for e in entries if not e.key.startswith(("system/", SECRET))}
 
 
 async def _entries(board: Board, at: int | None) -> list[Entry]:

@@ -16,18 +16,20 @@ import pytest
 
 from tests.simulation.loop import SimulatedLoop, StuckError, rest
 from tests.simulation.nature import nature
-from tests.simulation.plan import CALLS, DEEDS, NETWORK, PAST, SYNCS, draw
+from tests.simulation.plan import ACTS, CALLS, DEEDS, NETWORK, PAST, SYNCS, draw
 from tests.simulation.planted import PLANTED, Planted
 from tests.simulation.world import simulate
 from tests.source_tree import ROOT
 
 SIMULATIONS = int(os.environ.get("BLACKBOARD_TEST_SIMULATIONS", "2000"))
-PARTS = 8
-"""Tests that share them, so that none takes minutes."""
+PARTS = 16
+"""Tests that share them, so that none takes minutes. `make test` has the first one."""
 SEEDS_MAX = 200
 """Within which a planted fault must be found."""
 FOUND = ((3460094940, "redis", False), (3460093442, "sqlite", True))
 """Seeds that found something, once: what, is in docs/track_record.md."""
+ACTED = ((75, "sqlite"), (93, "redis"))
+"""Seeds of runs in which an operator does everything that there is."""
 REPLAYED = 6
 HASH_SEEDS = ("1", "2")
 
@@ -53,6 +55,15 @@ def test_every_run_keeps_what_is_promised(part: int) -> None:
 def test_what_was_found_is_found_no_more(seed: int, engine: str, has_past: bool) -> None:
     """Each with the engine that it was found on, whatever a seed draws later on."""
     assert simulate(draw(seed, engine, has_past)).findings == {}
+
+
+@pytest.mark.parametrize(("seed", "engine"), ACTED)
+def test_an_operator_freezes_redacts_and_removes(seed: int, engine: str) -> None:
+    """Each act keeps what it promises while a team works and services are killed."""
+    plan = draw(seed, engine, has_past=True)
+    verdict = simulate(plan)
+    assert plan.acts == set(ACTS) <= verdict.trace.counts.keys()
+    assert verdict.findings == {}
 
 
 @pytest.mark.slow

@@ -17,8 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from blackboard.archive.base import Archive
 from blackboard.errors import BlackboardError
-from blackboard.limits import SWEEP_INTERVAL_MS
+from blackboard.limits import DEFAULT
 from blackboard.server.sweeper import Sweeper
 from tests.guarantees.cut_team import AGENTS
 from tests.simulation import judge
@@ -27,6 +28,7 @@ from tests.simulation.engines import Engine, SqliteEngine, make_engine
 from tests.simulation.loop import SimulatedLoop, rest
 from tests.simulation.nature import BEGAN_MS, nature
 from tests.simulation.network import Network
+from tests.simulation.operator import Operator, judge_bytes, judge_freezes, judge_history
 from tests.simulation.plan import Plan
 from tests.simulation.services import ServiceProcess, Site, empty_archive, open_archive
 from tests.simulation.team import Agent, Chronicler, Ghost, judge_team
@@ -79,6 +81,7 @@ class World:
         self.site = Site([], self.dice)
         self.ghost = Ghost()
         self.chronicler = Chronicler(self.stage)
+        self.operator = Operator(self.stage)
 
     async def run(self) -> judge.Findings:
         """Let everybody work while things go wrong; then heal, wait, and judge."""
@@ -95,13 +98,13 @@ class World:
             return {"Liveness": [f"somebody waits for more than {LIMIT_S} s", *self._who_waits()]}
         self.witness.collect()
         findings = judge.judge(self.stage.records, self.witness)
-        findings |= self._judge_leases()
+        findings |= self._judge_leases() | self._judge_freezes()
         if archive is not None:
-            findings |= await self._judge_past()
+            findings |= await self._judge_past(archive)
         await self.site.stop()
         if archive is not None:
             await archive.end()
-        return findings
+        return findings | judge_bytes(self.operator.acts, self.folder, self.engine)
 
     async def _play(self) -> None:
         loop = asyncio.get_running_loop()
@@ -114,8 +117,10 @@ class World:
             for number, work in enumerate(self._workers())
         ]
         fate = loop.create_task(self._fate(), name="fate")
+        operator = loop.create_task(self.operator.run(), name="operator")
         await asyncio.gather(*workers)
         await fate
+        await operator
         self.network.heal()
         self.stage.head = await self._settled_head()
         await asyncio.gather(*watchers)
@@ -227,14 +232,23 @@ class World:
 
     # --- the verdict ------------------------------------------------------------------------------
 
-    async def _judge_past(self) -> judge.Findings:
+    async def _judge_past(self, archive: Archive) -> judge.Findings:
         async with self.stage.board("end") as board:
-            return await judge_team(board, self.ghost, self.witness.log(), self.chronicler.branches)
+            log, branches = self.witness.log(), self.chronicler.branches
+            found = await judge_team(board, self.ghost, log, branches)
+            acts = self.operator.acts
+            return found | (await judge_history(acts, board, archive) if acts.any else {})
+
+    def _judge_freezes(self) -> judge.Findings:
+        acts, refused = self.operator.acts, self.stage.records.refused
+        late = "straggler" in self.plan.faults
+        found = judge_freezes(acts, self.witness, refused, late=late)
+        return {"Frozen": found} if found else {}
 
     def _judge_leases(self) -> judge.Findings:
-        began_ms, swept_ms = BEGAN_MS, SWEEP_INTERVAL_MS  # until its first sweep it does nothing
+        swept_ms = DEFAULT.boards.sweep_interval_ms  # until its first sweep it does nothing
         outages = [
-            (began_ms + int(gone_s * 1000), began_ms + int(back_s * 1000) + swept_ms)
+            (BEGAN_MS + int(gone_s * 1000), BEGAN_MS + int(back_s * 1000) + swept_ms)
             for gone_s, back_s in self.site.outages
         ]
         clock = self.engine.clock

@@ -10,9 +10,8 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.new import create
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
-from blackboard.server import feed
-from blackboard.server.security import revocations
 from blackboard.server.service import Service
+from tests.lowered import NO_MARKS_BY_THE_CLOCK, marked
 from tests.serving import Served, serving
 from tests.unit.core.trial import EPOCH
 from tests.unit.engines.sqlite.opened import NAME, Opened
@@ -34,11 +33,11 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
+async def opened(tmp_path: Path, limits: Limits) -> AsyncIterator[Opened]:
     """A new board."""
     path = tmp_path / "board.db"
     create(path, NAME, EPOCH, 0)
-    found = Opened(path)
+    found = Opened(path, limits)
     yield found
     found.gate.open.set()
     found.reading.open.set()
@@ -46,11 +45,10 @@ async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
 
 
 @pytest.fixture
-def no_marks_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Watches tell where they are when they are asked, not also every few seconds: what comes next
-    on a connection does not depend on how fast the machine is. Nobody misses them."""
-    monkeypatch.setattr(feed, "PROGRESS_INTERVAL_MS", 3_600_000)
-    monkeypatch.setattr(revocations, "ACCESS_STALE_MS", 3_600_000)
+def limits(request: pytest.FixtureRequest) -> Limits:
+    """The limits of what the test opens: `NO_MARKS_BY_THE_CLOCK`, but for those that its marks
+    `limits` name."""
+    return marked(request.node, NO_MARKS_BY_THE_CLOCK)
 
 
 @pytest.fixture
@@ -61,7 +59,7 @@ async def service(tmp_path: Path, limits: Limits) -> AsyncIterator[Service]:
 
 
 @pytest.fixture
-async def served(service: Service, no_marks_by_the_clock: None) -> AsyncIterator[Served]:
+async def served(service: Service) -> AsyncIterator[Served]:
     """The service on a port."""
     async with serving(service) as served:
         yield served

@@ -40,7 +40,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError
 from blackboard.integrity import envelope as sealing
 from blackboard.server.service import Service
-from blackboard.wire import reading, requests, ysync
+from blackboard.wire import answers, requests, ysync
 from blackboard.wire.codec import decode_results, decode_value, encode_results, encode_value
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from blackboard.wire.session import ClientSession, ServerSession
@@ -326,7 +326,7 @@ TARGETS: dict[str, Callable[[random.Random], Target]] = {
         lambda rng: changed_tree(
             rng, {"revision": 3, "epoch": [1, "e"], "entries": [{"key": KEY, "value": b"\x01"}]}
         ),
-        lambda message: reading.read_reading(message, MSGPACK),
+        lambda message: answers.read(answers.ReadingMessage, message, MSGPACK),
     ),
 }
 

@@ -214,9 +214,9 @@ def test_the_exact_integers_of_lua_end_where_ours_do() -> None:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+async def store(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[SqliteStore]:
     """An embedded engine over an empty directory."""
-    opened = await SqliteStore.at(tmp_path, "memory")
+    opened = await SqliteStore.at(tmp_path, "memory", limits=request.getfixturevalue("limits"))
     yield opened
     await opened.aclose()
 
@@ -273,11 +273,9 @@ async def test_the_bytes_of_a_page_have_an_edge(
     assert len((await store.log(BOARD, 0, limit=9)).entries) == 1
 
 
-async def test_waiting_commits_have_an_edge(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(commits_queued_max=4)
+async def test_waiting_commits_have_an_edge(store: SqliteStore) -> None:
     """COMMITS_QUEUED_MAX of them per board; the next one is not taken."""
-    monkeypatch.setattr(limits, "COMMITS_QUEUED_MAX", 4)
     writer = await Writer.open(store, BOARD)
     await writer.send_all([writer.make(Put("public/a", ONE)) for _ in range(4)])
     with pytest.raises(Unavailable):
@@ -331,7 +329,6 @@ BY_EFFECT = {
     "UNGREETED_MAX": "test_strangers.py::test_the_edges_of_those_who_have_not_greeted",
     "UNGREETED_PER_PEER_MAX": ("test_strangers.py::test_the_edges_of_those_who_have_not_greeted"),
     "RENEWALS_PER_TTL": "test_keeper.py::test_it_is_renewed_at_a_third_of_its_time",
-    "OPEN_FILES_MAX": "test_serve.py::test_a_service_opens_as_many_files_as_it_may",
     "SWEEP_INTERVAL_MS": "rules_board_write.py::test_an_entry_expires_and_watchers_are_told",
     "ARCHIVE_WAIT_MS": "test_archiver.py::test_waiting_for_the_archive_is_bounded",
     "ARCHIVE_LEASE_MS": "test_archiver.py::test_one_archives_and_the_other_takes_over",
@@ -402,6 +399,7 @@ def untested(names: list[str], sources: dict[str, dict[str, str]]) -> list[str]:
     )
     said = set(re.findall(r"[A-Z][A-Z_]{3,}", everything)) | set(PROBES) | set(LOWERED)
     said |= {name.upper() for name in re.findall(r"\b([a-z_]{4,})=", everything)}
+    said |= {name.upper() for name in re.findall(r"\.([a-z_]{4,})\b", everything)}
     return [name for name in names if name not in said]
 
 

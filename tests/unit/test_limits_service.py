@@ -21,6 +21,7 @@ from blackboard.core import access
 from blackboard.core.access import READ_ALL, Credential, Principal, Right
 from blackboard.core.checkpoints import ImportRequest
 from blackboard.core.path import check_key, parse_patterns
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.encryption import master_key
 from blackboard.engines.sqlite.store import SqliteStore
@@ -35,12 +36,10 @@ from blackboard.limits import DEFAULT, Limits
 from blackboard.runtime.chat import Patience
 from blackboard.runtime.memory import Recall, Transcript
 from blackboard.runtime.supervisor import Crashes, RestartPolicy
-from blackboard.server import feed
 from blackboard.server.assembly import archive_beside
-from blackboard.server.checkpoints import imports as importing, take as checkpoints
+from blackboard.server.checkpoints import take as checkpoints
 from blackboard.server.checkpoints.imports import Imports
-from blackboard.server.feed import Feed, View
-from blackboard.server.http import handshake as gate
+from blackboard.server.feed import Feed
 from blackboard.server.http.documents import is_for_document
 from blackboard.server.http.serve import _config
 from blackboard.server.requests import RequestHandler
@@ -50,6 +49,7 @@ from blackboard.server.settings import Settings
 from blackboard.wire import ysync
 from blackboard.wire.frames import JSON
 from blackboard.wire.requests import parse
+from tests.lowered import lowered
 from tests.serving import serving
 from tests.unit.server.http.conversation import PATIENCE_S, talking
 from tests.waiting import wait_until
@@ -155,7 +155,7 @@ async def test_imports_have_an_edge(main: Board, service: Service) -> None:
         spec = ImportRequest("ab" * 7 + f"{number:02}", page.manifest or b"", page.signature or b"")
         await imports.begin(f"made-{number}", spec, "operator")
 
-    for number in range(limits.IMPORTS_MAX):
+    for number in range(limits.DEFAULT.checkpoints.imports_max):
         await begin(number)
     with pytest.raises(LimitExceeded) as refused:
         await begin(99)
@@ -249,14 +249,14 @@ async def test_the_command_for_the_key_has_a_time() -> None:
 # --- watches --------------------------------------------------------------------------------------
 
 
-async def test_a_delivery_has_an_edge(main: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_delivery_has_an_edge(main: Board) -> None:
     """It ends with the revision that reaches WATCH_BATCH_BYTES_MAX, and holds one at least."""
     found = View(parse_patterns(["public/**"]), READ_ALL)
     for number in range(3):
         await main.put("public/big", "x" * 1_000 + str(number))
     for most, shown in ((1, [1, 1, 1]), (1_500, [2, 1])):
-        monkeypatch.setattr(feed, "WATCH_BATCH_BYTES_MAX", most)
-        reader = Feed(main._link.origin.store, "main")  # type: ignore[attr-defined]
+        store = main._link.origin.store  # type: ignore[attr-defined]
+        reader = Feed(store, "main", limits=lowered(watch_batch_bytes_max=most).watch)
         head = await main.head()
         async with reader.watch(found, Position(head.epoch.id, head.revision - 3)) as watcher:
             deliveries = [await anext(watcher) for _ in shown]
@@ -264,10 +264,10 @@ async def test_a_delivery_has_an_edge(main: Board, monkeypatch: pytest.MonkeyPat
         await reader.aclose()
 
 
-async def test_a_mark_comes_after_a_while(main: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mark_comes_after_a_while(main: Board) -> None:
     """PROGRESS_INTERVAL_MS without news: a watcher hears how far it is all the same."""
-    monkeypatch.setattr(feed, "PROGRESS_INTERVAL_MS", 50)
-    reader = Feed(main._link.origin.store, "main")  # type: ignore[attr-defined]
+    store = main._link.origin.store  # type: ignore[attr-defined]
+    reader = Feed(store, "main", limits=lowered(progress_interval_ms=50).watch)
     async with reader.watch(View((), READ_ALL), None) as watcher:
         begun_s = time.monotonic()
         delivery = await anext(watcher)
@@ -292,15 +292,15 @@ def test_a_token_in_a_url_has_an_hour(left_ms: int, good: bool) -> None:
 
 def test_pings_come_so_often() -> None:
     """PING_INTERVAL_MS between two, and for the answer; the client does the same."""
-    config = _config(Starlette(), Settings())
-    assert config.ws_ping_interval == config.ws_ping_timeout == limits.PING_INTERVAL_MS / 1000
+    config, ping_s = _config(Starlette(), Settings()), DEFAULT.connection.ping_interval_ms / 1000
+    assert config.ws_ping_interval == config.ws_ping_timeout == ping_s
 
 
+@pytest.mark.limits(drain_timeout_ms=50)
 async def test_a_stop_waits_only_so_long(
     service: Service, main: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DRAIN_TIMEOUT_MS for what is in flight; then connections are closed all the same."""
-    monkeypatch.setattr(gate, "DRAIN_TIMEOUT_MS", 50)
     held = asyncio.Event()
 
     async def hang(*_: Any, **__: Any) -> Any:
@@ -336,11 +336,9 @@ async def test_what_an_import_begins_with_has_an_edge() -> None:
             parse("import_begin", {**good, field: good[field] + more}, JSON)
 
 
-async def test_an_import_whose_pages_do_not_come_is_given_up(
-    main: Board, service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(import_idle_ms=50)
+async def test_an_import_whose_pages_do_not_come_is_given_up(main: Board, service: Service) -> None:
     """IMPORT_IDLE_MS after the last one; nothing of it is left."""
-    monkeypatch.setattr(importing, "IMPORT_IDLE_MS", 50)
     await main.checkpoint("one")
     link = service.link(access.operator())
     page = await link.export("main", "one")

@@ -28,7 +28,7 @@ from blackboard.client.documents.shared_types import SharedList, SharedMap, Shar
 from blackboard.client.link import Pipe, Transport
 from blackboard.core import freeze
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.keys import check_document
+from blackboard.core.path import check_document
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -168,6 +168,7 @@ class Document:
         found = self._root(name, Text)
         if name not in self._texts:
             self._texts[name] = text = SharedText(self, found)
+            text.follow()
             text.observe(lambda deltas: self._overlaps.changed(name, deltas))
         return self._texts[name]
 
@@ -241,11 +242,13 @@ class Document:
     def undo(self) -> bool:
         """Undo the last edit of this replica; those of others stay. False when there is none."""
         self._check()
+        self.version += 1
         return self._undo.undo()
 
     def redo(self) -> bool:
         """Redo the edit that was undone last."""
         self._check()
+        self.version += 1
         return self._undo.redo()
 
     def merge(self, other: "Document") -> None:
@@ -255,6 +258,7 @@ class Document:
         """
         self._check()
         lacking = other._doc.get_update(self._doc.get_state())
+        self.version += 1
         self._doc.apply_update(lacking)
 
     # --- awareness --------------------------------------------------------------------------------
@@ -285,6 +289,8 @@ class Document:
     async def _run(self) -> None:
         failures = 0
         while not self._closed:
+            if self._link.is_closed:
+                return self._give_up(Unavailable(f"document {self.key}", "the client was closed"))
             try:
                 async with self._link.document(self._board, self.key) as pipe:
                     failures = 0
@@ -378,6 +384,7 @@ class Document:
     def _apply(self, update: bytes) -> None:
         """Errors: DamagedError."""
         self._authors = ()
+        self.version += 1
         if self._overlaps:
             found = crdt.read_update(update)
             self._authors = tuple(found.reached())

@@ -28,8 +28,7 @@ from blackboard.client.link import Transport
 from blackboard.client.views import Entry
 from blackboard.core.checkpoints import Moment
 from blackboard.core.commit import Delete, Entry as Kept, Op, PutBack
-from blackboard.core.documents.keys import document_of, document_prefix
-from blackboard.core.path import range_below
+from blackboard.core.path import document_of, document_prefix, range_below
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.limits import LIST_ENTRIES_MAX
 from blackboard.units import Key, Revision

@@ -1,6 +1,6 @@
 """Reads a document from its entries, and makes the operations that change it there.
 
-The layout is that of core/documents/keys.py.
+The layout is that of core/path.py.
 
 `UpdateTail` decides when to compact. To load a document is to apply its base, which is one call of
 the library, and then each update, which is parsed first: byte for byte that takes nine times as
@@ -27,7 +27,7 @@ from blackboard.core.commit import (
     signature,
 )
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.keys import (
+from blackboard.core.path import (
     base_key,
     document_prefix,
     overlaps_prefix,
@@ -35,7 +35,7 @@ from blackboard.core.documents.keys import (
     updates_prefix,
 )
 from blackboard.errors import Corrupt
-from blackboard.limits import DOCUMENT_TAIL_BYTES, DOCUMENT_TAIL_UPDATES, VALUE_BYTES_MAX
+from blackboard.limits import DEFAULT, VALUE_BYTES_MAX, DocumentLimits
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 
@@ -211,7 +211,10 @@ amplification."""
 class UpdateTail:
     """The updates of the document at `key` by their own keys, oldest first."""
 
-    def __init__(self, key: Key, base_bytes: int = 0) -> None:
+    def __init__(
+        self, key: Key, base_bytes: int = 0, limits: DocumentLimits = DEFAULT.documents
+    ) -> None:
+        self._limits = limits
         self.base_bytes = base_bytes
         """Size of the base, as far as it is known here."""
         self._key = key
@@ -231,8 +234,8 @@ class UpdateTail:
     @property
     def is_due(self) -> bool:
         """Whether it is time to compact."""
-        bytes_max = max(DOCUMENT_TAIL_BYTES, self.base_bytes // _BASE_SHARE)
-        return len(self._found) >= DOCUMENT_TAIL_UPDATES or self._bytes >= bytes_max
+        bytes_max = max(self._limits.document_tail_bytes, self.base_bytes // _BASE_SHARE)
+        return len(self._found) >= self._limits.document_tail_updates or self._bytes >= bytes_max
 
     def is_lost(self, revised: RevisionEvent) -> bool:
         """Whether a revision removed a part of the document without a new base that contains it."""

@@ -14,7 +14,8 @@ from typing import Any
 
 from pycrdt import Text
 
-from blackboard.client.documents.shared_types import Delta, text_deltas
+from blackboard.client.documents.shared_types import Delta, apply_deltas, text_deltas
+from blackboard.client.documents.text_content import TextContent
 
 RANGES_MAX = 64
 """Own uncommitted edits that are tracked per text; beyond the limit, the oldest are dropped."""
@@ -46,7 +47,7 @@ class Overlaps:
     def __init__(self, met: Met) -> None:
         self._met = met
         self._own: dict[str, OwnEdits] = {}
-        self._before: dict[str, str] = {}
+        self._contents: dict[str, TextContent] = {}
         self.batch = 0
         """The number of the last request: its answer confirms the edits up to it."""
         self.applying = False
@@ -69,15 +70,28 @@ class Overlaps:
     def changed_below(self, root: str, events: Sequence[Any]) -> None:
         """Record changes in a list or map, given as events of the library."""
         for event in events:
+            path = "/".join((root, *map(str, event.path)))
             if isinstance(event.target, Text):
-                path = "/".join((root, *map(str, event.path)))
-                after = str(event.target)
-                # For a text that was not read before, only the deleted characters are unknown.
-                deltas, _ = text_deltas(event.delta, self._before.pop(path, after))
-                self._before[path] = after
-                if len(self._before) > TEXTS_MAX:
-                    del self._before[next(iter(self._before))]
-                self.changed(path, deltas)
+                self.changed(path, self._deltas(path, event))
+            else:  # what lies below may have another place now
+                for known in [known for known in self._contents if known.startswith(f"{path}/")]:
+                    del self._contents[known]
+
+    def _deltas(self, path: str, event: Any) -> list[Delta]:
+        """A change of a text in a list or map, in code points."""
+        content = self._contents.pop(path, None)
+        if content is None:  # not read before: only the deleted characters are unknown
+            content = TextContent(str(event.target))
+            deltas = text_deltas(event.delta, content)
+        else:
+            deltas = text_deltas(event.delta, content)
+            apply_deltas(content, deltas)
+            if content.size != len(event.target):
+                content = TextContent(str(event.target))
+        self._contents[path] = content
+        if len(self._contents) > TEXTS_MAX:
+            del self._contents[next(iter(self._contents))]
+        return deltas
 
     def reached(self, clock: int) -> None:
         """All edits until now are within the first `clock` units of this replica."""
@@ -146,8 +160,18 @@ class OwnEdits:
         self._ranges = [own for own in self._ranges if own.batch > batch]
 
     def _move(self, deltas: Sequence[Delta]) -> None:
-        for own in self._ranges:
-            own.start, own.end = _moved(own.start, deltas), _moved(own.end, deltas)
+        splice = _splice_of(deltas)
+        if splice is None:
+            for own in self._ranges:
+                own.start, own.end = _moved(own.start, deltas), _moved(own.end, deltas)
+            return
+        at, until, added = splice
+        by = added - (until - at)
+        for own in self._ranges:  # the usual edit: the same as `_moved`, without its loop
+            if own.end >= at:
+                own.end = own.end + by if own.end >= until else at
+                if own.start >= at:
+                    own.start = own.start + by if own.start >= until else at
 
 
 def _regions(deltas: Sequence[Delta]) -> list[tuple[int, int]]:
@@ -159,6 +183,23 @@ def _regions(deltas: Sequence[Delta]) -> list[tuple[int, int]]:
             found.append((position, position + width))
         position += width + delta.retain
     return found
+
+
+def _splice_of(deltas: Sequence[Delta]) -> tuple[int, int, int] | None:
+    """An edit of one place: where it removes, up to where, and how much it adds then; None for any
+    other edit."""
+    at = until = added = 0
+    for delta in deltas:
+        if added or (delta.retain and until):
+            return None
+        if delta.insert is not None:
+            added = len(delta.insert)
+            until = until or at
+        elif delta.delete:
+            until = (until or at) + delta.delete
+        else:
+            at = until = delta.retain
+    return at, until, added
 
 
 def _moved(position: int, deltas: Sequence[Delta]) -> int:

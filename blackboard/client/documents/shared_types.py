@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from pycrdt import Array, Map, Text, XmlElement, XmlFragment, XmlText
 
+from blackboard.client.documents.text_content import TextContent
 from blackboard.errors import InvalidRequest
 from blackboard.limits import INTEGER_MAX
 from blackboard.wire.codec import encode_value
@@ -120,6 +121,9 @@ class _Shared:
     __hash__ = None  # type: ignore[assignment]
 
 
+FOLLOWED_MAX = 256
+"""Parts of a change up to which it is made in the known content; after a longer one, the content is
+read again."""
 EMBEDDED = "\ufffc"
 """Stands in a string for an object in a text that is not a character (an image from an editor in a
 browser); it counts as one."""
@@ -131,32 +135,40 @@ class SharedText(_Shared):
 
     def __init__(self, document: Editing, shared: Any) -> None:
         super().__init__(document, shared)
-        self._known = ""
+        self._content = TextContent()
         self._known_at = -1
         self._embedded: list[int] = []
         """Positions of objects that are not characters."""
+        self._follows = False
+        self._made: list[tuple[int, str, str]] = []
+        """Edits made here that the library has not reported yet: position, old and new text."""
+        self._made_at = -1
+        self._observers: list[Callable[[Sequence[Delta]], None]] = []
 
     def __str__(self) -> str:
-        if self._known_at != self._document.version:
-            self._read()
-        return self._known
+        return str(self._now())
 
-    def _read(self) -> None:
-        """Reading from the library takes a millisecond for a text with ten thousand edits."""
-        found, self._embedded = str(self._shared), []
+    def _now(self) -> TextContent:
+        """The content. Reading it from the library takes a millisecond for a text with ten
+        thousand edits."""
+        if not self._follows and self._known_at != self._document.version:
+            self._content, self._embedded = self._read()
+            self._known_at = self._document.version
+        return self._content
+
+    def _read(self) -> tuple[TextContent, list[int]]:
+        """The content as the library has it, and the positions of objects in it."""
+        found, embedded = str(self._shared), []
         if len(self._shared) != len(found.encode()):
             found = ""
             for chunk, _ in self._shared.diff():
                 if not isinstance(chunk, str):
-                    self._embedded.append(len(found))
+                    embedded.append(len(found))
                 found += chunk if isinstance(chunk, str) else EMBEDDED
-        self._remember(found)
-
-    def _remember(self, text: str) -> None:
-        self._known, self._known_at = text, self._document.version
+        return TextContent(found), embedded
 
     def __len__(self) -> int:
-        return len(str(self))
+        return self._now().length
 
     def __repr__(self) -> str:
         return f"<SharedText {str(self)!r:.60}>"
@@ -182,33 +194,72 @@ class SharedText(_Shared):
         self._splice(position, length, text)
 
     def _splice(self, position: int, length: int, text: str) -> None:
-        now = str(self)
-        start, end = self._offset(position), self._offset(position + length)
-        if end > start or text:
-            with self._document.transaction():
-                if end > start:
-                    del self._shared[start:end]
-                if text:
-                    self._shared.insert(start, text)
+        now = self._now()
+        start, end = self._offset(now, position), self._offset(now, position + length)
+        if end == start and not text:
+            return
+        with self._document.transaction():
+            if end > start:
+                del self._shared[start:end]
+            if text:
+                self._shared.insert(start, text)
             if not self._embedded:
-                self._remember(now[:position] + text + now[position + length :])
+                removed = now.replace(position, length, text)
+                if self._follows:
+                    self._made.append((position, removed, text))
+                    self._made_at = self._document.version
+        if not self._embedded:
+            self._known_at = self._document.version
 
-    def _offset(self, position: int) -> int:
+    def _offset(self, now: TextContent, position: int) -> int:
         """The library's offset of `position`. Errors: InvalidRequest beyond the end."""
-        offset = _bytes_before(self._known, position)
+        if not 0 <= position <= now.length:
+            raise InvalidRequest(field="position", reason=f"{position} is not in 0..{now.length}")
         wide = len(EMBEDDED.encode()) - 1
-        return offset - wide * bisect_left(self._embedded, position)
+        return now.bytes_before(position) - wide * bisect_left(self._embedded, position)
+
+    def follow(self) -> None:
+        """Keep the content up to date by its changes instead of reading it again. Only for a text
+        of which this is the one wrapper: no other edit of it may be in an open transaction."""
+        self._content, self._embedded = self._read()
+        self._follows = True
+        self._observe(self._changed)
+
+    def _changed(self, event: Any) -> None:
+        made, self._made = self._made, []
+        if len(made) == 1 and self._made_at == self._document.version and not self._embedded:
+            deltas = _splice_deltas(*made[0])  # the library would walk over the whole text
+        else:
+            deltas = self._follow(event.delta, made)
+        for observer in tuple(self._observers):
+            observer(deltas)
+
+    def _follow(self, delta: Sequence[Any], made: list[tuple[int, str, str]]) -> list[Delta]:
+        for position, removed, text in reversed(made):
+            self._content.replace(position, len(text), removed)
+        deltas = text_deltas(delta, self._content)
+        if len(deltas) <= FOLLOWED_MAX:
+            apply_deltas(self._content, deltas)
+        if self._content.size != len(self._shared):
+            self._content, self._embedded = self._read()
+        return deltas
 
     def observe(self, observer: Callable[[Sequence[Delta]], None]) -> Callable[[], None]:
         """Call `observer` with each change, also those made here; returns what ends that.
 
         It must not edit the document.
         """
-        before = str(self)
+        if self._follows:
+            self._observers.append(observer)
+            return lambda: self._observers.remove(observer)
+        before, _ = self._read()
 
         def notify(event: Any) -> None:
             nonlocal before
-            deltas, before = text_deltas(event.delta, before)
+            deltas = text_deltas(event.delta, before)
+            apply_deltas(before, deltas)
+            if before.size != len(self._shared):
+                before, _ = self._read()
             observer(deltas)
 
         return self._observe(notify)
@@ -329,13 +380,6 @@ class SharedMap(_Shared):
 _WRAPPERS: dict[type, type[_Shared]] = {Text: SharedText, Array: SharedList, Map: SharedMap}
 
 
-def _bytes_before(text: str, position: int) -> int:
-    """UTF-8 bytes of the first `position` code points. Errors: InvalidRequest beyond the end."""
-    if not 0 <= position <= len(text):
-        raise InvalidRequest(field="position", reason=f"{position} is not in 0..{len(text)}")
-    return position if text.isascii() else len(text[:position].encode())
-
-
 def _check_text(text: str) -> None:
     try:
         text.encode()
@@ -343,27 +387,54 @@ def _check_text(text: str) -> None:
         raise InvalidRequest(field="text", reason="is not Unicode text") from error
 
 
-def text_deltas(delta: Sequence[Any], before: str) -> tuple[list[Delta], str]:
-    """The library's delta, which counts bytes, in code points; and the text after it."""
-    data, position = before.encode(), 0
+def text_deltas(delta: Sequence[Any], before: TextContent) -> list[Delta]:
+    """The library's delta, which counts bytes, in code points of the text before it."""
+    is_long = len(delta) > FOLLOWED_MAX
+    position_at = _flat_positions(str(before)) if is_long else before.position_at
     found: list[Delta] = []
-    after: list[str] = []
+    offset = position = 0
     for part in delta:
         if "insert" in part:
-            text = part["insert"] if isinstance(part["insert"], str) else ""
-            found.append(Delta(insert=text))
-            after.append(text)
+            found.append(Delta(insert=part["insert"] if isinstance(part["insert"], str) else ""))
             continue
-        size = part.get("retain", part.get("delete"))
-        text = data[position : position + size].decode(errors="replace")
-        position += size
-        if "retain" in part:
-            found.append(Delta(retain=len(text)))
-            after.append(text)
-        else:
-            found.append(Delta(delete=len(text)))
-    after.append(data[position:].decode(errors="replace"))
-    return found, "".join(after)
+        offset += part.get("retain", part.get("delete"))
+        now = position_at(offset)
+        length, position = now - position, now
+        found.append(Delta(retain=length) if "retain" in part else Delta(delete=length))
+    return found
+
+
+def _flat_positions(text: str) -> Callable[[int], int]:
+    """As `TextContent.position_at` for offsets that grow: each byte is read once."""
+    data, offset, position = text.encode(), 0, 0
+
+    def position_at(wanted: int) -> int:
+        nonlocal offset, position
+        position += len(data[offset:wanted].decode(errors="replace"))
+        offset = wanted
+        return position
+
+    return position_at
+
+
+def apply_deltas(content: TextContent, deltas: Sequence[Delta]) -> None:
+    """Make the change in `content`."""
+    position = 0
+    for delta in deltas:
+        if delta.delete:
+            content.replace(position, delta.delete, "")
+        elif delta.insert:
+            content.replace(position, 0, delta.insert)
+        position += delta.retain + len(delta.insert or "")
+
+
+def _splice_deltas(position: int, removed: str, text: str) -> list[Delta]:
+    found = [Delta(retain=position)] if position else []
+    if removed:
+        found.append(Delta(delete=len(removed)))
+    if text:
+        found.append(Delta(insert=text))
+    return found
 
 
 def _list_delta(part: Any) -> Delta:

@@ -31,10 +31,10 @@ from typing import Any, Protocol, TypeVar
 import anyio
 
 from blackboard.client.cancellation import finish
-from blackboard.client.leases.ambient import Hold, Keeper, new_holder
+from blackboard.client.leases.lock import Keeper, new_holder
 from blackboard.client.views import Entry, Listing, Receipt, RevisionEvent
 from blackboard.client.watch import Watch
-from blackboard.client.writer import CommitRequest, Writer
+from blackboard.client.writer import CommitRequest, Hold, Writer
 from blackboard.core.commit import (
     ABSENT,
     Append,
@@ -254,6 +254,10 @@ class ClaimOptions:
     ttl_ms: Milliseconds
     timeout_ms: Milliseconds | None
     tries_max: int
+
+    def __post_init__(self) -> None:
+        if type(self.tries_max) is not int or self.tries_max < 1:
+            raise InvalidRequest("tries_max", f"{self.tries_max!r} is not an integer from 1 on")
 
 
 # --- a task ---------------------------------------------------------------------------------------

@@ -21,19 +21,19 @@ the requesting commit leaves no gap in which a grant could be missed.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from blackboard.client.cancellation import finish
-from blackboard.client.leases import ambient as held
-from blackboard.client.leases.ambient import Hold, Keeper
 from blackboard.client.link import WatchRequest
 from blackboard.client.views import Change, Receipt, RevisionEvent
 from blackboard.client.watch import Watch
-from blackboard.client.writer import CommitRequest, Writer
+from blackboard.client.writer import CommitRequest, Hold, Writer, check_free, let_go, take
 from blackboard.core import lease as rules
 from blackboard.core.commit import RESTORE, Grant, HeldFence, Lease, Op, Release, Renew
+from blackboard.core.lease import holder_prefix, owner_prefix
 from blackboard.core.path import check_key
 from blackboard.core.watch import Position
 from blackboard.errors import (
@@ -42,13 +42,16 @@ from blackboard.errors import (
     Fenced,
     InvalidRequest,
     LeaseHeld,
+    LeaseLost,
     LocalProtocolError,
+    OutcomeUnknown,
     StaleEpoch,
     Unavailable,
 )
-from blackboard.limits import LIST_ENTRIES_MAX
+from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, Limits
 from blackboard.units import Fence, Key, Milliseconds, Revision
 
+_UNIQUE_BYTES = 8
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -75,7 +78,7 @@ class Lock:
         if not keys:
             raise InvalidRequest(field="keys", reason="at least one key is needed")
         self.keys = tuple(sorted({check_key(key) for key in keys}))
-        self.holder = held.new_holder(writer.link.agent, writer.link.account)
+        self.holder = new_holder(writer.link.agent, writer.link.account)
         """The name of this acquisition on the board."""
         self._writer = writer
         self._limits = writer.link.limits
@@ -109,7 +112,7 @@ class Lock:
     async def __aenter__(self) -> Self:
         if self._keeper is not None:
             raise LocalProtocolError(reason="a lock is used for one block only")
-        held.check_free(self._writer.link, self._writer.board, self.keys)
+        check_free(self._writer.link, self._writer.board, self.keys)
         await self._acquire_in_time()
         origin, board, agent = self._writer.link.origin, self._writer.board, self._writer.link.agent
         self._hold = Hold(origin, board, agent, self.fences)
@@ -375,3 +378,125 @@ async def wait_free(writer: Writer, key: Key, timeout_ms: Milliseconds | None) -
 def _lease_after(change: Change) -> Lease | None:
     """The lease after the change; None after a release or an expiry."""
     return None if change.kind in ("release", "expire") else change.lease
+
+
+# --- keeping them ---------------------------------------------------------------------------------
+# `Keeper` renews leases while a block runs, and ends the block at once when they are lost.
+#
+# - `deadline_s` is on a monotonic clock that was read before the grant, or the last answered
+#   renewal, was sent: whatever the engine's clock does, the lease cannot have expired there before.
+# - The block is cancelled at most once, and only while it runs.
+# - The block's own error goes first: a loss is then a note on it.
+#
+# Source: the validity time of Redlock (antirez, 2015-16), and asyncio.timeout for the cancelling.
+
+
+def new_holder(agent: str, account: str | None = "") -> str:
+    """A name for one acquisition by `agent`, unlike any other: `<agent>~<16 hex digits>`.
+
+    In a name with dots an `@` stands where its account ends ("" = it is its own; None = unknown).
+
+    It is new for each acquisition, so a process that resumes after a pause is not mistaken for a
+    later holder.
+    """
+    prefix = holder_prefix(agent) if account is None else owner_prefix(agent, account)
+    return f"{prefix}~{secrets.token_hex(_UNIQUE_BYTES)}"
+
+
+class Keeper:
+    """The watchdog of one block.
+
+    `renew` prolongs all leases of `hold` once; Unavailable and OutcomeUnknown of it are tried again
+    until the deadline, any other error is a loss.
+    """
+
+    def __init__(
+        self,
+        hold: Hold,
+        ttl_ms: Milliseconds,
+        renew: Callable[[], Awaitable[object]],
+        *,
+        limits: Limits = DEFAULT,
+    ) -> None:
+        self.lost: LeaseLost | None = None
+        self._hold = hold
+        self._ttl_s = ttl_ms / 1000
+        self._pause_s = self._ttl_s / limits.client.renewals_per_ttl
+        self._renew = renew
+        self._deadline_s = 0.0
+        self._block: asyncio.Task[object] | None = None
+        self._cancelling = 0
+        self._interrupted = False
+        self._watchdog: asyncio.Task[None] | None = None
+
+    def start(self, sent_s: float) -> None:
+        """The running task begins its block; the leases were last requested at `sent_s`, by the
+        event loop's clock.
+
+        From here on its commits carry the fences.
+        """
+        self._deadline_s = sent_s + self._ttl_s
+        self._block = asyncio.current_task()
+        assert self._block is not None
+        self._cancelling = self._block.cancelling()
+        take(self._hold)
+        self._watchdog = asyncio.create_task(self._keep(sent_s), name="keeper of leases")
+        self._watchdog.add_done_callback(self._ended)
+
+    def stop(self) -> None:
+        """The block has ended: nothing is renewed any more, and no task cancelled."""
+        let_go(self._hold)
+        self._block, block = None, self._block
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._interrupted and block is not None:
+            self._interrupted = block.uncancel() <= self._cancelling
+
+    def lose(self, reason: str, fenced: Fenced | None = None) -> None:
+        """Record the loss; if the block is running, cancel it. Only the first loss counts."""
+        if self.lost is not None:
+            return
+        first = self._hold.fences[0]
+        key = fenced.key if fenced else first.key
+        fence = fenced.fence if fenced else first.fence
+        self.lost = LeaseLost(key, fence, reason, fenced.holder if fenced else None)
+        if self._block is not None:
+            self._interrupted = True
+            self._block.cancel()
+
+    def judge(self, error: BaseException | None) -> None:
+        """How the block ended, after `stop`, when `error` (None = nothing) left it.
+
+        Errors: LeaseLost after a loss, unless the block has an error of its own, or was also
+        cancelled from outside.
+        """
+        if self.lost is None:
+            return
+        ours = isinstance(error, asyncio.CancelledError) and self._interrupted
+        if error is None or ours:
+            raise self.lost from error
+        error.add_note(str(self.lost))
+
+    async def _keep(self, sent_s: float) -> None:
+        """Renew on time. Ends with the error that is a loss."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(sent_s + self._pause_s, self._deadline_s) - loop.time())
+            sent_s = loop.time()
+            try:
+                async with asyncio.timeout_at(self._deadline_s):
+                    await self._renew()
+                self._deadline_s = sent_s + self._ttl_s
+            except (Unavailable, OutcomeUnknown):
+                continue
+
+    def _ended(self, watchdog: "asyncio.Task[None]") -> None:
+        error = None if watchdog.cancelled() else watchdog.exception()
+        if isinstance(error, TimeoutError):
+            self.lose("no renewal was answered within its time to live")
+        elif isinstance(error, Fenced):
+            self.lose("another holder has it, or it is free", error)
+        elif isinstance(error, BlackboardError):
+            self.lose(f"it could not be renewed: {error}")
+        elif error is not None:
+            self.lose(f"renewing it failed: {error!r}")

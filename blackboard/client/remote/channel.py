@@ -14,7 +14,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, TypeVar
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from blackboard.client.remote.connect import Address, connect, may_pass, translated
+from blackboard.client.remote.documents import RemotePipe
 from blackboard.client.writer import pause_s
 from blackboard.errors import (
     BlackboardError,
@@ -38,7 +39,8 @@ from blackboard.limits import (
     Limits,
 )
 from blackboard.units import Milliseconds
-from blackboard.wire import reading
+from blackboard.wire import answers
+from blackboard.wire.answers import Greeted
 from blackboard.wire.frames import MSGPACK
 from blackboard.wire.session import (
     Answered,
@@ -154,6 +156,7 @@ class Channel:
         self._keeper: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] | None = None
         self._first_by_s = 0.0
+        self._pipes: set[RemotePipe] = set()
 
     async def open(self, wait_ms: Milliseconds = 0) -> None:
         """Connect for the first time. A service that does not answer gets `wait_ms` to start.
@@ -180,6 +183,26 @@ class Channel:
         if self._timer is not None:
             self._timer.cancel()
         self._refuse(Unavailable(what=self.url, reason="the client was closed"))
+        await asyncio.gather(*(pipe.aclose() for pipe in self._pipes))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed by its client."""
+        return self._is_closed
+
+    @contextlib.asynccontextmanager
+    async def until_closed(
+        self, opening: AbstractAsyncContextManager[RemotePipe]
+    ) -> AsyncIterator[RemotePipe]:
+        """What `opening` opens; it ends with this connection."""
+        async with opening as pipe:
+            self._pipes.add(pipe)
+            try:
+                if self._is_closed:
+                    await pipe.aclose()
+                yield pipe
+            finally:
+                self._pipes.discard(pipe)
 
     @property
     def address(self) -> Address:
@@ -356,8 +379,8 @@ class Channel:
             raise RemoteProtocolError("something else came before the answer to hello")
         if any(isinstance(event, Draining) for event in events[1:]):  # sent in the same frame
             raise Unavailable(what=self.url, reason="the service is stopping")
-        self.agent = reading.read_str(events[0].result, "agent")
-        self.account = reading.read_optional_str(events[0].result, "account")
+        greeted: Greeted = answers.read(Greeted, events[0].result)
+        self.agent, self.account = greeted.agent, greeted.account
         return session
 
     async def _serve(self, socket: Open, session: ClientSession) -> None:

@@ -1,5 +1,6 @@
 """How a client connects to a service: the address, the WebSocket, and why a connection ended."""
 
+import asyncio
 import contextlib
 import ipaddress
 import json
@@ -33,6 +34,8 @@ TokenSource = Callable[[], str | Awaitable[str]]
 
 _SUBPROTOCOL: Final = Subprotocol("blackboard.v1+msgpack")
 _CLOSE_TIMEOUT_S: Final = 1.0
+_READ_BYTES: Final = 64 * 1024
+"""What one read takes at most; a larger message takes several."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 """OpenSSL's names for an answer that is not TLS."""
 _CLOSE_UNAUTHENTICATED: Final = 4401
@@ -115,13 +118,28 @@ class Address:
         return host == "localhost"
 
 
-class ClientSocket(ClientConnection):
+class ClientSocket(ClientConnection, asyncio.BufferedProtocol):
     """A WebSocket that passes each message to `take` when it arrives, if `take` is set.
 
     A task that waits for each message would double the cost of reading it.
+
+    asyncio reads into a buffer of the connection. Without one, it would allocate 256 KiB for each
+    read, which costs three times as much as the rest of reading a small message.
     """
 
     take: Callable[[bytes], None] | None = None
+    _buffer: memoryview | None = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by asyncio before each read."""
+        if self._buffer is None:
+            self._buffer = memoryview(bytearray(_READ_BYTES))
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by asyncio after each read."""
+        assert self._buffer is not None
+        self.data_received(bytes(self._buffer[:nbytes]))
 
     def process_event(self, event: Event) -> None:
         """Called by websockets for every incoming event."""

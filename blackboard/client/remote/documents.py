@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from blackboard.client.remote.connect import Address, reason_of
 from blackboard.core.access import AccessGrant, Narrowing, Right
-from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.core.path import check_document, document_prefix
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -120,6 +120,10 @@ class RemotePipe:
             raise self._failure(closed) from closed
         self._was_let_in = True
         return message if isinstance(message, bytes) else message.encode()
+
+    async def aclose(self) -> None:
+        """Close the WebSocket: later reads and writes raise."""
+        await self._socket.close()
 
     async def ended(self) -> None:
         """As `Pipe.ended`."""

@@ -15,7 +15,9 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from msgspec import structs
 
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.client import DEFAULT_BOARD, Client, Opening
@@ -26,7 +28,7 @@ from blackboard.client.remote.connect import Address, TokenSource
 from blackboard.client.remote.documents import open_document
 from blackboard.client.remote.stream import RemoteStream
 from blackboard.client.views import Cause, Receipt
-from blackboard.core.access import AccessGrant, Principal, Right
+from blackboard.core.access import Principal
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     BranchRequest,
@@ -61,11 +63,13 @@ from blackboard.errors import (
 )
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Key, Milliseconds, Revision
-from blackboard.wire import history_messages as past, methods, reading
+from blackboard.wire import answers, methods
+from blackboard.wire.answers import ReceiptMessage
 from blackboard.wire.frames import MSGPACK
-from blackboard.wire.methods import Params
-from blackboard.wire.reading import ReceiptNews, read_receipt
+from blackboard.wire.methods import METHODS, Params
 from blackboard.wire.requests import write_request
+
+R = TypeVar("R")
 
 DEFAULT_URL: Final = "http://127.0.0.1:7420"
 _NO_TOKEN: Final = (
@@ -162,6 +166,11 @@ class RemoteTransport:
         return self._agent or self._channel.agent
 
     @property
+    def is_closed(self) -> bool:
+        """As `Transport.is_closed`."""
+        return self._channel.is_closed
+
+    @property
     def account(self) -> str | None:
         """As `Transport.account`; the agent's own on a link that acts as another agent."""
         account = self._channel.account
@@ -180,7 +189,7 @@ class RemoteTransport:
 
     async def head(self, board: str) -> Head:
         """As `Transport.head`."""
-        return reading.read_as(Head, await self._ask(methods.HeadParams(board)))
+        return await self._ask(methods.HeadParams(board))
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
         """As `Transport.commit`."""
@@ -194,12 +203,12 @@ class RemoteTransport:
             raise OutcomeUnknown(
                 name.agent, name.lane, name.incarnation, name.step, lost.reason
             ) from lost
-        return _receipt(message)
+        return message if type(message) is Receipt else answers.read(ReceiptMessage, message)
 
     async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
         """As `Transport.read`. Errors: also LimitExceeded when the answer would not fit a frame."""
         params = methods.ReadParams(board, tuple(keys), at)
-        return reading.read_reading(await self._ask(params), MSGPACK)
+        return await self._ask(params)
 
     async def list(
         self,
@@ -212,14 +221,14 @@ class RemoteTransport:
     ) -> Reading:
         """As `Transport.list`."""
         params = methods.ListParams(board, pattern, after, limit, at)
-        return reading.read_reading(await self._ask(params), MSGPACK)
+        return await self._ask(params)
 
     async def leases(
         self, board: str, pattern: str, *, after: Key | None = None, limit: int
     ) -> Reading:
         """As `Transport.leases`."""
         params = methods.LeasesParams(board, pattern, after, limit)
-        return reading.read_leases(await self._ask(params))
+        return await self._ask(params)
 
     async def log(
         self,
@@ -233,13 +242,11 @@ class RemoteTransport:
     ) -> LogPage:
         """As `Transport.log`."""
         params = methods.LogParams(board, after, limit, pattern, author, proofs)
-        return reading.read_log(await self._ask(params), MSGPACK)
+        return await self._ask(params)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """As `Transport.why`."""
-        message = await self._ask(methods.WhyParams(board, key))
-        with reading.from_peer("why"):
-            return [_cause(cause) for cause in message]
+        return await self._ask(methods.WhyParams(board, key))
 
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
         """As `Transport.watch`."""
@@ -256,7 +263,9 @@ class RemoteTransport:
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Pipe]:
         """As `Transport.document`, over a separate WebSocket."""
         limits = self.limits.connection
-        return open_document(self._channel.address, board, key, self._agent, limits=limits)
+        return self._channel.until_closed(
+            open_document(self._channel.address, board, key, self._agent, limits=limits)
+        )
 
     async def checkpoint(self, board: str, spec: CheckpointRequest) -> Checkpoint:
         """As `Transport.checkpoint`."""
@@ -270,16 +279,15 @@ class RemoteTransport:
             spec.kind == AUTOMATIC,
         )
         patience_ms = self.limits.connection.request_timeout_ms + (spec.barrier_ms or 0)
-        return reading.read_as(Checkpoint, await self._do(params, patience_ms))
+        return await self._do(params, patience_ms)
 
     async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
         """As `Transport.checkpoints`."""
-        message = await self._ask(methods.CheckpointsParams(board, after, limit))
-        return reading.read_as(list[Checkpoint], message)
+        return await self._ask(methods.CheckpointsParams(board, after, limit))
 
     async def manifest(self, board: str, name: str) -> CheckpointInfo:
         """As `Transport.manifest`."""
-        return past.read_manifest(await self._ask(methods.ManifestParams(board, name)))
+        return await self._ask(methods.ManifestParams(board, name))
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
         """As `Transport.pin`."""
@@ -291,31 +299,30 @@ class RemoteTransport:
             board, policy.last, policy.days, policy.named, policy.history_ms, dry_run
         )
         prune = self._ask if dry_run else self._do
-        return reading.read_as(Pruned, await prune(params, self._long_ms))
+        return await prune(params, self._long_ms)
 
     async def restore(self, board: str, spec: RestoreRequest) -> Restored:
         """As `Transport.restore`."""
         params = methods.RestoreParams(board, spec.to, spec.request, spec.note, spec.keep_calls)
-        return reading.read_as(Restored, await self._do(params, self._long_ms))
+        return await self._do(params, self._long_ms)
 
     async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
         """As `Transport.recover`."""
         params = methods.RecoverParams(board, spec.at, spec.note)
-        return reading.read_as(Recovered, await self._ask(params, self._long_ms))
+        return await self._ask(params, self._long_ms)
 
     async def redact(self, board: str, spec: RedactRequest) -> Redaction:
         """As `Transport.redact`."""
         params = methods.RedactParams(board, spec.key, spec.request, spec.why)
-        return reading.read_as(Redaction, await self._ask(params, self._long_ms))
+        return await self._ask(params, self._long_ms)
 
     async def freeze(self, board: str, note: str) -> Freeze:
         """As `Transport.freeze`."""
-        return reading.read_as(Freeze, await self._ask(methods.FreezeParams(board, note)))
+        return await self._ask(methods.FreezeParams(board, note))
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
         """As `Transport.thaw`."""
-        message = await self._ask(methods.ThawParams(board, note))
-        return None if message is None else reading.read_as(Freeze, message)
+        return await self._ask(methods.ThawParams(board, note))
 
     async def remove(self, board: str) -> None:
         """As `Transport.remove`."""
@@ -324,7 +331,7 @@ class RemoteTransport:
     async def branch(self, board: str, spec: BranchRequest) -> Head:
         """As `Transport.branch`."""
         params = methods.BranchParams(board, spec.new, spec.at, spec.request, spec.note)
-        return reading.read_as(Head, await self._do(params, self._long_ms))
+        return await self._do(params, self._long_ms)
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
         """As `Transport.differences`."""
@@ -337,23 +344,23 @@ class RemoteTransport:
             request.after,
             request.limit,
         )
-        return past.read_differences(await self._ask(params), MSGPACK)
+        return await self._ask(params)
 
     async def history(
         self, board: str, key: Key, *, before: Revision | None, limit: int
     ) -> Sequence[Version]:
         """As `Transport.history`."""
         params = methods.HistoryParams(board, key, before, limit)
-        return past.read_history(await self._ask(params), MSGPACK)
+        return await self._ask(params)
 
     async def verify(self, board: str, at: Moment) -> Verified:
         """As `Transport.verify`."""
         params = methods.VerifyParams(board, at)
-        return reading.read_as(Verified, await self._ask(params, self._long_ms))
+        return await self._ask(params, self._long_ms)
 
     async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
         """As `Transport.export`."""
-        return past.read_export(await self._ask(methods.ExportParams(board, name, after)), MSGPACK)
+        return await self._ask(methods.ExportParams(board, name, after))
 
     async def import_begin(self, board: str, spec: ImportRequest) -> None:
         """As `Transport.import_begin`."""
@@ -374,31 +381,30 @@ class RemoteTransport:
     async def import_end(self, board: str, request: str) -> Head:
         """As `Transport.import_end`."""
         params = methods.ImportEndParams(board, request)
-        return reading.read_as(Head, await self._do(params, self._long_ms))
+        return await self._do(params, self._long_ms)
 
     async def boards(self) -> Sequence[str]:
         """As `Transport.boards`."""
-        message = await self._ask(methods.BoardsParams())
-        return reading.read_as(list[str], message)
+        return await self._ask(methods.BoardsParams())
 
     async def lost_boards(self) -> Sequence[LostBoard]:
         """As `Transport.lost_boards`."""
-        message = await self._ask(methods.LostBoardsParams())
-        return reading.read_as(list[LostBoard], message)
+        return await self._ask(methods.LostBoardsParams())
 
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
         """As `Transport.audit`."""
-        message = await self._ask(methods.AuditParams(after, limit))
-        with reading.from_peer("audit"):
-            return [(found.pop("key"), AuditRecord(**found)) for found in message]
+        found = [
+            structs.asdict(record) for record in await self._ask(methods.AuditParams(after, limit))
+        ]
+        return [(members.pop("key"), AuditRecord(**members)) for members in found]
 
     async def erase(self, agent: str, board: str | None = None) -> int:
         """As `Transport.erase`."""
-        return reading.read_int(await self._do(methods.EraseParams(agent, board)), "keys")
+        return await self._do(methods.EraseParams(agent, board))
 
     async def rewrap(self) -> int:
         """As `Transport.rewrap`."""
-        return reading.read_int(await self._do(methods.RewrapParams()), "keys")
+        return await self._do(methods.RewrapParams())
 
     async def revoke(
         self,
@@ -409,40 +415,33 @@ class RemoteTransport:
     ) -> int:
         """As `Transport.revoke`."""
         params = methods.RevokeParams(tuple(tokens), principal, until_ms)
-        return reading.read_int(await self._do(params), "revoked")
+        return await self._do(params)
 
     async def whoami(self) -> Principal:
         """As `Transport.whoami`."""
-        message = await self._ask(methods.WhoAmIParams())
-        with reading.from_peer("whoami"):
-            return Principal(
-                message["principal"],
-                tuple(
-                    AccessGrant(grant["pattern"], frozenset(map(Right, grant["rights"])))
-                    for grant in message["grants"]
-                ),
-                frozenset(message["boards"]),
-                message.get("expires_at_ms"),
-            )
+        return await self._ask(methods.WhoAmIParams())
 
     async def aclose(self) -> None:
         """Close the connection and every watch on it, also of links made by `acting_as`."""
         await self._channel.aclose()
 
-    def _written(self, params: Params) -> dict[str, Any]:
+    def _written(self, params: Params[Any]) -> dict[str, Any]:
         """The message of a request, for the agent that this link acts as."""
         message = write_request(params, MSGPACK)
         if self._agent is not None:
             message["agent"] = self._agent
         return message
 
-    async def _ask(self, params: Params, patience_ms: Milliseconds | None = None) -> Any:
+    async def _ask(self, params: Params[R], patience_ms: Milliseconds | None = None) -> R:
+        """Carry out a request that may be repeated. Errors: RemoteProtocolError for an answer that
+        is not one."""
         message, limit_ms = self._written(params), patience_ms or self._answer_ms
-        return await self._channel.insist(
+        answer = await self._channel.insist(
             lambda: self._channel.ask(params.method, message, limit_ms)
         )
+        return _read(params, answer)
 
-    async def _do(self, params: Params, patience_ms: Milliseconds | None = None) -> Any:
+    async def _do(self, params: Params[R], patience_ms: Milliseconds | None = None) -> R:
         """As `_ask`, for requests that change something. Errors: OutcomeUnknown when it may have
         been done.
 
@@ -463,13 +462,14 @@ class RemoteTransport:
                 raise Unavailable(what=self._channel.url, reason=unknown.reason) from unknown
 
         try:
-            return await self._channel.insist(attempt)
+            answer = await self._channel.insist(attempt)
         except (Rejected, Unavailable) as error:
             if not doubts:
                 raise
             reason = str(error) if isinstance(error, Rejected) else doubts[-1]
             request = message.get("request")
             raise OutcomeUnknown.of(params.method, self.agent, reason, request=request) from error
+        return _read(params, answer)
 
     @property
     def _answer_ms(self) -> Milliseconds:
@@ -477,21 +477,7 @@ class RemoteTransport:
         return min(self.limits.connection.request_timeout_ms, self._channel.patience_ms)
 
 
-def _receipt(message: Any) -> Receipt:
-    with reading.from_peer("receipt"):
-        news = message if isinstance(message, ReceiptNews) else read_receipt(message)
-    return Receipt(news.revision, news.time_ms, news.results, news.level, news.duplicate)
-
-
-def _cause(message: Any) -> Cause:
-    return Cause(
-        key=reading.read_str(message, "key"),
-        revision=reading.read_int(message, "revision"),
-        depth=reading.read_int(message, "depth"),
-        author=reading.read_str(message, "author"),
-        time_ms=reading.read_int(message, "time_ms"),
-        note=reading.read_str(message, "note"),
-        based_on=reading.read_grounds(message),
-        missing=reading.read_str(message, "missing"),
-        account=reading.read_account(message),
-    )
+def _read(params: Params[R], message: Any) -> R:
+    """The result of a request, as the table of methods says. Errors: RemoteProtocolError."""
+    found: R = answers.read(METHODS[params.method].result, message)
+    return found

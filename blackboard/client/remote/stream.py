@@ -18,7 +18,8 @@ from blackboard.client.remote.channel import Channel
 from blackboard.core.history import cost_of
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, LocalProtocolError
-from blackboard.wire import reading
+from blackboard.wire import answers
+from blackboard.wire.answers import WatchMessage
 from blackboard.wire.session import Changed
 
 
@@ -46,7 +47,9 @@ class RemoteStream:
         self._failure: BlackboardError | None = None
         self._closed = False
         self._mark_wanted = False
-        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._waiting: set[asyncio.Future[None]] = set()
+        """Those who wait for a delivery. An Event takes twice as long to wait for."""
 
     @property
     def position(self) -> Position:
@@ -78,7 +81,8 @@ class RemoteStream:
         except BaseException:
             self._give_up()
             raise
-        return reading.read_position(reading.read_str(result, "position"))
+        position: Position = answers.read(WatchMessage, result)
+        return position
 
     def close(self) -> None:
         """End the watch."""
@@ -98,8 +102,12 @@ class RemoteStream:
                 await self.open()
                 self._ask_for_mark()
             else:
-                self._news.clear()
-                await self._news.wait()
+                news = self._loop.create_future()
+                self._waiting.add(news)
+                try:
+                    await news
+                finally:
+                    self._waiting.discard(news)
         delivery, size, count = self._buffer.popleft()
         self._bytes -= size
         self._changes -= count
@@ -136,21 +144,27 @@ class RemoteStream:
             or self._changes > limits.watch_queue_changes_max
         ):
             self._give_up()
-        self._news.set()
+        self._tell()
 
     def fail(self, error: BlackboardError) -> None:
         """End the watch: the iteration raises `error` after the buffered deliveries."""
         self._number = None
         self._failure = error
-        self._news.set()
+        self._tell()
 
     def lose(self) -> None:
         """The watch was lost with its connection. It is reopened when the buffer is empty."""
         self._number = None
-        self._news.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake the iteration."""
+        for news in self._waiting:
+            if not news.done():
+                news.set_result(None)
 
     def _give_up(self) -> None:
         number, self._number = self._number, None
         if number is not None:
             self._channel.drop_watch(number)
-        self._news.set()
+        self._tell()

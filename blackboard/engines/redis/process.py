@@ -29,7 +29,7 @@ from anyio import to_thread
 
 from blackboard.errors import InvalidRequest, LocalProtocolError, Unavailable
 from blackboard.integrity.private_files import UMASK, make_directory, open_anew
-from blackboard.limits import DRAIN_TIMEOUT_MS, ENGINE_RETRY_MS
+from blackboard.limits import DEFAULT, ENGINE_RETRY_MS
 
 SERVER_VARIABLE: Final = "BLACKBOARD_REDIS_SERVER"
 """Environment variable that names the server binary and precedes everything else."""
@@ -167,7 +167,7 @@ class RedisProcess:
             server = self._running()
             server.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                await to_thread.run_sync(server.wait, DRAIN_TIMEOUT_MS / 1000)
+                await to_thread.run_sync(server.wait, DEFAULT.service.drain_timeout_ms / 1000)
         await self.kill()
 
     async def kill(self) -> None:

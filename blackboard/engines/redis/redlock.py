@@ -31,7 +31,7 @@ from redis.exceptions import RedisError, TimeoutError as RedisTimeoutError
 
 from blackboard.engines.base import LOCK_MASTERS, VoteCounts
 from blackboard.errors import InvalidRequest, Unavailable
-from blackboard.limits import LOCK_MASTER_CALLS_MAX, LOCK_MASTER_TIMEOUT_MS
+from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Milliseconds
 
 _dumps = json.dumps
@@ -48,8 +48,6 @@ once a minute, and an error says why there was no majority."""
 _TIMEOUT_SHARE: Final = 20  # a command may take this fraction of the time to live
 _DRIFT_SHARE: Final = 0.01  # drift between the masters' clocks; Redlock's own figure
 _DRIFT_S: Final = 0.002
-_PATIENT_MS: Final = LOCK_MASTER_TIMEOUT_MS * _TIMEOUT_SHARE
-"""The shortest time to live with which a command may take LOCK_MASTER_TIMEOUT_MS."""
 
 
 _GET_VOTE: Final = """
@@ -146,13 +144,14 @@ class _Vote(AIORedlock):
 class LockMasters:
     """Redis servers by URL, independent of each other: three, or five, or any odd number."""
 
-    def __init__(self, urls: Sequence[str]) -> None:
+    def __init__(self, urls: Sequence[str], limits: Limits = DEFAULT) -> None:
         """Nothing is sent yet. Errors: InvalidRequest for a URL that is none."""
-        self._calls = asyncio.Semaphore(LOCK_MASTER_CALLS_MAX)
+        self._timeout_ms = limits.engine.lock_master_timeout_ms
+        self._calls = asyncio.Semaphore(limits.engine.lock_master_calls_max)
         self._undoing: set[asyncio.Task[None]] = set()
         self._counts = VoteCounts()
         try:
-            self._pools = {_display_address(url): _pool(url) for url in urls}
+            self._pools = {_display_address(url): _pool(url, self._timeout_ms) for url in urls}
         except (ValueError, RedisError) as error:
             raise InvalidRequest(field="lock_masters", reason=str(error)) from error
         if len(self._pools) < len(urls):
@@ -163,7 +162,8 @@ class LockMasters:
 
         Errors: InvalidRequest when two URLs lead to one server, which would vote twice.
         """
-        runs = await asyncio.gather(*(_run_id(pool) for pool in self._pools.values()))
+        pools, timeout_ms = self._pools.values(), self._timeout_ms
+        runs = await asyncio.gather(*(_run_id(pool, timeout_ms) for pool in pools))
         named = dict(zip(self._pools, runs, strict=True))
         for run, count in Counter(run for run in runs if run).items():
             if count > 1:
@@ -235,7 +235,9 @@ class LockMasters:
         return 2 * vote.new_votes > len(self._pools)
 
     async def _release(self, name: str, owner: str) -> None:
-        await self._give_back(self._vote(name, owner, _PATIENT_MS))
+        # The shortest time to live with which a command may take LOCK_MASTER_TIMEOUT_MS.
+        ttl_ms = self._timeout_ms * _TIMEOUT_SHARE
+        await self._give_back(self._vote(name, owner, ttl_ms))
 
     async def _give_back(self, vote: _Vote) -> None:
         """Release the votes of an acquisition, or all of its owner when it acquired none."""
@@ -253,7 +255,7 @@ class LockMasters:
     def _vote(self, name: str, owner: str, ttl_ms: Milliseconds) -> _Vote:
         """A lock of pottery for one call, over clients whose timeout is a small part of
         `ttl_ms`."""
-        timeout_s = min(LOCK_MASTER_TIMEOUT_MS, ttl_ms / _TIMEOUT_SHARE) / 1000
+        timeout_s = min(self._timeout_ms, ttl_ms / _TIMEOUT_SHARE) / 1000
         masters = [_Master(pool, timeout_s, self._counts) for pool in self._pools.values()]
         return _Vote(name, masters, owner, ttl_ms)
 
@@ -267,18 +269,18 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-async def _run_id(pool: ConnectionPool) -> str:
+async def _run_id(pool: ConnectionPool, timeout_ms: Milliseconds) -> str:
     """The random name of the server's run; "" when it does not answer."""
     try:
-        master = _Master(pool, LOCK_MASTER_TIMEOUT_MS / 1000, VoteCounts())
+        master = _Master(pool, timeout_ms / 1000, VoteCounts())
         info = await master.in_time(master.info("server"))
     except RedisError:
         return ""
     return str(info.get("run_id", ""))
 
 
-def _pool(url: str) -> ConnectionPool:
-    timeout_s = LOCK_MASTER_TIMEOUT_MS / 1000
+def _pool(url: str, timeout_ms: Milliseconds) -> ConnectionPool:
+    timeout_s = timeout_ms / 1000
     return ConnectionPool.from_url(
         url,
         socket_timeout=timeout_s,

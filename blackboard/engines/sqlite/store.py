@@ -74,6 +74,7 @@ from blackboard.integrity.private_files import (
     open_new,
     read_text,
 )
+from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
@@ -90,17 +91,17 @@ class SqliteStore:
 
     def __init__(
         self,
-        directory: Path,
-        lock: FileLock,
+        taken: tuple[Path, FileLock],
         *,
         level: Level,
         clock_ns: Callable[[], int],
         file_bytes_max: int | None,
         threads: Threads | None,
+        limits: Limits,
     ) -> None:
-        self.directory = directory
+        self.directory, self._lock = taken
         self.level: Level = level
-        self._lock = lock
+        self._limits = limits
         self._clock_ns = clock_ns
         self._file_bytes_max = file_bytes_max
         self._boards: dict[str, EmbeddedBoard] = {}
@@ -124,6 +125,7 @@ class SqliteStore:
         clock_ns: Callable[[], int] = time.time_ns,
         file_bytes_max: int | None = None,
         threads: Threads | None = None,
+        limits: Limits = DEFAULT,
     ) -> Self:
         """Take possession of `directory`, which is made if it is missing.
 
@@ -138,12 +140,12 @@ class SqliteStore:
         path = Path(directory)
         lock = await _taken(path)
         return cls(
-            path,
-            lock,
+            (path, lock),
             level=level,
             clock_ns=clock_ns,
             file_bytes_max=file_bytes_max,
             threads=threads,
+            limits=limits,
         )
 
     def announce(self, url: str | None) -> None:
@@ -289,7 +291,7 @@ class SqliteStore:
 
     def _check_head(self, name: str, head: Head) -> None:
         """In a thread. Errors: HeadMoved unless the file of a closed board is at `head`."""
-        file = BoardFile(self._path(name), level=self.level, file_bytes_max=self._file_bytes_max)
+        file = self._file(self._path(name))
         try:
             state = file.load(name).state
         finally:
@@ -466,7 +468,7 @@ class SqliteStore:
             if not has_no_journal(path):
                 raise Unavailable(what=str(path), reason=f"{why}: {needed}") from error
         reason = f"{why}: the board can be read; to commit, {needed}"
-        file = BoardFile(path, level=self.level, read_only=reason)
+        file = BoardFile(path, level=self.level, read_only=reason, limits=self._limits)
         try:
             loaded = file.load(name)
             if first and not loaded.clean:
@@ -482,7 +484,7 @@ class SqliteStore:
         """In a thread: the file of a board that is not open, abandoned if the block fails."""
         self._check_trusted(name)
         self._make_sure(name, path)
-        file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
+        file = self._file(path)
         try:
             yield file
         except BaseException:
@@ -490,6 +492,10 @@ class SqliteStore:
                 self.distrust(name)
             file.abandon()
             raise
+
+    def _file(self, path: Path) -> BoardFile:
+        most = self._file_bytes_max
+        return BoardFile(path, level=self.level, file_bytes_max=most, limits=self._limits)
 
     def _make_sure(self, name: str, path: Path) -> None:
         """In a thread, before a file is read: make sure that the disk holds all that a read

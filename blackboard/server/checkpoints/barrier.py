@@ -30,10 +30,11 @@ from blackboard.core.access import READ_ALL
 from blackboard.core.checkpoints import BarrierReport as Answers
 from blackboard.core.commit import ABSENT, ChangeKind, Condition, Delete, KeyAt, LogEntry, Op, Put
 from blackboard.core.path import barrier_key, cut_key, identity_key, parse_patterns
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, Conflict
 from blackboard.limits import BARRIER_GRACE_MS, OPERATIONS_MAX
-from blackboard.server.feed import View, Watcher
+from blackboard.server.feed import Watcher
 from blackboard.server.open_board import OpenBoard
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import decode_value, encode_value

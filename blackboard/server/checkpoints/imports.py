@@ -26,12 +26,12 @@ from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, LimitExc
 from blackboard.integrity.digest_check import Sums
 from blackboard.integrity.signing import Manifest
 from blackboard.limits import (
+    DEFAULT,
     EPOCH_JUMP,
-    IMPORT_IDLE_MS,
-    IMPORTS_MAX,
     INTEGER_MAX,
     REVISION_MAX,
     VALUE_BYTES_MAX,
+    Limits,
 )
 from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import SYSTEM_AGENT, encode_value
@@ -62,7 +62,8 @@ _END: Final[tuple[Entry, ...]] = ()
 class Imports:
     """The imports of one process."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limits: Limits = DEFAULT) -> None:
+        self._limits = limits.checkpoints
         self._store = store
         self._open: dict[tuple[str, str], _Import] = {}
 
@@ -74,15 +75,16 @@ class Imports:
         if board in await self._store.boards():
             raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
         count = sum(not running.task.done() for running in self._open.values())
-        if count >= IMPORTS_MAX:
-            raise LimitExceeded("IMPORTS_MAX", count + 1, IMPORTS_MAX)
+        most, idle_s = self._limits.imports_max, self._limits.import_idle_ms / 1000
+        if count >= most:
+            raise LimitExceeded("IMPORTS_MAX", count + 1, most)
         name = (board, spec.request)
-        running = _Import(self._store, board, spec, by)
+        running = _Import(self._store, board, spec, by, idle_s)
         self._open[name] = running
 
         def forget_later(task: "asyncio.Task[Head]") -> None:
             is_done = not task.cancelled() and task.exception() is None
-            keep_s = 0 if is_done else IMPORT_IDLE_MS / 1000
+            keep_s = 0 if is_done else idle_s
             task.get_loop().call_later(keep_s, self._open.pop, name, None)
 
         running.task.add_done_callback(forget_later)
@@ -122,7 +124,10 @@ class Imports:
 class _Import:
     """One import: a task that seeds the board, and a slot for its next page."""
 
-    def __init__(self, store: Store, board: str, spec: ImportRequest, by: str) -> None:
+    def __init__(
+        self, store: Store, board: str, spec: ImportRequest, by: str, idle_s: float
+    ) -> None:
+        self._idle_s = idle_s
         self._store = store
         self.board = board
         self.spec = spec
@@ -193,7 +198,7 @@ class _Import:
 
     async def _page(self) -> Sequence[Entry]:
         try:
-            async with asyncio.timeout(IMPORT_IDLE_MS / 1000):
+            async with asyncio.timeout(self._idle_s):
                 return await self._pages.get()
         except TimeoutError as error:
             raise Unavailable(what=self._what, reason="its next page did not come") from error

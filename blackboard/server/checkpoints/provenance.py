@@ -14,7 +14,6 @@ from blackboard.client.views import Cause
 from blackboard.core.commit import RESTORE, Entry, LogEntry
 from blackboard.engines.payer import turn
 from blackboard.errors import Compacted, FutureRevision
-from blackboard.limits import WHY_COMMITS_MAX, WHY_DEPTH_MAX
 from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.units import Key, Revision
 
@@ -28,13 +27,14 @@ async def causes(
     waiting = deque(((entry.key, entry.mod_revision), 0) for entry in entries)
     met = {ground for ground, _ in waiting}
     found: list[Cause] = []
-    while waiting and len(found) < WHY_COMMITS_MAX:
+    limits = past.limits
+    while waiting and len(found) < limits.why_commits_max:
         await turn()
         (key, revision), depth = waiting.popleft()
         cause = await _cause(past, Cause(key, revision, depth), readable)
         found.append(cause)
         for ground in cause.based_on:
-            if ground not in met and cause.depth < WHY_DEPTH_MAX:
+            if ground not in met and cause.depth < limits.why_depth_max:
                 met.add(ground)
                 waiting.append((ground, cause.depth + 1))
     return found

@@ -34,7 +34,7 @@ from blackboard.errors import (
     NoSuchCheckpoint,
     Unavailable,
 )
-from blackboard.limits import ARCHIVE_LEASE_MS, LIST_ENTRIES_MAX, PAGE_BYTES_MAX
+from blackboard.limits import LIST_ENTRIES_MAX, PAGE_BYTES_MAX
 from blackboard.server.host import Host
 from blackboard.server.open_board import OpenBoard
 from blackboard.server.pages import archived_pages, pages_of
@@ -50,6 +50,7 @@ class HistoryReader:
     def __init__(self, board: OpenBoard) -> None:
         self._board = board
         self._name = board.name
+        self.limits = board.host.limits.checkpoints
 
     @property
     def archive(self) -> Archive:
@@ -242,7 +243,7 @@ async def begin_archive(
     archiver = host.archiver
     if archiver is None:
         return
-    fence = await archiver.archive.take(board, archiver.owner, ARCHIVE_LEASE_MS)
+    fence = await archiver.archive.take(board, archiver.owner, archiver.lease_ms)
     if fence is not None:
         pages = pages_of(host.store, board, "")
         await archiver.archive.join(board, fence, head, pages, items=items)

@@ -32,7 +32,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.integrity.digest_check import Sums
-from blackboard.limits import ARCHIVE_LEASE_MS, HOLD_MS_MAX, RECOVER_WAIT_MS
+from blackboard.limits import HOLD_MS_MAX
 from blackboard.server.archiver import check_archived
 from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.branch import alone
@@ -40,8 +40,7 @@ from blackboard.server.pages import archived_pages
 from blackboard.units import Prefix
 
 _BARRIERS: Final = barrier_key("")
-_ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
-"""Time for the archive to catch up: its archiver may just have been killed."""
+
 _TRIES: Final = 5
 """Attempts, when there were commits in between."""
 
@@ -74,7 +73,8 @@ class Recoveries:
         if running is None:
             running = self._running[board] = _Recovery(self._boards, board, spec)
             running.task.add_done_callback(lambda _: self._running.pop(board, None))
-        await asyncio.wait([running.task], timeout=RECOVER_WAIT_MS / 1000)
+        wait_ms = self._boards.host.limits.checkpoints.recover_wait_ms
+        await asyncio.wait([running.task], timeout=wait_ms / 1000)
         return running.task.result() if running.task.done() else running.so_far
 
     async def aclose(self) -> None:
@@ -144,7 +144,7 @@ class _Recovery:
             if await self._host.store.exists(self._board):
                 raise
             return None
-        await self._archiver.reached(self._board, head.revision, _ARCHIVED_MS)
+        await self._archiver.reached(self._board, head.revision, self._archiver.takeover_ms)
         return head
 
     async def _target(self, head: Head | None) -> Point | None:
@@ -201,7 +201,7 @@ class _Recovery:
         store = self._host.store
         await store.seed(self._board, seed, self._counted(target), replaces=head)
         self._archiver.poke(self._board)
-        await self._archiver.reached(self._board, revision, _ARCHIVED_MS)
+        await self._archiver.reached(self._board, revision, self._archiver.takeover_ms)
         done = self.so_far
         return Recovered(True, done.entries, target.revision, revision, name)
 

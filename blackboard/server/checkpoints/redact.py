@@ -21,20 +21,15 @@ from typing import Any, Final, Self
 from blackboard.archive.base import Archive
 from blackboard.client.cancellation import heed_cancellation
 from blackboard.core.access import is_reserved
-from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest
+from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest, check_request
 from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
-from blackboard.core.documents.keys import document_prefix
-from blackboard.core.redaction import NOTE, RECORDS, record_key
+from blackboard.core.fields import check_note
+from blackboard.core.path import check_key, document_prefix
+from blackboard.core.redaction import NOTE, RECORDS, check_redactable, record_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Scrubs
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
-from blackboard.limits import (
-    ARCHIVE_LEASE_MS,
-    ENGINE_CHECK_INTERVAL_MS,
-    HOLD_MS_MAX,
-    OPERATIONS_MAX,
-    RECOVER_WAIT_MS,
-)
+from blackboard.limits import HOLD_MS_MAX, OPERATIONS_MAX
 from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.branch import alone
 from blackboard.server.host import Host
@@ -59,7 +54,7 @@ _LOOKING: Final = "cannot look for redactions"
 """Stands for all boards, as long as it is not known which there are."""
 _TRIES: Final = 10
 """Attempts, when a board was restored or a branch was made in the meantime."""
-_ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
+
 _NO_ARCHIVE: Final = "this service keeps no archive: the log was cut, and there is no other history"
 
 
@@ -84,6 +79,12 @@ class Redactions:
         """The boards that a redaction on `board` reaches, as far as they have a name."""
         return await _family(self._host, board)
 
+    def check(self, spec: RedactRequest) -> None:
+        """Errors: InvalidRequest for a malformed request, or a key that cannot be redacted."""
+        check_redactable(check_key(spec.key))
+        check_note(spec.why)
+        check_request(spec.request)
+
     async def redact(self, board: str, spec: RedactRequest, by: str) -> Redaction:
         """Begin a redaction, or report its progress; waits RECOVER_WAIT_MS for the end.
 
@@ -94,7 +95,8 @@ class Redactions:
         running = self._running.get(spec.request)
         if running is None or running.has_failed:
             running = self._begin(board, spec, by)
-        await asyncio.wait([running.task], timeout=RECOVER_WAIT_MS / 1000)
+        wait_ms = self._host.limits.checkpoints.recover_wait_ms
+        await asyncio.wait([running.task], timeout=wait_ms / 1000)
         return running.task.result() if running.task.done() else running.so_far
 
     def _begin(self, board: str, spec: RedactRequest, by: str) -> "_Running":
@@ -119,7 +121,7 @@ class Redactions:
                     log.warning("%s: %s", board if board == _LOOKING else f"board {board}", failure)
             if not failed:
                 return
-            await asyncio.sleep(ENGINE_CHECK_INTERVAL_MS / 1000)
+            await asyncio.sleep(self._host.limits.boards.engine_check_interval_ms / 1000)
             heed_cancellation()
 
     async def _finish_all(self, names: Collection[str]) -> dict[str, str]:
@@ -262,7 +264,7 @@ class _Running:
         """Cut the log of a board up to its archived revision, so that no old value is in it."""
         store = self._host.store
         for _ in range(_TRIES):
-            await self._archived(board, _ARCHIVED_MS)
+            await self._archived(board)
             await store.hold(board, HOLD_MS_MAX)
             try:
                 revision = await self._archived(board, HOLD_MS_MAX)
@@ -276,12 +278,12 @@ class _Running:
                     await store.hold(board, 0)
         raise Unavailable(f"board {board}", "its archive does not keep up")
 
-    async def _archived(self, board: str, timeout_ms: int) -> Revision:
+    async def _archived(self, board: str, timeout_ms: int | None = None) -> Revision:
         """The head of a board, once its archive durably has all of it. Errors: Unavailable."""
         revision = (await self._host.store.open(board)).revision
         archiver = self._host.archiver
         if archiver is not None:
-            await archiver.reached(board, revision, timeout_ms)
+            await archiver.reached(board, revision, timeout_ms or archiver.takeover_ms)
             if await archiver.settled(board) < revision:
                 raise Unavailable(f"archive of board {board}", "its engine lost revisions")
         return revision

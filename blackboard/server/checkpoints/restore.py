@@ -56,8 +56,7 @@ from blackboard.core.commit import (
     PutBack,
     signature,
 )
-from blackboard.core.documents.keys import document_of, document_prefix
-from blackboard.core.path import SYSTEM, item_key, namespace_of
+from blackboard.core.path import SYSTEM, document_of, document_prefix, item_key, namespace_of
 from blackboard.errors import (
     AttemptTooOld,
     BlackboardError,
@@ -71,15 +70,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.integrity.digest_check import ENTRIES_AT_ONCE, Sums
-from blackboard.limits import (
-    HOLD_MS_MAX,
-    READ_KEYS_MAX,
-    RESTORE_ATTEMPTS_MAX,
-    RESTORE_BYTES_MAX,
-    RESTORE_CHANGES_MAX,
-    RESTORE_HOLDS_MAX,
-    RESTORE_KEPT_MS,
-)
+from blackboard.limits import HOLD_MS_MAX, READ_KEYS_MAX, RESTORE_BYTES_MAX, RESTORE_CHANGES_MAX
 from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.commit_queue import salted, system_id
@@ -92,8 +83,6 @@ Content = tuple[bytes, Milliseconds | None]
 """A value and its expiry; None stands for "absent"."""
 _KEYS_AT_ONCE: Final = 256
 """Keys that are compared without a pause: a millisecond."""
-_FEW_CHANGES: Final = 4_096
-"""Changes that are encoded in a few milliseconds."""
 
 
 class Restores:
@@ -156,12 +145,13 @@ class Restores:
         """Try while other commits continue, then hold them."""
         await attempt.compare()
         # Encoding a large one several times takes longer than a hold.
-        for _ in range(0 if attempt.is_large else RESTORE_ATTEMPTS_MAX):
+        limits = self._past.limits
+        for _ in range(0 if attempt.is_large else limits.restore_attempts_max):
             with contextlib.suppress(HeadMoved):
                 return await attempt.commit()
         store, board = self._board.store, self._board.name
         try:
-            for _ in range(RESTORE_HOLDS_MAX):
+            for _ in range(limits.restore_holds_max):
                 await store.hold(board, HOLD_MS_MAX)
                 try:
                     return await attempt.commit()
@@ -231,7 +221,7 @@ class _Attempt:
     @property
     def is_large(self) -> bool:
         """Whether each try keeps the event loop busy for long."""
-        return len(self._puts) + len(self._deletes) > _FEW_CHANGES
+        return len(self._puts) + len(self._deletes) >= self.past.limits.restore_large_changes
 
     async def compare(self) -> None:
         """Compute the present differences in advance, so that `commit` has less to do. Errors:
@@ -259,7 +249,7 @@ class _Attempt:
             "put_back": len(puts) + len(documents),
             "removed": len(deletes),
         }
-        until_ms = head.time_ms + RESTORE_KEPT_MS
+        until_ms = head.time_ms + self.past.limits.restore_kept_ms
         answer = PutBack(restore_key(self.spec.request), encode_value(told), until_ms)
         commit = Commit(
             system_id(),

@@ -39,12 +39,7 @@ from blackboard.core.documents.update import Reader, write_text
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import PubSub, Store
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded
-from blackboard.limits import (
-    AWARENESS_PER_SESSION_MAX,
-    AWARENESS_STATES_MAX,
-    AWARENESS_TTL_MS,
-    FINISH_TIMEOUT_MS,
-)
+from blackboard.limits import AWARENESS_STATES_MAX, DEFAULT, DocumentLimits, Limits
 from blackboard.units import Key
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, AwarenessState, QueryAwareness
@@ -87,8 +82,13 @@ class _There:
 class Presences:
     """The clients of one document. Methods return the new states, to be sent to all members."""
 
-    def __init__(self, owner: Callable[[int], str | None]) -> None:
+    def __init__(
+        self,
+        owner: Callable[[int], str | None],
+        limits: DocumentLimits = DEFAULT.documents,
+    ) -> None:
         self._owner = owner
+        self._limits = limits
         self._there: dict[int, _There] = {}
         self._gone: dict[int, tuple[int, float]] = {}
         """By client: its clock when it left, and when that was."""
@@ -132,7 +132,7 @@ class Presences:
 
     def expire(self) -> list[AwarenessState]:
         """Forget clients that another process has not announced for too long: it may be dead."""
-        since = _now() - AWARENESS_TTL_MS / 1000
+        since = _now() - self._limits.awareness_ttl_ms / 1000
         self._gone = {c: gone for c, gone in self._gone.items() if gone[1] > since}
         return [
             self._drop(there)
@@ -150,7 +150,7 @@ class Presences:
         there = self._there.get(presence.client)
         if there is None:
             mine = sum(1 for other in self._there.values() if other.member is member)
-            return mine < AWARENESS_PER_SESSION_MAX
+            return mine < self._limits.awareness_per_session_max
         # A client that moved here from another process has a newer state.
         came = there.member is None and presence.clock > there.presence.clock
         return there.member is member or came
@@ -208,7 +208,6 @@ def _now() -> float:
 
 log = logging.getLogger(__name__)
 _RETRY_S = 1.0
-_EXPIRY_S = AWARENESS_TTL_MS / 6000
 
 
 class Listener(Protocol):
@@ -233,15 +232,16 @@ def pubsub_of(store: Store) -> PubSub | None:
 class Publishing:
     """The awareness exchange of this process: `join` open documents, `tell` new states."""
 
-    def __init__(self, engine: PubSub) -> None:
+    def __init__(self, engine: PubSub, limits: Limits = DEFAULT) -> None:
         self._engine = engine
+        self._limits = limits
         self._boards: dict[str, _BoardAwareness] = {}
 
     def join(self, board: str, key: Key, listener: Listener) -> None:
         """Listen for a document, and ask for the present states."""
         found = self._boards.get(board)
         if found is None:
-            found = self._boards[board] = _BoardAwareness(self._engine, board)
+            found = self._boards[board] = _BoardAwareness(self._engine, board, self._limits)
             found.start()
         found.listeners[key] = listener
         found.ask(key)
@@ -266,7 +266,9 @@ class Publishing:
 class _BoardAwareness:
     """The exchange of one board: tasks for listening, publishing and expiry."""
 
-    def __init__(self, engine: PubSub, board: str) -> None:
+    def __init__(self, engine: PubSub, board: str, limits: Limits) -> None:
+        self._finish_ms = limits.client.finish_timeout_ms
+        self._expiry_ms = limits.documents.awareness_ttl_ms / 6
         self.listeners: dict[Key, Listener] = {}
         self._engine = engine
         self._board = board
@@ -304,7 +306,7 @@ class _BoardAwareness:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()  # their errors refer to this object
         with suppress(BlackboardError, TimeoutError):
-            async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(self._finish_ms / 1000):
                 await self._say_all()
 
     async def _listen(self) -> None:
@@ -372,7 +374,7 @@ class _BoardAwareness:
 
     async def _watch_time(self) -> None:
         while True:
-            await asyncio.sleep(_EXPIRY_S)
+            await asyncio.sleep(self._expiry_ms / 1000)
             self._expire()
 
     def _expire(self) -> None:

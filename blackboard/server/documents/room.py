@@ -38,15 +38,15 @@ from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core.access import ALL_RIGHTS, AccessGrant, Principal
 from blackboard.core.commit import RESTORE, Append, Op, name_of, signature
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.keys import base_key, document_prefix, overlaps_prefix
 from blackboard.core.documents.update import Update
+from blackboard.core.path import base_key, document_prefix, overlaps_prefix
 from blackboard.errors import (
     BlackboardError,
     DocumentRefused,
     InvalidRequest,
     Unavailable,
 )
-from blackboard.limits import OVERLAP_TTL_MS
+from blackboard.limits import DEFAULT, OVERLAP_TTL_MS, Limits
 from blackboard.server.documents.awareness import Presences, Publishing, RoomPeer
 from blackboard.server.documents.trial import EditStaging
 from blackboard.units import Key, Revision
@@ -129,8 +129,6 @@ class EditsInFlight:
 
 
 log = logging.getLogger(__name__)
-_COMPACTION_DELAY_S = 0.2
-_LAST_COMPACTION_S = 1.0
 
 
 class Room:
@@ -142,8 +140,10 @@ class Room:
         board: str,
         key: Key,
         publishing: Publishing | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
         self.board, self.key = board, key
+        self.limits = limits
         self.live = Replica()
         self.revision: Revision = 0
         self.mark: int | None = None
@@ -153,12 +153,12 @@ class Room:
         self._link = link
         self._publishing = publishing
         self._owners: dict[int, str] = {}
-        self._base, self._tail = Base(), UpdateTail(key)
+        self._base, self._tail = Base(), UpdateTail(key, limits=limits.documents)
         self._late: list[Item] = []
         self._in_flight = EditsInFlight(self._forward_acknowledged, self.forget)
         self._trial = EditStaging(key, lambda: self.live, self._in_flight)
         self._listening: set[RoomPeer] = set()
-        self._presences = Presences(lambda client: self._owners.get(client))
+        self._presences = Presences(lambda client: self._owners.get(client), limits.documents)
         self._writers: dict[str, Writer] = {}
         self._watch: Watch | None = None
         self._waiting: list[tuple[Revision, asyncio.Future[None]]] = []
@@ -183,7 +183,8 @@ class Room:
         self._closing.set()
         try:
             if self._compacting is not None:
-                await asyncio.wait([self._compacting], timeout=_LAST_COMPACTION_S)
+                timeout_ms = self.limits.documents.last_compaction_ms
+                await asyncio.wait([self._compacting], timeout=timeout_ms / 1000)
         finally:
             for task in (self._task, self._compacting):
                 if task is not None:
@@ -195,7 +196,8 @@ class Room:
     def _let_go(self) -> None:
         """Drop the document. This object is part of a reference cycle, and the oldest generation of
         the garbage collector is collected rarely, while a document may take a hundred megabytes."""
-        self.live, self._base, self._tail = Replica(), Base(), UpdateTail(self.key)
+        tail = UpdateTail(self.key, limits=self.limits.documents)
+        self.live, self._base, self._tail = Replica(), Base(), tail
         self._task = self._compacting = self._watch = None
         self._writers.clear()
 
@@ -553,7 +555,8 @@ class Room:
         """Put the updates into the base. Of several processes, one succeeds."""
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(random.uniform(0, _COMPACTION_DELAY_S)):
+                delay_s = self.limits.documents.compaction_delay_ms / 1000
+                async with asyncio.timeout(random.uniform(0, delay_s)):
                     await self._closing.wait()
             if not self._tail.is_due or self._late:
                 return

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
-from blackboard.core.documents.keys import check_document, document_prefix, updates_prefix
+from blackboard.core.path import check_document, document_prefix, updates_prefix
 from blackboard.errors import LimitExceeded
-from blackboard.limits import DOCUMENT_SESSIONS_MAX, DOCUMENTS_MAX
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.documents.awareness import Publishing
 from blackboard.server.documents.room import Room
 from blackboard.server.documents.session import Session
@@ -21,10 +21,14 @@ class Documents:
     """Opens a room for the first peer of a document, and closes it after the last one has left."""
 
     def __init__(
-        self, link: Callable[[Principal], Transport], publishing: Publishing | None = None
+        self,
+        link: Callable[[Principal], Transport],
+        publishing: Publishing | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
         self._link = link
         self._publishing = publishing
+        self._limits = limits
         self._rooms: dict[tuple[str, Key], Room] = {}
 
     @asynccontextmanager
@@ -66,13 +70,15 @@ class Documents:
         """The room, loading or loaded: simultaneous callers get the same one."""
         room = self._rooms.get((board, key))
         if room is not None:
-            if room.users >= DOCUMENT_SESSIONS_MAX:
-                limit = "DOCUMENT_SESSIONS_MAX"
-                raise LimitExceeded(limit, room.users + 1, DOCUMENT_SESSIONS_MAX, key)
+            most = self._limits.documents.document_sessions_max
+            if room.users >= most:
+                raise LimitExceeded("DOCUMENT_SESSIONS_MAX", room.users + 1, most, key)
             return room
-        if len(self._rooms) >= DOCUMENTS_MAX:
-            raise LimitExceeded("DOCUMENTS_MAX", len(self._rooms) + 1, DOCUMENTS_MAX)
-        room = self._rooms[board, key] = Room(self._link, board, key, self._publishing)
+        most = self._limits.documents.documents_max
+        if len(self._rooms) >= most:
+            raise LimitExceeded("DOCUMENTS_MAX", len(self._rooms) + 1, most)
+        room = Room(self._link, board, key, self._publishing, self._limits)
+        self._rooms[board, key] = room
         room.start(self._forget)
         return room
 

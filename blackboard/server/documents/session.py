@@ -32,13 +32,7 @@ from blackboard.errors import (
     SnapshotFirst,
     StaleEpoch,
 )
-from blackboard.limits import (
-    BARRIER_GRACE_MS,
-    BARRIER_MS_MAX,
-    DOCUMENT_UPDATE_BYTES_MAX,
-    FINISH_TIMEOUT_MS,
-    OUTGOING_BYTES_MAX,
-)
+from blackboard.limits import BARRIER_GRACE_MS, BARRIER_MS_MAX, DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.server.documents.room import Room
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, Edit, Message, Met, QueryAwareness, Step1, Step2
@@ -58,6 +52,7 @@ class Session:
         self._check_token = check
         self.can_edit = can_edit
         self._room = room
+        self._outgoing_max = room.limits.service.outgoing_bytes_max
         self._incoming: deque[Message] = deque()
         self._incoming_bytes = 0
         self._outgoing: deque[bytes] = deque()
@@ -147,7 +142,7 @@ class Session:
         self._outgoing.append(frame)
         self._outgoing_bytes += len(frame)
         self._ready.set()
-        if self._outgoing_bytes > OUTGOING_BYTES_MAX and len(self._outgoing) > 1:
+        if self._outgoing_bytes > self._outgoing_max and len(self._outgoing) > 1:
             self._outgoing.clear()
             self._answer = None
             self.end("too_slow", f"{self._outgoing_bytes} bytes waited to be read")
@@ -300,7 +295,8 @@ class Session:
         """The peer has left: process its remaining messages, for at most FINISH_TIMEOUT_MS."""
         self._leaving = True
         self._came.set()
-        await asyncio.wait([task], timeout=FINISH_TIMEOUT_MS / 1000)
+        timeout_ms = self._room.limits.client.finish_timeout_ms
+        await asyncio.wait([task], timeout=timeout_ms / 1000)
         task.cancel()
 
 

@@ -27,7 +27,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.limits import FRAME_BYTES_MAX, REQUEST_TIMEOUT_MS
+from blackboard.limits import FRAME_BYTES_MAX
 from blackboard.server.http.dispatch import call, describe, is_read
 from blackboard.server.http.documents import DocumentDoor
 from blackboard.server.http.handshake import (
@@ -42,6 +42,7 @@ from blackboard.server.http.schema import asyncapi
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import READ_US
 from blackboard.server.service import Service
+from blackboard.units import Milliseconds
 from blackboard.wire.errors import write_error
 from blackboard.wire.frames import CLOSE_TOO_BIG, JSON
 from blackboard.wire.methods import WhoAmIParams
@@ -137,7 +138,7 @@ class _Routes:
             principal = self._gate.authenticate(bearer_token(request.scope) or "")
             trust_of(request.scope)(principal.account)
             admission = self._gate.admission(principal)
-            body = await _body(request)
+            body = await _body(request, self._gate.limits.connection.request_timeout_ms)
             if refusal := admission.over(len(body)):
                 raise refusal
             answers = await self._answers(principal, admission, body)
@@ -210,12 +211,12 @@ class _Routes:
         return self._failure
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, timeout_ms: Milliseconds) -> bytes:
     """Errors: RemoteProtocolError above FRAME_BYTES_MAX, or when the body does not arrive in
     time."""
     parts, size = [], 0
     try:
-        async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):
+        async with asyncio.timeout(timeout_ms / 1000):
             async for part in request.stream():
                 size += len(part)
                 if size > FRAME_BYTES_MAX:

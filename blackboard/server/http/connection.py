@@ -1,7 +1,8 @@
 """One WebSocket of the server: the session of wire/session.py with a socket, tasks and a clock.
 
 The reader takes frames while there is room for their answers; one writer sends all waiting messages
-as one frame; each watch has a pump, which takes from its stream only while the socket keeps up.
+as one frame; each watch has a pump, which takes from its stream only while the socket keeps up. A
+delivery is written without the pump and the writer if nothing waits for the socket.
 Nothing is ever dropped: what was not sent yet is in the log.
 
 Invariants
@@ -51,17 +52,10 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.limits import (
-    OUTGOING_BYTES_MAX,
-    PAGE_BYTES_MAX,
-    READS_WAITING_MAX,
-    REQUESTS_IN_FLIGHT_MAX,
-    SEND_TIMEOUT_MS,
-    WATCH_BATCH_BYTES_MAX,
-)
-from blackboard.server.http.dispatch import call, describe, is_read, write_receipt
+from blackboard.limits import DEFAULT, PAGE_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, Limits
+from blackboard.server.http.dispatch import call, describe, is_read
 from blackboard.server.http.metrics import Traffic
-from blackboard.server.http.watches import Watches
+from blackboard.server.http.watches import Sending, Watches
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.charges import Bill, Charges, Subscription
 from blackboard.server.overload.fair_share import (
@@ -73,7 +67,7 @@ from blackboard.server.overload.fair_share import (
 )
 from blackboard.server.requests import RequestHandler
 from blackboard.units import Milliseconds
-from blackboard.wire.answers import WelcomeMessage
+from blackboard.wire.answers import ReceiptMessage, WelcomeMessage
 from blackboard.wire.frames import CLOSE_WRONG_TYPE
 from blackboard.wire.methods import (
     CommitParams,
@@ -111,6 +105,9 @@ class ServerSocket(Protocol):
 
     async def send(self, frame: bytes) -> None:
         """Send one frame, when there is room for it. OSError when the peer is gone."""
+
+    def write(self, frame: bytes) -> bool:
+        """Write a whole WebSocket frame if the socket takes it at once; returns whether it did."""
 
     def trust(self, account: str) -> None:
         """Accept messages of every size, counted for this account: the peer is authenticated."""
@@ -155,9 +152,13 @@ class Reads:
     wait for the socket."""
 
     def __init__(
-        self, spawn: Callable[[Coroutine[Any, Any, None]], object], waiting: Callable[[], int]
+        self,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        waiting: Callable[[], int],
+        limits: Limits = DEFAULT,
     ) -> None:
         self._spawn = spawn
+        self._limits = limits
         self._waiting = waiting
         self._line: deque[Read] = deque()
         self._running = 0
@@ -179,7 +180,9 @@ class Reads:
 
     def _has_room(self) -> bool:
         waiting, promised = self._waiting(), (self._running + 1) * PAGE_BYTES_MAX
-        return waiting < WATCH_BATCH_BYTES_MAX and waiting + promised <= OUTGOING_BYTES_MAX
+        delivery = self._limits.watch.watch_batch_bytes_max
+        most = self._limits.service.outgoing_bytes_max
+        return waiting < delivery and waiting + promised <= most
 
     def close(self) -> None:
         """Drop the waiting reads. The caller ends the running ones."""
@@ -229,7 +232,7 @@ log = logging.getLogger(__name__)
 
 _LINKS_MAX: Final = 256
 """Agents whose links a connection keeps. Links of further agents are created for each request."""
-_CLOSE_TIMEOUT_S: Final = 5.0
+
 _REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
 
 
@@ -239,6 +242,7 @@ class ConnectionOwner(Protocol):
     traffic: Traffic
     shares: Shares
     charges: Charges
+    limits: Limits
 
     def authenticate(self, token: str) -> Principal:
         """The principal that a token names. Errors: Unauthenticated."""
@@ -283,13 +287,14 @@ class Connection:
         self._progress: asyncio.Event | None = None  # while a task waits for it
         self._unsent = 0
         self._sending_since: float | None = None
-        self._reads = Reads(self._spawn, lambda: self.waiting)
+        self._limits = owner.limits.service
+        self._reads = Reads(self._spawn, lambda: self.waiting, owner.limits)
         self._watches = Watches(
             session,
             spawn=self._spawn,
-            wake=self._wake.set,
-            room=self._room,
-            share=self._share,
+            sending=Sending(
+                self._wake.set, self._room, self._share, self._is_free, self._write_at_once
+            ),
             payer=lambda: Subscription(owner.charges, self._account),
         )
 
@@ -302,7 +307,7 @@ class Connection:
         """Serve the peer. Returns when the connection is closed."""
         try:
             self._check_greeted()
-            self._after(SEND_TIMEOUT_MS // 4, self._check_stalled)
+            self._after(self._limits.send_timeout_ms // 4, self._check_stalled)
             self._spawn(self._read())
             self._spawn(self._write())
             end = await self._ended
@@ -384,7 +389,7 @@ class Connection:
             return
         reason = end.reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
         try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(self._limits.close_timeout_ms / 1000):
                 for frame in frames:
                     await self._socket.send(frame)
                 await self._socket.close(end.code, reason)
@@ -402,11 +407,11 @@ class Connection:
             self._after(again_ms - now_ms, self._check_greeted)
 
     def _check_stalled(self) -> None:
-        since = self._sending_since
-        if since is not None and (self._loop.time() - since) * 1000 >= SEND_TIMEOUT_MS:
+        since, timeout_ms = self._sending_since, self._limits.send_timeout_ms
+        if since is not None and (self._loop.time() - since) * 1000 >= timeout_ms:
             self._end(CLOSE_TOO_SLOW, "you did not read; resume watches at your last position")
         else:
-            self._after(SEND_TIMEOUT_MS // 4, self._check_stalled)
+            self._after(timeout_ms // 4, self._check_stalled)
 
     # --- the socket -------------------------------------------------------------------------------
 
@@ -446,8 +451,8 @@ class Connection:
     def _is_full(self) -> bool:
         return (
             self._serving >= REQUESTS_IN_FLIGHT_MAX
-            or self.waiting >= OUTGOING_BYTES_MAX
-            or (len(self._reads) >= READS_WAITING_MAX and not self._is_in_debt)
+            or self.waiting >= self._limits.outgoing_bytes_max
+            or (len(self._reads) >= self._limits.reads_waiting_max and not self._is_in_debt)
         )
 
     @property
@@ -472,8 +477,26 @@ class Connection:
 
     async def _room(self) -> None:
         """Wait until fewer bytes wait for the socket than one delivery has."""
-        if self.waiting >= WATCH_BATCH_BYTES_MAX:
-            await self._until(lambda: self.waiting < WATCH_BATCH_BYTES_MAX)
+        delivery = self._owner.limits.watch.watch_batch_bytes_max
+        if self.waiting >= delivery:
+            await self._until(lambda: self.waiting < delivery)
+
+    def _is_free(self, cost_us: float) -> bool:
+        """Whether neither `_room` nor `_share` would wait; uses up the share."""
+        is_open = self._session.state is not ConnectionState.CLOSED and not self._ended.done()
+        if not is_open or self.waiting >= self._owner.limits.watch.watch_batch_bytes_max:
+            return False
+        return self._owner.shares.at_once(self._account, cost_us)
+
+    def _write_at_once(self, frame: bytes) -> bool:
+        """Write a frame without the writer, unless something waits to be sent before it, or the
+        socket is full; returns whether it was written."""
+        if self.waiting or not self._socket.write(frame):
+            return False
+        traffic = self._owner.traffic
+        traffic.frames_out += 1
+        traffic.bytes_out += len(frame)
+        return True
 
     async def _write(self) -> None:
         traffic = self._owner.traffic
@@ -524,7 +547,7 @@ class Connection:
         """The reason to refuse a read instead of queueing it; None if it may be queued. While the
         account is in debt, its connections are still read, because a renewal may be behind its
         reads; so the queue of reads must be bounded here."""
-        if len(self._reads) < READS_WAITING_MAX:
+        if len(self._reads) < self._limits.reads_waiting_max:
             return None
         return self._owner.charges.refusal(self._account)
 
@@ -603,7 +626,7 @@ class Connection:
             self._links[agent] = found
         return found
 
-    def _commit_at_once(self, number: RequestId, params: Params) -> bool:
+    def _commit_at_once(self, number: RequestId, params: Params[Any]) -> bool:
         """Carry out a commit without a task of its own, which would add a tenth to its cost."""
         if not isinstance(params, CommitParams):
             return False
@@ -626,7 +649,8 @@ class Connection:
         outcome: "asyncio.Future[Outcome | BlackboardError]",
     ) -> None:
         try:
-            self._answer(number, method, write_receipt(link.finish(outcome.result())))
+            receipt = link.finish(outcome.result())
+            self._answer(number, method, ReceiptMessage.of(receipt))
         except BlackboardError as error:
             self._answer(number, method, error)
 
@@ -639,11 +663,11 @@ class Connection:
         self._wake.set()
         self._owner.traffic.count(method, result.code if is_error else "ok")
 
-    async def _serve(self, number: RequestId, params: Params) -> None:
+    async def _serve(self, number: RequestId, params: Params[Any]) -> None:
         bill = self._owner.charges.bill(self._account, params.method)
         await bill.run(partial(self._carry_out, number, params, bill))
 
-    async def _carry_out(self, number: RequestId, params: Params, bill: Bill) -> None:
+    async def _carry_out(self, number: RequestId, params: Params[Any], bill: Bill) -> None:
         try:
             link = self._link_of(params.agent)
             if isinstance(params, WatchParams):
@@ -659,7 +683,7 @@ class Connection:
             self._serving -= 1
             raise
 
-    async def _result(self, params: Params, link: Transport, bill: Bill) -> Any:
+    async def _result(self, params: Params[Any], link: Transport, bill: Bill) -> Any:
         match params:
             case UnwatchParams():
                 return self._watches.close(params.watch)

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 from blackboard.client.link import Pipe
 from blackboard.core import access
 from blackboard.core.access import Principal
-from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.core.path import check_document, document_prefix
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,

@@ -25,16 +25,9 @@ from blackboard import limits
 from blackboard.client.link import Transport
 from blackboard.core.access import Principal
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
-from blackboard.limits import (
-    CONNECTIONS_MAX,
-    CONNECTIONS_PER_PRINCIPAL_MAX,
-    DRAIN_TIMEOUT_MS,
-    UNGREETED_MAX,
-    UNGREETED_PER_PEER_MAX,
-)
 from blackboard.server.http.connection import Connection, clock_ms
 from blackboard.server.http.metrics import Traffic
-from blackboard.server.http.uvicorn_protocol import DIRECT, Trust
+from blackboard.server.http.uvicorn_protocol import DIRECT, Trust, Write
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import HANDSHAKE_US, STRANGERS
 from blackboard.server.overload.strangers import Strangers, peer_of
@@ -113,9 +106,11 @@ class Handshake:
         self._open: set[Connection] = set()
         self._visitors: set[Visitor] = set()
         self._known: dict[Connection, str] = {}
-        self._ungreeted = Strangers(UNGREETED_MAX, UNGREETED_PER_PEER_MAX)
+        self.limits = service.host.limits
+        chosen = self._limits = self.limits.service
+        self._ungreeted = Strangers(chosen.ungreeted_max, chosen.ungreeted_per_peer_max)
         """Connections that have sent no token, by peer."""
-        self._greeting = Strangers(CONNECTIONS_MAX, CONNECTIONS_PER_PRINCIPAL_MAX)
+        self._greeting = Strangers(chosen.connections_max, chosen.connections_per_principal_max)
         """Connections with a token that have not sent `hello`, by account."""
         self._per_account: Counter[str] = Counter()
         self._empty = asyncio.Event()
@@ -141,7 +136,7 @@ class Handshake:
         for connection in list(self._open):
             connection.drain()
         try:
-            async with asyncio.timeout(DRAIN_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(self._limits.drain_timeout_ms / 1000):
                 while self._open:
                     self._empty.clear()
                     await self._empty.wait()
@@ -161,8 +156,9 @@ class Handshake:
             return await self._turn_away(scope, send, principal)
         name = subprotocol(scope)
         assert name is not None, "it was admitted"
-        session = ServerSession(SUBPROTOCOLS[name], clock_ms())
-        socket = _Socket(receive, send, session, trust_of(scope))
+        timeout_ms = self.limits.connection.handshake_timeout_ms
+        session = ServerSession(SUBPROTOCOLS[name], clock_ms(), timeout_ms)
+        socket = _Socket(receive, send, session, direct_of(scope))
         connection = Connection(socket, session, self, principal)
         if principal is None:
             self._ungreeted.enter(connection, peer_of(scope.get("client")))
@@ -199,7 +195,7 @@ class Handshake:
             principal = self.authenticate(token)
         except Unauthenticated as error:
             return Refusal(401, error.reason)
-        if self._greeted >= CONNECTIONS_MAX:
+        if self._greeted >= self._limits.connections_max:
             return Refusal(503, "no more connections here now")
         return principal
 
@@ -234,7 +230,9 @@ class Handshake:
         return principal
 
     def note_refusal(self, why: str) -> None:
-        """Audit the refusal of a Host or an Origin."""
+        """Audit and log the refusal of a Host or an Origin: a page that is refused learns only
+        that its connection was closed."""
+        log.warning("refused: %s", why)
         self.service.host.audit.note_stranger("connect", why, "not_allowed")
 
     def _recheck(self) -> None:
@@ -250,16 +248,16 @@ class Handshake:
     def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
         """The answer to `hello`."""
         facts = self.service.facts()
-        return {
-            "principal": principal.name,
-            "agent": agent,
-            "account": principal.account if agent == principal.name else agent,
-            "engine": facts.name,
-            "level": facts.level,
-            "server_time_ms": time.time_ns() // 1_000_000,
-            "version": VERSION,
-            "limits": {name: getattr(limits, name) for name in _TOLD_LIMITS},
-        }
+        return WelcomeMessage(
+            principal=principal.name,
+            agent=agent,
+            account=principal.account if agent == principal.name else agent,
+            engine=facts.name,
+            level=facts.level,
+            server_time_ms=time.time_ns() // 1_000_000,
+            version=VERSION,
+            limits={name: getattr(limits, name) for name in _TOLD_LIMITS},
+        )
 
     def admission(self, principal: Principal) -> Admission:
         """The rate limits that apply to a principal. Errors: Overloaded."""
@@ -284,12 +282,12 @@ class Handshake:
             self._leave(principal.account)
 
     def _enter(self, account: str) -> None:
-        if self._greeted >= CONNECTIONS_MAX:
-            raise LimitExceeded("CONNECTIONS_MAX", self._greeted + 1, CONNECTIONS_MAX)
+        most, share = self._limits.connections_max, self._limits.connections_per_principal_max
+        if self._greeted >= most:
+            raise LimitExceeded("CONNECTIONS_MAX", self._greeted + 1, most)
         count = self._per_account[account] + 1
-        if count > CONNECTIONS_PER_PRINCIPAL_MAX:
-            limit = "CONNECTIONS_PER_PRINCIPAL_MAX"
-            raise LimitExceeded(limit, count, CONNECTIONS_PER_PRINCIPAL_MAX)
+        if count > share:
+            raise LimitExceeded("CONNECTIONS_PER_PRINCIPAL_MAX", count, share)
         self._per_account[account] = count
 
     def _leave(self, account: str) -> None:
@@ -318,10 +316,13 @@ class Visitor(Protocol):
 class _Socket:
     """The ASGI side of a `socket.Socket`."""
 
-    def __init__(self, receive: Receive, send: Send, session: ServerSession, trust: Trust) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, session: ServerSession, direct: dict[str, Any]
+    ) -> None:
         self._receive = receive
         self._send = send
-        self.trust = trust
+        self.trust: Trust = direct.get("trust", _no_limits)
+        self.write: Write = direct.get("write_frame", _takes_nothing)
         self._binary = session.encoding.binary
 
     async def receive(self) -> str | bytes | None:
@@ -362,12 +363,23 @@ def heeding_close(send: Send) -> Send:
 def trust_of(scope: Scope) -> Trust:
     """A function that lifts the limits for unauthenticated clients from a connection, if our own
     server runs it."""
-    found: Trust = scope.get("extensions", {}).get(DIRECT, {}).get("trust", _no_limits)
+    found: Trust = direct_of(scope).get("trust", _no_limits)
+    return found
+
+
+def direct_of(scope: Scope) -> dict[str, Any]:
+    """The extension DIRECT of a connection; empty if another server than ours runs it."""
+    found: dict[str, Any] = scope.get("extensions", {}).get(DIRECT, {})
     return found
 
 
 def _no_limits(_account: str) -> None:
     """The server that runs this has no limits for unauthenticated clients."""
+
+
+def _takes_nothing(_frame: bytes) -> bool:
+    """The server that runs this has no shortcut to the socket."""
+    return False
 
 
 def header(scope: Scope, name: bytes) -> str | None:

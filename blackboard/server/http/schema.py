@@ -1,7 +1,7 @@
 """The protocol, described for programs: an AsyncAPI 3 document made from the table of methods.
 
-Everything here is derived: params and results from `wire/methods.py`, and notifications from the
-shapes in `wire/answers.py`. docs/protocol.md contains the same as tables (`tables`).
+Everything here is derived: params and results from `wire/methods.py`, and notifications from
+`wire/answers.py`. docs/protocol.md contains the same as tables (`tables`).
 """
 
 from types import UnionType
@@ -12,7 +12,7 @@ import msgspec
 from blackboard import limits
 from blackboard.server.http.handshake import VERSION
 from blackboard.wire import answers
-from blackboard.wire.errors import METHOD_NOT_FOUND, RPC_CODES
+from blackboard.wire.errors import METHOD_NOT_FOUND, RPC_CODES, ErrorResponse
 from blackboard.wire.frames import SUBPROTOCOLS
 from blackboard.wire.methods import METHODS, ImportedEntry, Method, Params
 
@@ -30,7 +30,7 @@ def asyncapi() -> dict[str, Any]:
     messages = {name: _request(method, schemas) for name, method in METHODS.items()}
     messages |= {f"{name}.result": _result(method, schemas) for name, method in METHODS.items()}
     messages |= {name: _notification(name, schemas) for name in NOTIFICATIONS}
-    messages["error"] = _message("error", _schema(answers.ErrorResponse, schemas))
+    messages["error"] = _message("error", _schema(ErrorResponse, schemas))
     references = {name: {"$ref": f"#/components/messages/{name}"} for name in messages}
     return {
         "asyncapi": "3.0.0",
@@ -152,7 +152,7 @@ def _schema(kind: Any, schemas: dict[str, Any], *, is_sent: bool = False) -> dic
 def _described(name: str, part: dict[str, Any]) -> dict[str, Any]:
     """Add what cannot be derived: what a value looks like, and that a kind is a constant."""
     members = part.get("properties", {})
-    if "value" in members and "Message" not in name:
+    if "value" in members:
         members["value"] = _EXPORTED_VALUE if name == ImportedEntry.__name__ else _VALUE
     if "enum" in members.get("kind", {}):
         (members["kind"],) = [{"const": kind} for kind in members["kind"]["enum"]]
@@ -177,7 +177,7 @@ def tables() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _members(request: type[Params]) -> str:
+def _members(request: type[Params[Any]]) -> str:
     shown = [
         f"`{field.name}`" if field.required else f"`{field.name}`?"
         for field in msgspec.structs.fields(request)

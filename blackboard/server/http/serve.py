@@ -37,17 +37,10 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
 from blackboard.integrity.private_files import UMASK
 from blackboard.integrity.tokens import verify
-from blackboard.limits import (
-    DRAIN_TIMEOUT_MS,
-    FRAME_BYTES_MAX,
-    HANDSHAKE_TIMEOUT_MS,
-    OPEN_FILES_MAX,
-    PING_INTERVAL_MS,
-    SEND_TIMEOUT_MS,
-)
+from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, Limits
 from blackboard.server.assembly import sealed
 from blackboard.server.http.app import create_app
-from blackboard.server.http.handshake import OriginPolicy
+from blackboard.server.http.handshake import Handshake, OriginPolicy, log as refusals
 from blackboard.server.http.http_protocol import bounded
 from blackboard.server.http.uvicorn_protocol import counting
 from blackboard.server.overload.inbound_budget import Intake
@@ -138,16 +131,21 @@ NO_ARCHIVE: Final = (
 )
 
 
-def run(settings: Settings, *, ready: Callable[[Serving], None] | None = None) -> None:
+def run(
+    settings: Settings,
+    *,
+    ready: Callable[[Serving], None] | None = None,
+    limits: Limits = DEFAULT,
+) -> None:
     """Serve until SIGTERM or SIGINT, on uvloop if it is installed. See `serve`.
 
     From then on, only their owner can read the files that this process creates.
     """
     os.umask(UMASK)
     tune_interpreter()
-    raise_file_limit()
+    raise_file_limit(limits_of(settings, limits))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve(settings, ready=ready))
+        runner.run(serve(settings, ready=ready, limits=limits))
 
 
 def tune_interpreter() -> None:
@@ -162,7 +160,7 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
-def raise_file_limit() -> None:
+def raise_file_limit(limits: Limits = DEFAULT) -> None:
     """Raise the number of files that this process may open to what its limits need, if the system
     allows it.
 
@@ -174,31 +172,37 @@ def raise_file_limit() -> None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    wanted = OPEN_FILES_MAX if hard == unlimited else min(OPEN_FILES_MAX, hard)
+    most = limits.open_files_max
+    wanted = most if hard == unlimited else min(most, hard)
     if soft != unlimited and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < OPEN_FILES_MAX:
+    if wanted < most:
         # `doctor` reports it. At every start it would be noise.
-        log.debug("this process may open %d files; %d would be enough", wanted, OPEN_FILES_MAX)
+        log.debug("this process may open %d files; %d would be enough", wanted, most)
 
 
 async def serve(
-    settings: Settings, *, ready: Callable[[Serving], None] | None = None, signals: bool = True
+    settings: Settings,
+    *,
+    ready: Callable[[Serving], None] | None = None,
+    signals: bool = True,
+    limits: Limits = DEFAULT,
 ) -> None:
     """Serve until SIGTERM, SIGINT or cancellation; `ready` is called once the port answers.
 
-    Without `ready` a banner is printed. Without `signals` only cancellation ends it.
+    Without `ready` a banner is printed. Without `signals` only cancellation ends it. `limits` are
+    those of the process, but for the ones that a setting changes.
     Errors: InvalidRequest for unsafe settings, or an address that cannot be bound;
     DataDirectoryInUse; EngineRefused; Unavailable. ValueError outside the main thread, which alone
     can handle signals.
     """
     settings.check()
     settings.check_certificate()
-    secret = secret_of(settings)
-    with contextlib.closing(listen(settings.host, settings.port)) as listener:
+    secret, limits = secret_of(settings), limits_of(settings, limits)
+    with contextlib.closing(listen(settings.host, settings.port, limits)) as listener:
         port = listener.getsockname()[1]
-        lock_masters = masters_at(settings.lock_masters)
-        store = await make_store(settings)
+        lock_masters = masters_at(settings.lock_masters, limits)
+        store = await make_store(settings, limits)
         try:
             archive = await make_archive(settings)
         except BaseException:
@@ -207,7 +211,7 @@ async def serve(
         try:
             wrapper = await wrapper_of(settings)
             front, archive = await sealed(
-                store, archive, wrapper, public=settings.seal_public, limits=limits_of(settings)
+                store, archive, wrapper, public=settings.seal_public, limits=limits
             )
         except BaseException:
             if archive is not None:
@@ -220,7 +224,7 @@ async def serve(
             archive=archive,
             automatic=automatic_of(settings),
             rates=rates_of(settings),
-            limits=limits_of(settings),
+            limits=limits,
         )
         service.host.audit.seal_with(secret.splitlines())
         async with service:
@@ -249,11 +253,12 @@ async def serve_app(
 
     Both end it in the same orderly way. `started` is called once connections are accepted.
     """
-    server = _Server(_config(app, settings), app, signals=signals)
+    limits = app.state.gate.limits
+    server = _Server(_config(app, settings, limits), app, signals=signals)
     server.on_started = started
     errors = logging.getLogger("uvicorn.error")
     errors.addFilter(_is_news)
-    with Thinned(errors):
+    with Thinned(errors), Thinned(refusals):
         running = asyncio.create_task(server.serve([listener]), name="uvicorn")
         try:
             await asyncio.shield(running)
@@ -263,7 +268,7 @@ async def serve_app(
             raise
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, limits: Limits = DEFAULT) -> socket.socket:
     """A bound socket, without Nagle's delay for the connections that it will accept.
 
     IPPROTO_TCP is named because asyncio sets TCP_NODELAY only on sockets that say what they are;
@@ -279,7 +284,8 @@ def listen(host: str, port: int) -> socket.socket:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
-                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SEND_TIMEOUT_MS)
+                timeout_ms = limits.service.send_timeout_ms
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             found.bind((host, port))
             found.listen(_BACKLOG)
         except BaseException:
@@ -322,16 +328,17 @@ def _url(settings: Settings, port: int) -> str:
     return f"{'wss' if settings.has_tls else 'ws'}://{host}:{port}"
 
 
-def _config(app: Starlette, settings: Settings) -> uvicorn.Config:
-    strangers = Strangers()
+def _config(app: Starlette, settings: Settings, limits: Limits = DEFAULT) -> uvicorn.Config:
+    chosen, ping_s = limits.service, limits.connection.ping_interval_ms / 1000
+    strangers = Strangers(chosen.strangers_max, chosen.strangers_per_peer_max)
     return uvicorn.Config(
         app,
         http=bounded(strangers),
-        ws=counting(Intake(), strangers),
+        ws=counting(Intake(chosen), strangers),
         ws_max_size=FRAME_BYTES_MAX,
         ws_per_message_deflate=False,
-        ws_ping_interval=PING_INTERVAL_MS / 1000,
-        ws_ping_timeout=PING_INTERVAL_MS / 1000,
+        ws_ping_interval=ping_s,
+        ws_ping_timeout=ping_s,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -339,7 +346,7 @@ def _config(app: Starlette, settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=DRAIN_TIMEOUT_MS // 1000,
+        timeout_graceful_shutdown=chosen.drain_timeout_ms // 1000,
         ssl_certfile=None if settings.tls_cert is None else str(settings.tls_cert),
         ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),
     )
@@ -351,8 +358,9 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: Starlette, *, signals: bool) -> None:
         super().__init__(config)
         self._signals = _SIGNALS if signals else ()
-        self._gate = app.state.gate
-        self._idle = Idle()
+        self._gate: Handshake = app.state.gate
+        self._handshake_s = self._gate.limits.connection.handshake_timeout_ms / 1000
+        self._idle = Idle(self._handshake_s)
         self.on_started: Callable[[], None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -383,7 +391,7 @@ class _Server(uvicorn.Server):
                 sock=listener,
                 ssl=self.config.ssl,
                 backlog=_BACKLOG,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_MS / 1000,
+                ssl_handshake_timeout=self._handshake_s,
             )
             for listener in sockets
         ]
@@ -424,7 +432,8 @@ class Idle:
     uvicorn would wait for ever for the end of a request's head. WebSockets have their own timeouts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = DEFAULT.connection.handshake_timeout_ms / 1000) -> None:
+        self._patience_s = patience_s
         self._since: dict[Any, float] = {}
 
     def sweep(self, connections: Iterable[Any], now_s: float) -> None:
@@ -432,7 +441,7 @@ class Idle:
         idle = [connection for connection in connections if _is_idle(connection)]
         self._since = {connection: self._since.get(connection, now_s) for connection in idle}
         for connection, since in self._since.items():
-            if (now_s - since) * 1000 >= HANDSHAKE_TIMEOUT_MS:
+            if now_s - since >= self._patience_s:
                 connection.transport.abort()
 
 

@@ -2,7 +2,8 @@
 
 With ASGI, each peer has a task that sends to it. Sending to fifty peers wakes fifty tasks, one
 after the other, before the first byte leaves. With this shortcut, a message can be written at once
-if nothing else waits for the peer: the extension DIRECT of a connection's scope has a `Write`. It
+if nothing else waits for the peer: the extension DIRECT of a connection's scope has a `Write` of
+messages, and one of frames that `framed` made, so that a message to many peers is framed once. It
 also has `trust`, to be called when the peer is authenticated. Until then the peer may send
 STRANGER_BYTES_MAX; what it sends afterwards counts in the budget of all peers
 (server/overload/inbound_budget.py).
@@ -23,13 +24,16 @@ from blackboard.limits import MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 from blackboard.server.overload.fair_share import STRANGERS
 from blackboard.server.overload.inbound_budget import PIECE_BYTES, Held, Intake
 from blackboard.server.overload.strangers import Strangers, peer_of
+from blackboard.wire.frames import Encoding
 
 Trust = Callable[[str], None]
 """Accept what a connection sends, counted for an account."""
 Write = Callable[[bytes], bool]
-"""Write one binary message if the socket accepts it at once; returns whether it did."""
+"""Write one binary message, or one frame, if the socket accepts it at once; returns whether it
+did."""
 DIRECT: Final = "blackboard.direct"
-_BINARY: Final = 0x82  # a message of a single frame
+_TEXT: Final = 0x81  # a message of a single frame
+_BINARY: Final = 0x82
 _LENGTH_MAX: Final = 125
 _LENGTH_16_MAX: Final = 0xFFFF
 
@@ -156,8 +160,9 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     def _note(self) -> None:
         waiting = len(self.conn.reader.buffer) + self._unfinished + self._queued
         held = Held(self._account, waiting, self._shown)
-        if held.counted or self._counts:
-            self._counts = held.counted > 0
+        counted = self.intake.counted(held)
+        if counted or self._counts:
+            self._counts = counted > 0
             self.intake.note(self, held)
 
     def _turn_out(self, code: CloseCode, reason: str) -> None:
@@ -189,7 +194,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         extensions = self.scope.get("extensions") or {}
         self.scope["extensions"] = {
             **extensions,
-            DIRECT: {"write": self.write, "trust": self.trust},
+            DIRECT: {"write": self.write, "write_frame": self.write_frame, "trust": self.trust},
         }
         try:
             await super().run_asgi()
@@ -202,10 +207,14 @@ class DirectProtocol(WebSocketsSansIOProtocol):
 
     def write(self, message: bytes) -> bool:
         """See `Write`. Requires that all earlier messages have reached the socket."""
+        return self.write_frame(_header(_BINARY, len(message)) + message)
+
+    def write_frame(self, frame: bytes) -> bool:
+        """The same for what `framed` returned."""
         is_open = self.conn.state is State.OPEN and not self.close_sent
         if not is_open or not self.writable.is_set() or self.transport.is_closing():
             return False
-        self.transport.write(_header(len(message)) + message)
+        self.transport.write(frame)
         return True
 
 
@@ -222,9 +231,14 @@ def _empty(frame: Frame) -> None:
     frame.data = b""
 
 
-def _header(size: int) -> bytes:
+def framed(message: bytes, encoding: Encoding) -> bytes:
+    """The WebSocket frame of a message in `encoding`."""
+    return _header(_BINARY if encoding.binary else _TEXT, len(message)) + message
+
+
+def _header(kind: int, size: int) -> bytes:
     if size <= _LENGTH_MAX:
-        return bytes((_BINARY, size))
+        return bytes((kind, size))
     if size <= _LENGTH_16_MAX:
-        return struct.pack("!BBH", _BINARY, _LENGTH_MAX + 1, size)
-    return struct.pack("!BBQ", _BINARY, _LENGTH_MAX + 2, size)
+        return struct.pack("!BBH", kind, _LENGTH_MAX + 1, size)
+    return struct.pack("!BBQ", kind, _LENGTH_MAX + 2, size)

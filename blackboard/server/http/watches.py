@@ -1,8 +1,13 @@
-"""The watches of one connection of the server. Each has a pump, from its stream into the session.
+"""The watches of one connection of the server.
+
+Each has a pump, from its stream into the session. While the pump waits for news and the peer keeps
+up, deliveries do not wake it: the feed gives them to the watch's outlet, which writes them to the
+socket at once. If the outlet cannot take a delivery, because there is no room or it is the turn of
+other accounts, the pump gets it and waits.
 
 Invariants
-- A pump takes a delivery from its stream, and packs it, only when there is room for it. So a peer
-  that does not read costs little more than its positions in the log.
+- A delivery is taken from its stream, and packed, only when there is room for it. So a peer that
+  does not read costs little more than its positions in the log.
 - After the answer to `unwatch`, and after `cancelled`, nothing is sent for that number any more.
 - A delivery that many watchers share is packed once, and the bytes are stored with it. The cost is
   charged to the account of the first watcher.
@@ -19,19 +24,50 @@ from blackboard.core.watch import Position
 from blackboard.engines.payer import charged, paid_by
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
 from blackboard.limits import WATCHES_PER_CONNECTION_MAX
+from blackboard.server.feed import Permitted, Watcher
+from blackboard.server.http.uvicorn_protocol import framed
 from blackboard.server.overload.charges import Subscription, measured
 from blackboard.server.overload.fair_share import DELIVERY_US
-from blackboard.wire.answers import pack_revisions
-from blackboard.wire.frames import Encoding
+from blackboard.wire.answers import WatchMessage
+from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from blackboard.wire.methods import WatchParams
-from blackboard.wire.reading import pack_changes
-from blackboard.wire.session import ConnectionState, RequestId, ServerSession
+from blackboard.wire.session import (
+    ConnectionState,
+    RequestId,
+    ServerSession,
+    pack_changes,
+    pack_revisions,
+)
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
+_FRAME_OF: Final = {encoding.name: f"{encoding.name} frame" for encoding in (MSGPACK, JSON)}
+"""Names for WebSocket frames among the forms that are stored with a delivery."""
 _FRAMES_KEPT: Final = 6
 """Packed forms that are stored with a delivery; each takes as many bytes as the delivery."""
+
+
+_OUTLET_US: Final = 15
+"""A delivery that an outlet takes: it wakes no task. See `DELIVERY_US`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How the watches of a connection send."""
+
+    wake: Callable[[], None]
+    """Wakes the writer, which sends what is in the session."""
+    room: Callable[[], Awaitable[None]]
+    """Waits until the socket keeps up."""
+    share: Callable[[float], Awaitable[None]]
+    """Waits for this peer's share of the processor for work of a given cost."""
+    is_free: Callable[[float], bool]
+    """Whether neither needs to wait: there is room, and a share for work of a given cost, which it
+    uses up."""
+    write: Callable[[bytes], bool]
+    """Writes a WebSocket frame at once, unless something waits before it; returns whether it
+    did."""
 
 
 @dataclass(slots=True)
@@ -47,9 +83,7 @@ class _Watch:
 class Watches:
     """The open watches, by the number that the peer gave them.
 
-    `spawn` runs a pump, `wake` wakes the writer, `room` waits until the socket keeps up, `share`
-    waits for this peer's share of the processor for work of a given cost, and `payer` makes the
-    payer of a watch.
+    `spawn` runs a pump, and `payer` makes the payer of a watch.
     """
 
     def __init__(
@@ -57,16 +91,13 @@ class Watches:
         session: ServerSession,
         *,
         spawn: Spawn,
-        wake: Callable[[], None],
-        room: Callable[[], Awaitable[None]],
-        share: Callable[[float], Awaitable[None]],
+        sending: Sending,
         payer: Callable[[], Subscription],
     ) -> None:
         self._session = session
         self._spawn = spawn
-        self._wake = wake
-        self._room = room
-        self._share = share
+        self._sending = sending
+        self._wake = sending.wake
         self._payer = payer
         self._open: dict[int, _Watch] = {}
 
@@ -132,8 +163,10 @@ class Watches:
                 watch.stream = stream = await measured(opening, payer.charge)
                 del opening
                 watch.sent = stream.position
-                self._session.respond(request, {"position": str(watch.sent)})
+                self._session.respond(request, WatchMessage.of(watch.sent))
                 self._wake()
+                if isinstance(stream, Watcher | Permitted):
+                    stream.deliver_to(_Outlet(self, number, watch, payer))
                 with paid_by(payer):
                     await self._pass_all_on(number, watch, stream, payer)
         except BlackboardError as error:
@@ -144,23 +177,39 @@ class Watches:
             if self._open.get(number) is watch:
                 del self._open[number]
             watch.pump = None  # the task holds this frame through its error
+            watch.stream = None  # it holds the outlet, which holds the watch
 
     async def _pass_all_on(
         self, number: int, watch: _Watch, stream: Stream, payer: Subscription
     ) -> None:
-        deliveries = aiter(stream)
+        deliveries, sending = aiter(stream), self._sending
         while True:
             if payer.is_due:
                 await payer.turn()
-            await self._room()
+            await sending.room()
             delivery = await anext(deliveries)
-            await self._share(DELIVERY_US)
+            await sending.share(DELIVERY_US)
             payer.owe(DELIVERY_US)
-            await self._room()  # other watches may have used up the room
+            await sending.room()  # other watches may have used up the room
             messages = _packed(delivery, number, self._session.encoding)
             watch.sent = delivery.position
             self._session.send_packed(messages)
             self._wake()
+
+    def send_at_once(self, number: int, delivery: Delivery, payer: Subscription) -> bool:
+        """Send a delivery to watch `number` without its pump; False if it would have to wait."""
+        sending = self._sending
+        if not sending.is_free(_OUTLET_US):
+            return False
+        encoding = self._session.encoding
+        # Deliveries to several watches of a connection share a frame, which the writer makes.
+        is_alone = len(self._open) == 1
+        frame = _framed(delivery, number, encoding, payer) if is_alone else None
+        if frame is None or not sending.write(frame):
+            with paid_by(payer):
+                self._session.send_packed(_packed(delivery, number, encoding))
+            self._wake()
+        return True
 
     def _refuse(
         self, request: RequestId, number: int, watch: _Watch, error: BlackboardError
@@ -180,22 +229,66 @@ async def _opened(stack: AsyncExitStack, params: WatchParams, link: Transport) -
     return await stack.enter_async_context(link.watch(params.board, request))
 
 
+class _Outlet:
+    """Sends the deliveries of one watch: see `Taker`."""
+
+    __slots__ = ("_number", "_watch", "_watches", "payer")
+
+    def __init__(self, watches: Watches, number: int, watch: _Watch, payer: Subscription) -> None:
+        self.payer = payer
+        self._watches = watches
+        self._number = number
+        self._watch = watch
+
+    def take(self, delivery: Delivery) -> bool:
+        """As `Taker.take`. Deliveries to a debtor are left to the pump, which pauses."""
+        payer = self.payer
+        if not payer.is_free() or not self._watches.send_at_once(self._number, delivery, payer):
+            return False
+        payer.owe(_OUTLET_US)
+        self._watch.sent = delivery.position
+        return True
+
+
 def _packed(delivery: Delivery, number: int, encoding: Encoding) -> list[bytes]:
     """The messages of a delivery to watch `number`.
 
     Packed once for all watchers that share it: the revisions, and the whole messages for the first
     few numbers (most peers have one watch, and so the same number).
     """
-    frames, name = delivery.frames, encoding.name
-    messages = frames.get((name, number))
-    if messages is not None:
-        return messages
-    pieces = frames.get((name, None))
+    messages = delivery.frames.get((encoding.name, number))
+    if messages is None:
+        messages = pack_changes(number, delivery.position, _pieces(delivery, encoding), encoding)
+        _keep(delivery, (encoding.name, number), messages)
+    return messages
+
+
+def _framed(
+    delivery: Delivery, number: int, encoding: Encoding, payer: Subscription
+) -> bytes | None:
+    """The WebSocket frame with that message, also made once; None if there are several messages.
+    `payer` pays for making it."""
+    key = (_FRAME_OF[encoding.name], number)
+    found = delivery.frames.get(key)
+    if found is None:
+        with paid_by(payer):
+            pieces = _pieces(delivery, encoding)
+        messages = pack_changes(number, delivery.position, pieces, encoding)
+        found = [] if len(messages) > 1 else [framed(encoding.join(messages), encoding)]
+        _keep(delivery, key, found)
+    return found[0] if found else None
+
+
+def _pieces(delivery: Delivery, encoding: Encoding) -> list[bytes]:
+    pieces = delivery.frames.get((encoding.name, None))
     if pieces is None:
         revisions = delivery.revisions
         pieces = charged(lambda: pack_revisions(revisions, encoding)) if revisions else []
-        frames[name, None] = pieces
-    messages = pack_changes(number, delivery.position, pieces, encoding)
+        delivery.frames[encoding.name, None] = pieces
+    return pieces
+
+
+def _keep(delivery: Delivery, key: tuple[str, int], form: list[bytes]) -> None:
+    frames = delivery.frames
     if len(frames) < (_FRAMES_KEPT if delivery.revisions else WATCHES_PER_CONNECTION_MAX):
-        frames[name, number] = messages
-    return messages
+        frames[key] = form

@@ -22,12 +22,7 @@ from blackboard.core.commit import (
 )
 from blackboard.engines.base import Store
 from blackboard.errors import Conflict, LimitExceeded, Unavailable
-from blackboard.limits import (
-    BOARDS_PER_ACCOUNT_MAX,
-    REQUEST_TIMEOUT_MS,
-    WATCHES_MAX,
-    WATCHES_PER_ACCOUNT_MAX,
-)
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.commit_queue import system_id
 from blackboard.server.pages import pages_of
 from blackboard.units import Milliseconds
@@ -42,7 +37,8 @@ _TRIES: Final = 16
 class WatchShares:
     """Counts the watches of one process, by account."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits.watch
         self._open: Counter[str] = Counter()
         self._all = 0
 
@@ -67,18 +63,20 @@ class WatchShares:
                 del self._open[account]
 
     def _check(self, account: str) -> None:
-        count, share = self._open[account] + 1, WATCHES_PER_ACCOUNT_MAX
+        count, share = self._open[account] + 1, self._limits.watches_per_account_max
         if count > share:
             raise LimitExceeded("WATCHES_PER_ACCOUNT_MAX", count, share, account=account)
-        if self._all >= WATCHES_MAX:
-            raise LimitExceeded("WATCHES_MAX", self._all + 1, WATCHES_MAX)
+        if self._all >= self._limits.watches_max:
+            raise LimitExceeded("WATCHES_MAX", self._all + 1, self._limits.watches_max)
 
 
 class BegunBoards:
     """Records who began which board."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limits: Limits = DEFAULT) -> None:
         self._store = store
+        self._count_max = limits.boards.boards_per_account_max
+        self._request_ms = limits.connection.request_timeout_ms
 
     async def note(self, account: str, board: str) -> None:
         """Record that `account` begins `board`, which does not exist.
@@ -90,11 +88,11 @@ class BegunBoards:
             head = await self._store.open(BOARDS_BOARD)
             turn = f"{_TURNS}/{account}"
             found = (await self._store.read(BOARDS_BOARD, [turn])).entries
-            since_ms = head.time_ms - REQUEST_TIMEOUT_MS
+            since_ms = head.time_ms - self._request_ms
             count = 1 + await self._count(account, board, since_ms)
-            if count > BOARDS_PER_ACCOUNT_MAX:
+            if count > self._count_max:
                 limit = "BOARDS_PER_ACCOUNT_MAX"
-                raise LimitExceeded(limit, count, BOARDS_PER_ACCOUNT_MAX, board, account)
+                raise LimitExceeded(limit, count, self._count_max, board, account)
             at = found[0].mod_revision if found else ABSENT
             ops = (Put(f"{_BEGUN}/{board}", encode_value(account)), Put(turn, encode_value(count)))
             if await self._commit(head.epoch.id, ops, (KeyAt(turn, at),)):

@@ -11,7 +11,7 @@ from typing import Self
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import Overloaded
-from blackboard.limits import DEBT_PAUSE_MS_MAX, RATE_PAUSE_MS_MAX
+from blackboard.limits import DEFAULT, LoadLimits
 from blackboard.server.commit_queue import Load
 from blackboard.server.host import Host
 from blackboard.server.overload.charges import Charges
@@ -32,13 +32,15 @@ class Admission:
     is_admin: bool
     pause_ms: float = 0
     """How long to stop reading from the peer."""
+    limits: LoadLimits = DEFAULT.load
 
     @classmethod
     def of(cls, host: Host, principal: Principal) -> Self:
         """The admission of a principal. Errors: Overloaded."""
         meter = host.meters.meter(principal)
         account, is_admin = principal.account, access.is_admin(principal)
-        return cls(host.load, host.shares, host.charges, account, meter, is_admin)
+        limits = host.limits.load
+        return cls(host.load, host.shares, host.charges, account, meter, is_admin, limits=limits)
 
     def over(self, size: int) -> Overloaded | None:
         """Why a message of `size` bytes is not accepted; None if it is."""
@@ -57,7 +59,7 @@ class Admission:
     async def pause(self) -> None:
         """Wait for the requested time, at most RATE_PAUSE_MS_MAX."""
         pause_ms, self.pause_ms = self.pause_ms, 0
-        await asyncio.sleep(min(pause_ms, RATE_PAUSE_MS_MAX) / 1000)
+        await asyncio.sleep(min(pause_ms, self.limits.rate_pause_ms_max) / 1000)
 
     async def turn(self, size: int) -> None:
         """Wait until a message of `size` bytes is accepted, for a protocol without a refusal."""
@@ -66,7 +68,8 @@ class Admission:
         while self.refusal("document") is not None:
             await self.pause()
         self.pause_ms = 0
-        await asyncio.sleep(min(self.charges.debt_s(self.account), DEBT_PAUSE_MS_MAX / 1000))
+        pause_s = self.limits.debt_pause_ms_max / 1000
+        await asyncio.sleep(min(self.charges.debt_s(self.account), pause_s))
         await self.shares.wait(self.account, frame_us(size))
 
     def _noted(self, refusal: Overloaded | None) -> Overloaded | None:

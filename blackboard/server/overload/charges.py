@@ -36,17 +36,7 @@ from typing import Any, Final, TypeVar
 
 from blackboard.engines.payer import paid_by, timed
 from blackboard.errors import Overloaded
-from blackboard.limits import (
-    ACCOUNTS_TOLD_MAX,
-    CREDIT_MS_MAX,
-    DEBT_MS_MAX,
-    DEBT_PAUSE_MS_MAX,
-    DEBT_WAIT_MS_MAX,
-    DEFAULT,
-    METERS_MAX,
-    OVERLOAD_RETRY_MS,
-    Limits,
-)
+from blackboard.limits import DEFAULT, Limits
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -72,7 +62,7 @@ _OWED_US: Final = 1_000
 class Account:
     """The use of one account."""
 
-    balance_us: float = CREDIT_MS_MAX * 1_000.0
+    balance_us: float
     """Its remaining credit; negative: its debt."""
     reserved_us: float = 0.0
     """The part of it that is reserved by running requests."""
@@ -130,6 +120,8 @@ class Charges:
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, limits: Limits = DEFAULT
     ) -> None:
+        self.limits = limits.load
+        self._credit_us = limits.load.credit_ms_max * 1_000.0
         self._told_again_s = limits.security.audit_window_ms / 1_000
         self._clock = clock
         self._accounts: dict[str, Account] = {}
@@ -163,7 +155,8 @@ class Charges:
     def refusal(self, name: str) -> Overloaded:
         """Why a request of an account in debt cannot even wait."""
         account = self._account(name, self._clock())
-        return self._refusal(name, account, max(self.debt_s(name), OVERLOAD_RETRY_MS / 1_000))
+        least_s = self.limits.overload_retry_ms / 1_000
+        return self._refusal(name, account, max(self.debt_s(name), least_s))
 
     def bill(self, name: str, method: str) -> "Bill":
         """The bill of a request of an account."""
@@ -183,7 +176,7 @@ class Charges:
         wait_s = self._wait_s(name, account, now_s, before_us)
         if not wait_s and not account.line:
             return self._reserved(account, method)
-        if wait_s * 1_000 > DEBT_WAIT_MS_MAX:
+        if wait_s * 1_000 > self.limits.debt_wait_ms_max:
             raise self._refusal(name, account, wait_s)
         return await self._wait(name, account, method, now_s)
 
@@ -209,7 +202,9 @@ class Charges:
         for account in self._accounts.values():
             self._repay(account, now_s)
         most = heapq.nlargest(
-            ACCOUNTS_TOLD_MAX, self._accounts.items(), key=lambda item: item[1].charged_us
+            self.limits.accounts_told_max,
+            self._accounts.items(),
+            key=lambda item: item[1].charged_us,
         )
         told = tuple(
             AccountCharge(name, account.charged_us / 1_000, account.balance_us / 1_000)
@@ -252,14 +247,15 @@ class Charges:
         account.used_us *= math.exp(-past_s / _USAGE_S)
         account.at_s = now_s
         repaid_us = past_s * self._rate(account) * _US_PER_S
-        account.balance_us = min(account.balance_us + repaid_us, CREDIT_MS_MAX * 1_000.0)
+        account.balance_us = min(account.balance_us + repaid_us, self._credit_us)
 
     def _pay(self, account: Account, spent_us: float) -> None:
         account.used_us += spent_us
         account.charged_us += spent_us
         self._used_us += spent_us
         self._charged_us += spent_us
-        account.balance_us = max(account.balance_us - spent_us, -DEBT_MS_MAX * 1_000.0)
+        lowest_us = -self.limits.debt_ms_max * 1_000.0
+        account.balance_us = max(account.balance_us - spent_us, lowest_us)
 
     def _wait_s(self, name: str, account: Account, now_s: float, before_us: float) -> float:
         """How long the next request waits after others that reserve `before_us`."""
@@ -272,9 +268,9 @@ class Charges:
     def _account(self, name: str, now_s: float) -> Account:
         found = self._accounts.get(name)
         if found is None:
-            if len(self._accounts) >= METERS_MAX:
+            if len(self._accounts) >= self.limits.meters_max:
                 self._make_room(now_s)
-            found = self._accounts[name] = Account(at_s=now_s)
+            found = self._accounts[name] = Account(self._credit_us, at_s=now_s)
         else:
             self._repay(found, now_s)
         return found
@@ -282,10 +278,11 @@ class Charges:
     def _make_room(self, now_s: float) -> None:
         for account in self._accounts.values():
             self._repay(account, now_s)
-        full_us = CREDIT_MS_MAX * 1_000.0
         busy = {n for n, a in self._accounts.items() if a.line or a.reserved_us}
-        kept = {n: a for n, a in self._accounts.items() if n in busy or a.balance_us < full_us}
-        if len(kept) >= METERS_MAX:
+        kept = {
+            n: a for n, a in self._accounts.items() if n in busy or a.balance_us < self._credit_us
+        }
+        if len(kept) >= self.limits.meters_max:
             kept.pop(next((name for name in kept if name not in busy), ""), None)
         self._accounts = kept
 
@@ -293,7 +290,7 @@ class Charges:
 
     async def _wait(self, name: str, account: Account, method: str, now_s: float) -> float:
         given: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(given, method, now_s + DEBT_WAIT_MS_MAX / 1_000)
+        waiting = _Waiting(given, method, now_s + self.limits.debt_wait_ms_max / 1_000)
         account.line.append(waiting)
         if account.timer is None:
             self._look_soon(name, account, 0.0)
@@ -406,7 +403,7 @@ class Bill:
         """As `Payer.turn`: at most DEBT_PAUSE_MS_MAX in all; only in the task of the request."""
         if self._task is None or not self._is_open or asyncio.current_task() is not self._task:
             return  # a task that the request started, such as that of a board, never waits
-        left_s = DEBT_PAUSE_MS_MAX / 1_000 - self._paused_s
+        left_s = self._charges.limits.debt_pause_ms_max / 1_000 - self._paused_s
         pause_s = min(self._charges.debt_s(self.account), left_s, _LOOK_S)
         if pause_s > 0:
             self._paused_s += pause_s
@@ -442,11 +439,19 @@ class Subscription:
         owed_us, self._owed_us, self.is_due = self._owed_us, 0.0, True
         self._charges.charge_aside(self._account, owed_us)
 
+    def is_free(self) -> bool:
+        """Whether the next delivery may go without a `turn`."""
+        if self.is_due and self._charges.debt_s(self._account) > 0:
+            return False
+        self.is_due = False
+        return True
+
     async def turn(self) -> None:
         """As `Payer.turn`: deliveries to a debtor are batched, and at most DEBT_PAUSE_MS_MAX
         late."""
         self.is_due = False
-        pause_s = min(self._charges.debt_s(self._account), DEBT_PAUSE_MS_MAX / 1_000)
+        longest_s = self._charges.limits.debt_pause_ms_max / 1_000
+        pause_s = min(self._charges.debt_s(self._account), longest_s)
         if pause_s > 0:
             await asyncio.sleep(pause_s)
 

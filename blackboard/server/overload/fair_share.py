@@ -37,6 +37,8 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
+from blackboard.limits import DEFAULT, Limits
+
 T = TypeVar("T")
 _FORGET_ABOVE = 64
 
@@ -80,14 +82,6 @@ class FairQueue(Generic[T]):
         return item, cost
 
 
-ROUND_US: Final = 500
-"""Work per round of the loop: long compared with the 20 us that a round costs by itself, short
-compared with the few milliseconds in which a commit is answered."""
-FULL_ROUND_US: Final = 4 * ROUND_US
-"""Limit including the first work of further accounts: many agents with little work each need not
-queue."""
-LONE_ROUND_US: Final = 10_000
-"""Work per round for an account that is alone. A second account waits that long, once."""
 HANDSHAKE_US: Final = 300
 """A new connection, up to its `hello`."""
 READ_US: Final = 300
@@ -100,8 +94,6 @@ STRANGERS: Final = ""
 """The account of all clients without a token."""
 _MESSAGE_US: Final = 50
 _BYTES_PER_US: Final = 50
-_SHARED_S: Final = 0.25
-"""How long an account counts as active after a request."""
 
 
 def frame_us(size: int) -> float:
@@ -112,13 +104,14 @@ def frame_us(size: int) -> float:
 class Shares:
     """The shares of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits.load
         self._queue: FairQueue[tuple[str, asyncio.Future[None]]] = FairQueue()
         self._account: str | None = None
         """The account that was admitted last."""
         self._shared_until_s = 0.0
         """Until then more than one account counts as active."""
-        self._round_us = LONE_ROUND_US
+        self._round_us = self._limits.lone_round_us
         self._spent_us = 0.0
         self._served: set[str] = set()
         """The accounts that were admitted in this round."""
@@ -134,9 +127,11 @@ class Shares:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         if account != self._account:
-            self._shared_until_s = now_s + _SHARED_S if self._account is not None else 0.0
+            shared_s = self._limits.shared_ms / 1000
+            self._shared_until_s = now_s + shared_s if self._account is not None else 0.0
             self._account = account
-        self._round_us = ROUND_US if now_s < self._shared_until_s else LONE_ROUND_US
+        is_shared = now_s < self._shared_until_s
+        self._round_us = self._limits.round_us if is_shared else self._limits.lone_round_us
         if (self._spent_us < self._round_us and not self._queue) or self._is_first(account):
             self._spend(loop, account, cost_us)
             return True
@@ -144,7 +139,7 @@ class Shares:
 
     def _is_first(self, account: str) -> bool:
         has_more = account in self._served or account in self._queue
-        return self._spent_us < FULL_ROUND_US and not has_more
+        return self._spent_us < self._limits.full_round_us and not has_more
 
     async def wait(self, account: str, cost_us: float) -> None:
         """Return when work of this cost may be done. Cancellation: nothing is used."""

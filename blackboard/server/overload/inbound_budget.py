@@ -20,12 +20,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from blackboard.limits import (
-    FRAME_BYTES_MAX,
-    INTAKE_ACCOUNT_BYTES_MAX,
-    INTAKE_BYTES_MAX,
-    INTAKE_SMALL_BYTES,
-)
+from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, ServiceLimits
 
 log = logging.getLogger(__name__)
 PIECE_BYTES: Final = 256
@@ -41,12 +36,6 @@ class Held:
     waiting: int
     shown: int
 
-    @property
-    def counted(self) -> int:
-        """What counts: small messages do not, they come and go too often."""
-        size = self.waiting + self.shown
-        return size if size >= INTAKE_SMALL_BYTES else 0
-
 
 class Holder(Protocol):
     """A connection."""
@@ -61,19 +50,25 @@ _NOTHING: Final = Held("", 0, 0)
 class Intake:
     """The inbound budget of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ServiceLimits = DEFAULT.service) -> None:
+        self._limits = limits
         self.bytes_held = 0
         self.ended = 0
         """Connections that were closed."""
         self._held: dict[Holder, Held] = {}  # in the order of arrival
         self._per_account: Counter[str] = Counter()
 
+    def counted(self, held: Held) -> int:
+        """What counts of a connection: small messages do not, they come and go too often."""
+        size = held.waiting + held.shown
+        return size if size >= self._limits.intake_small_bytes else 0
+
     def note(self, holder: Holder, held: Held) -> None:
         """Record how much a connection holds now; it may be closed at once."""
-        before = self._held.get(holder, _NOTHING)
-        self._count(before, -before.counted)
-        self._count(held, held.counted)
-        if held.counted:
+        before, counted = self._held.get(holder, _NOTHING), self.counted(held)
+        self._count(before, -self.counted(before))
+        self._count(held, counted)
+        if counted:
             self._held[holder] = held
         else:
             self._held.pop(holder, None)
@@ -94,9 +89,9 @@ class Intake:
 
     def _doomed(self, account: str) -> Holder | None:
         """The connection to close after a report of `account`; None if there is none to close."""
-        is_over = self._per_account[account] > INTAKE_ACCOUNT_BYTES_MAX
+        is_over = self._per_account[account] > self._limits.intake_account_bytes_max
         found = self._newest(account) if is_over else None
-        if found is None and self.bytes_held > INTAKE_BYTES_MAX:
+        if found is None and self.bytes_held > self._limits.intake_bytes_max:
             found = self._newest()
         return found
 

@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import Overloaded, RateLimited
-from blackboard.limits import METERS_MAX, OVERLOAD_RETRY_MS, RATE_BURST_MS
+from blackboard.limits import DEFAULT, RATE_BURST_MS, Limits
 from blackboard.units import Milliseconds
 
 _CLOSE_ENOUGH_MS: Final = 1e-3  # tolerance for sums of fractions, below the precision of any clock
@@ -138,8 +138,9 @@ def _bucket(per_second: float | None, burst_ms: Milliseconds) -> Bucket | None:
 class Meters:
     """The accounts of one process."""
 
-    def __init__(self, rates: Rates) -> None:
+    def __init__(self, rates: Rates, limits: Limits = DEFAULT) -> None:
         self._rates = rates
+        self._limits = limits.load
         self._kept: dict[str, Meter] = {}
         self._in_use: WeakValueDictionary[str, Meter] = WeakValueDictionary()
         """The meters that are kept, and dropped ones that are still in use."""
@@ -160,13 +161,14 @@ class Meters:
         return found
 
     def _make_room(self) -> None:
-        if len(self._kept) < METERS_MAX:
+        most = self._limits.meters_max
+        if len(self._kept) < most:
             return
         now_ms = clock_ms()
         owing = {name: m for name, m in self._kept.items() if not m.is_forgettable(now_ms)}
-        if len(owing) >= METERS_MAX:
-            reason = f"{METERS_MAX} principals are at their rates"
-            raise Overloaded("accounts", reason, OVERLOAD_RETRY_MS)
+        if len(owing) >= most:
+            reason = f"{most} principals are at their rates"
+            raise Overloaded("accounts", reason, self._limits.overload_retry_ms)
         self._kept = owing
 
 

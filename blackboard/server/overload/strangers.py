@@ -13,7 +13,7 @@ Invariants
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
-from blackboard.limits import STRANGERS_MAX, STRANGERS_PER_PEER_MAX
+from blackboard.limits import DEFAULT
 
 _NETWORK_BITS: Final = 64
 """Prefix length of an IPv6 address that identifies a peer: its owner chooses the rest freely."""
@@ -30,7 +30,9 @@ class Strangers:
     """The unauthenticated connections of one process."""
 
     def __init__(
-        self, at_most: int = STRANGERS_MAX, per_peer: int = STRANGERS_PER_PEER_MAX
+        self,
+        at_most: int = DEFAULT.service.strangers_max,
+        per_peer: int = DEFAULT.service.strangers_per_peer_max,
     ) -> None:
         self._at_most = at_most
         self._per_peer = per_peer

@@ -65,13 +65,7 @@ from blackboard.errors import (
     OutcomeUnknown,
     Unauthenticated,
 )
-from blackboard.limits import (
-    AUDIT_KEPT_MS,
-    DEFAULT,
-    LANES_MAX,
-    LIST_ENTRIES_MAX,
-    Limits,
-)
+from blackboard.limits import AUDIT_KEPT_MS, DEFAULT, LANES_MAX, LIST_ENTRIES_MAX, Limits
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 from blackboard.wire.methods import AUDITED

@@ -33,11 +33,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import item_key
 from blackboard.errors import BlackboardError, Compacted, HeadMoved, StaleEpoch, Unavailable
-from blackboard.limits import (
-    ENGINE_CHECK_INTERVAL_MS,
-    LOG_ENTRIES_MAX,
-    RESTORE_CHANGES_MAX,
-)
+from blackboard.limits import LOG_ENTRIES_MAX, RESTORE_CHANGES_MAX
 from blackboard.server.archiver import Archiver
 from blackboard.server.commit_queue import salted, system_id
 from blackboard.server.continuity import go_above
@@ -49,6 +45,8 @@ from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import prepare
 
 log = logging.getLogger(__name__)
+ARCHIVED: Final = (ACCESS_BOARD, AUDIT_BOARD)
+"""Boards of the service that its archive keeps."""
 _TRIES: Final = 5
 """Attempts to compare a board, when there were commits in the meantime."""
 _HELD_BACK: Final = (
@@ -56,6 +54,19 @@ _HELD_BACK: Final = (
 )
 _NOTE: Final = "put back from the archive"
 Entries = Mapping[Key, Entry]
+
+
+async def prune_audit(archive: Archive) -> int:
+    """Remove from the archive what the audit does not hold any more; returns how many versions.
+
+    Its state at the last loss of the engine stays: `OwnBoards` compares it. Errors: Unavailable.
+    """
+    mark = await archive.mark(AUDIT_BOARD)
+    if mark is None:
+        return 0
+    lost = await archive.lost(AUDIT_BOARD)
+    keep = () if lost is None else (lost.through,)
+    return await archive.prune(AUDIT_BOARD, keep, mark.revision)
 
 
 class OwnBoards:
@@ -77,7 +88,8 @@ class OwnBoards:
     async def look_again(self) -> None:
         """As `look`, if it is due: it failed, or was ENGINE_CHECK_INTERVAL_MS ago."""
         past_s = time.monotonic() - self._looked_s
-        if self._host.revocations.is_held_back or past_s >= ENGINE_CHECK_INTERVAL_MS / 1000:
+        interval_s = self._host.limits.boards.engine_check_interval_ms / 1000
+        if self._host.revocations.is_held_back or past_s >= interval_s:
             await self.look()
 
     async def look(self) -> None:
@@ -88,7 +100,7 @@ class OwnBoards:
         if self._host.archiver is None:
             return
         self._looked_s = time.monotonic()
-        for board in (ACCESS_BOARD, AUDIT_BOARD):
+        for board in ARCHIVED:
             await self._look(board, self._host.archiver)
         if self._host.revocations.is_held_back:
             await self._host.revocations.catch_up()  # it knows the records from before

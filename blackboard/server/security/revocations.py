@@ -38,6 +38,7 @@ from blackboard.core.access import READ_ALL, Principal, names_above
 from blackboard.core.commit import Change, Commit, CommitId, Delete, Entry, Op, Put
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name, parse_patterns
+from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Behind, Shared, Store
@@ -52,15 +53,8 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.limits import (
-    ACCESS_STALE_MS,
-    DEFAULT,
-    LOG_ENTRIES_MAX,
-    OPERATIONS_MAX,
-    REVOKED_TTL_MS,
-    Limits,
-)
-from blackboard.server.feed import Feed, View, Watcher
+from blackboard.limits import DEFAULT, LOG_ENTRIES_MAX, OPERATIONS_MAX, Limits
+from blackboard.server.feed import Feed, Watcher
 from blackboard.server.pages import pages_of
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared, decode_value, encode_value, prepare
@@ -90,8 +84,8 @@ class Revocations:
 
     def __init__(self, store: Store, limits: Limits = DEFAULT) -> None:
         self._store = store
-        self._count_max = limits.security.revocations_max
-        self._feed = Feed(store, ACCESS_BOARD)
+        self._limits = limits.security
+        self._feed = Feed(store, ACCESS_BOARD, limits=limits.watch)
         self._until: dict[Key, Milliseconds] = {}
         """When each record ends."""
         self._before: dict[Key, Milliseconds] = {}
@@ -127,7 +121,7 @@ class Revocations:
         if self._known.is_set():
             return
         try:
-            async with asyncio.timeout(ACCESS_STALE_MS / 1000):
+            async with asyncio.timeout(self._limits.access_stale_ms / 1000):
                 await self._known.wait()
         except TimeoutError as error:
             raise Unavailable("revocations", "they cannot be read") from error
@@ -200,7 +194,8 @@ class Revocations:
         return principal.expires_at_ms is not None and principal.expires_at_ms <= _now_ms()
 
     def _is_stale(self) -> bool:
-        return self._loop is None or self._loop.time() - self._heard_s > ACCESS_STALE_MS / 1000
+        stale_s = self._limits.access_stale_ms / 1000
+        return self._loop is None or self._loop.time() - self._heard_s > stale_s
 
     # --- revoking ---------------------------------------------------------------------------------
 
@@ -216,16 +211,18 @@ class Revocations:
         """
         await self.ready()
         now_ms = _now_ms()
-        ttl_ms = REVOKED_TTL_MS if until_ms is None else max(until_ms - now_ms, 1)
+        kept_ms = self._limits.revoked_ttl_ms
+        ttl_ms = kept_ms if until_ms is None else max(until_ms - now_ms, 1)
         names = [f"{_TOKENS}/{check_name(token, 'token')}" for token in tokens]
         if principal is not None:
             names.append(f"{_PRINCIPALS}/{check_name(principal, 'principal')}")
         if not names:
             raise InvalidRequest(field="tokens", reason="a token or a principal is needed")
         count = len(self._until.keys() | set(names))
-        if count > self._count_max:
-            raise LimitExceeded("REVOCATIONS_MAX", count, self._count_max)
-        record = {"before_ms": now_ms, "until_ms": min(now_ms + ttl_ms, now_ms + REVOKED_TTL_MS)}
+        most = self._limits.revocations_max
+        if count > most:
+            raise LimitExceeded("REVOCATIONS_MAX", count, most)
+        record = {"before_ms": now_ms, "until_ms": now_ms + min(ttl_ms, kept_ms)}
         over = [key for key, until in self._until.items() if until <= now_ms and key not in names]
         ops: list[Op] = [Put(name, encode_value(record)) for name in names]
         ops += [Delete(key) for key in over[: OPERATIONS_MAX - len(ops)]]

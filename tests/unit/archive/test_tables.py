@@ -1,9 +1,29 @@
 """The archive's tables."""
 
-from sqlalchemy import create_mock_engine
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, create_mock_engine
 from sqlalchemy.schema import SchemaItem
 
-from blackboard.archive.tables import BOARD, METADATA, OF_A_BOARD
+from blackboard.archive.database import Database
+from blackboard.archive.tables import BOARD, COMMIT, METADATA, OF_A_BOARD
+
+
+def schema(file: Path) -> set[tuple[str, str]]:
+    """What a file has: names, and what made them."""
+    with closing(sqlite3.connect(file)) as database:
+        return set(database.execute("SELECT name, sql FROM sqlite_master"))
+
+
+def as_sqlalchemy_makes_it(file: Path) -> set[tuple[str, str]]:
+    """The schema of a file that SQLAlchemy made all tables in."""
+    engine = create_engine(f"sqlite:///{file}")
+    METADATA.create_all(engine)
+    engine.dispose()
+    return schema(file)
 
 
 def statements(url: str) -> str:
@@ -31,3 +51,20 @@ def test_names_sort_by_their_bytes() -> None:
         assert f'{column} VARCHAR COLLATE "C"' in made
     assert "COLLATE" not in statements("sqlite://")
     assert statements("sqlite://").count("WITHOUT ROWID") == 8
+
+
+@pytest.mark.parametrize("missing", ["nothing", "a table", "everything"])
+async def test_a_file_gets_the_tables_that_it_lacks(tmp_path: Path, missing: str) -> None:
+    """Each with its indexes, as SQLAlchemy would make them; what is there stays."""
+    wanted = as_sqlalchemy_makes_it(tmp_path / "wanted.db")
+    file = tmp_path / "archive.db"
+    if missing != "everything":
+        assert as_sqlalchemy_makes_it(file) == wanted
+    if missing == "a table":
+        with closing(sqlite3.connect(file)) as database:
+            database.execute(f"DROP TABLE {COMMIT.name}")
+        assert len(schema(file)) == len(wanted) - 1 - len(COMMIT.indexes)
+    for _ in range(2):
+        opened = await Database.open(f"sqlite:///{file}")
+        await opened.aclose()
+        assert schema(file) == wanted

@@ -14,7 +14,7 @@ from blackboard.cli.target import Target
 from blackboard.core.access import agent
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.integrity.tokens import issue, new_secret
-from blackboard.limits import ARCHIVE_LAG_MS_MAX
+from blackboard.limits import DEFAULT
 from blackboard.server.settings import Settings
 
 NOW_MS = 1_800_000_000_000
@@ -169,8 +169,8 @@ def test_clocks_are_compared(ahead_s: int, status: FindingStatus, words: str) ->
     ("lag_ms", "status"),
     [
         (0, FindingStatus.OK),
-        (ARCHIVE_LAG_MS_MAX, FindingStatus.OK),
-        (ARCHIVE_LAG_MS_MAX + 1, FindingStatus.WARN),
+        (DEFAULT.archive.archive_lag_ms_max, FindingStatus.OK),
+        (DEFAULT.archive.archive_lag_ms_max + 1, FindingStatus.WARN),
     ],
 )
 def test_an_archive_that_does_not_keep_up_is_told(lag_ms: int, status: FindingStatus) -> None:
@@ -184,7 +184,9 @@ def test_an_archive_that_does_not_keep_up_is_told(lag_ms: int, status: FindingSt
 
 def test_one_revision_behind_is_not_many() -> None:
     """Nor is one board."""
-    told = {"archive": {"behind": 1, "lag_ms": ARCHIVE_LAG_MS_MAX + 1_000, "failing": 1}}
+    told = {
+        "archive": {"behind": 1, "lag_ms": DEFAULT.archive.archive_lag_ms_max + 1_000, "failing": 1}
+    }
     [finding] = checks.archive(told)
     assert "1 revision behind" in finding.text
     assert finding.text.endswith("; 1 board cannot be archived")

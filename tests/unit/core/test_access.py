@@ -285,6 +285,7 @@ NOT_REQUESTS = {
     "acting_as",
     "aclose",
     "limits",
+    "is_closed",
 }  # they ask nothing of the service
 ELSEWHERE = {"refresh"}  # answered by the edge (net/), which knows the connection
 

@@ -54,6 +54,14 @@ def test_an_intersection_matches_what_both_match(first: str, second: str, key: s
     assert both == (met is not None and parse_pattern(met).matches(key))
 
 
+def test_two_stars_match_a_segment_at_least() -> None:
+    """So a path and what lies below it have nothing in common."""
+    assert intersection("public/a", "public/a/**") is None
+    assert intersection("public/a/**", "public/a") is None
+    assert intersection("public/a/**", "public/a/*") == "public/a/*"
+    assert intersection("public/a/**", "public/a/**") == "public/a/**"
+
+
 def test_intersections_are_told_once() -> None:
     """What cannot meet is left out."""
     assert intersections(["public/*", "private/x"], ["public/**", "**"]) == (

@@ -13,8 +13,8 @@ from blackboard.core.commit import (
     signature,
 )
 from blackboard.errors import RemoteProtocolError
-from blackboard.wire import reading
-from blackboard.wire.answers import write_entry
+from blackboard.wire import answers
+from blackboard.wire.answers import EntryMessage, ReadingMessage
 from blackboard.wire.codec import decode_entry, encode_results, prepare
 from blackboard.wire.frames import JSON
 from tests.unit.core.trial import packed
@@ -81,14 +81,14 @@ TOLD = {
 
 def test_a_service_that_tells_no_account() -> None:
     """One of before."""
-    assert reading.read_entry(TOLD, JSON).author == "buyer.me"
-    told = reading.read_entry({**TOLD, "account": "buyer"}, JSON)
+    assert answers.read(EntryMessage, TOLD, JSON).author == "buyer.me"
+    told = answers.read(EntryMessage, {**TOLD, "account": "buyer"}, JSON)
     assert told.author == "buyer@me"
-    assert write_entry(told, JSON) == {**TOLD, "account": "buyer"}
+    assert answers.write(EntryMessage, told, JSON) == {**TOLD, "account": "buyer"}
 
 
 @pytest.mark.parametrize("account", ["buy", "buyer.me", "buyer.me.x", "bob", 5])
 def test_an_account_that_cannot_be(account: object) -> None:
     message = {"revision": 1, "epoch": "e", "entries": [{**TOLD, "account": account}]}
     with pytest.raises(RemoteProtocolError):
-        reading.read_reading(message, JSON)
+        answers.read(ReadingMessage, message, JSON)

@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Head, LogPage, Reading
@@ -14,10 +12,10 @@ from blackboard.core.path import Ranges
 from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import DEFAULT, Limits
-from blackboard.server import service as service_module
 from blackboard.server.service import Service
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
+from tests.lowered import lowered
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -91,10 +89,8 @@ async def service_over(
     to end itself.
     """
     store = await HookedStore.at(path, "memory")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(service_module, "SWEEP_INTERVAL_MS", 3_600_000)
-        async with Service(store, limits=limits) as service:
-            yield service, store
+    async with Service(store, limits=lowered(limits, sweep_interval_ms=3_600_000)) as service:
+        yield service, store
 
 
 def client_of(service: Service, agent: str | None = None) -> Client:

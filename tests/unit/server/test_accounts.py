@@ -13,16 +13,17 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential
 from blackboard.errors import LimitExceeded
-from blackboard.server.overload import accounts
+from blackboard.limits import Limits
 from blackboard.server.overload.accounts import WatchShares
 from blackboard.server.service import Service
+from tests.lowered import lowered
 from tests.unit.server.hooked import client_of, service_over
 
 
 @asynccontextmanager
-async def started(directory: Path) -> AsyncIterator[Service]:
+async def started(directory: Path, limits: Limits) -> AsyncIterator[Service]:
     """A service that knows which tokens are revoked."""
-    async with service_over(directory) as (service, _):
+    async with service_over(directory, limits) as (service, _):
         await service.host.revocations.ready()
         yield service
 
@@ -41,14 +42,14 @@ async def refused(board: Board) -> LimitExceeded:
     return found.value
 
 
+@pytest.mark.limits(boards_per_account_max=2)
 async def test_an_account_begins_so_many_boards_in_however_many_lives_of_the_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, limits: Limits
 ) -> None:
     """Whatever names it narrows; who removes one of them makes room, and others have theirs."""
-    monkeypatch.setattr(accounts, "BOARDS_PER_ACCOUNT_MAX", 2)
-    async with started(tmp_path) as service:
+    async with started(tmp_path, limits) as service:
         await client(service, "mallory").board("a").head()
-    async with started(tmp_path) as service:
+    async with started(tmp_path, limits) as service:
         await client(service, "mallory", "mallory.x").board("b").put("public/x", 1)
         await client(service, "mallory").board("a").put("public/x", 1)
         for name in ("mallory", "mallory.y"):
@@ -66,23 +67,21 @@ async def test_an_account_begins_so_many_boards_in_however_many_lives_of_the_ser
         assert await client_of(service).boards() == ["b", "c", "d", "e"]
 
 
+@pytest.mark.limits(boards_per_account_max=2)
 async def test_boards_that_begin_at_once_are_counted_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, limits: Limits
 ) -> None:
-    monkeypatch.setattr(accounts, "BOARDS_PER_ACCOUNT_MAX", 2)
-    async with started(tmp_path) as service:
+    async with started(tmp_path, limits) as service:
         asked = [client(service, "mallory").board(name).head() for name in "abcde"]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert sum(isinstance(answer, LimitExceeded) for answer in answers) == 3
         assert len(await client_of(service).boards()) == 2
 
 
-async def test_an_account_opens_so_many_watches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(watches_per_account_max=2)
+async def test_an_account_opens_so_many_watches(tmp_path: Path, limits: Limits) -> None:
     """Over all its connections and names; one that ends makes room."""
-    monkeypatch.setattr(accounts, "WATCHES_PER_ACCOUNT_MAX", 2)
-    async with started(tmp_path) as service, AsyncExitStack() as open_watches:
+    async with started(tmp_path, limits) as service, AsyncExitStack() as open_watches:
         mine, narrowed = client(service, "ann"), client(service, "ann", "ann.x")
         await open_watches.enter_async_context(mine.board("main").watch("public/**"))
         async with narrowed.board("main").watch("public/**"):
@@ -97,10 +96,9 @@ async def test_an_account_opens_so_many_watches(
             pass
 
 
-def test_a_process_has_so_many_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_has_so_many_watches() -> None:
     """Those of the service itself are not counted."""
-    monkeypatch.setattr(accounts, "WATCHES_MAX", 2)
-    shares = WatchShares()
+    shares = WatchShares(lowered(watches_max=2))
     with shares.one("a"), shares.one("b"), shares.one("~system"):
         with pytest.raises(LimitExceeded) as found, shares.one("c"):
             pass

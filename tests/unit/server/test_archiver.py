@@ -19,7 +19,7 @@ from blackboard.core.checkpoints import Mark, Point
 from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
-from blackboard.server import archiver as archiver_module, sweeper as sweeper_module
+from blackboard.limits import Limits
 from blackboard.server.archiver import _LOOK_MS, Archiver
 from blackboard.server.assembly import archive_beside
 from blackboard.server.boards import Boards
@@ -31,6 +31,7 @@ from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import Place
 from tests.conformance.rules_archive import state_at, whole_log
 from tests.conformance.writer import Writer
+from tests.lowered import lowered
 from tests.postgres import Postgres, postgres_directory
 from tests.unit.server.hooked import HookedStore
 from tests.waiting import wait_until
@@ -58,10 +59,11 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 
 
 @pytest.fixture
-async def boards(tmp_path: Path) -> AsyncIterator[Boards]:
+async def boards(tmp_path: Path, limits: Limits) -> AsyncIterator[Boards]:
     """What a service has, with an archive."""
     store = await SqliteStore.at(tmp_path / "data", "memory")
-    boards = Boards(Host(store, archive=await archive_beside(tmp_path / "past")))
+    archive = await archive_beside(tmp_path / "past")
+    boards = Boards(Host(store, archive=archive, limits=limits))
     await boards.host.look()
     yield boards
     await boards.aclose()
@@ -258,9 +260,7 @@ async def test_the_log_is_cut_only_behind_the_archive(boards: Boards) -> None:
     assert [entry.revision for entry in log] == list(range(1, 61))
 
 
-async def test_a_log_is_cut_at_the_first_look(
-    boards: Boards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_is_cut_at_the_first_look(boards: Boards) -> None:
     """A service that is started again more often than once a minute trims, too; then once each."""
     board, sweeper = client(boards), Sweeper(boards, "ab")
     assert boards.host.archiver is not None
@@ -274,7 +274,7 @@ async def test_a_log_is_cut_at_the_first_look(
     await boards.host.archiver.reached(BOARD, 60)
     await sweeper.trim_due(10)
     assert (await boards.host.store.open(BOARD)).log_entries == 40
-    monkeypatch.setattr(sweeper_module, "ENGINE_CHECK_INTERVAL_MS", 0)
+    boards.host.limits = lowered(engine_check_interval_ms=0)
     await sweeper.trim_due(10)
     assert (await boards.host.store.open(BOARD)).log_entries == 10
 
@@ -331,11 +331,9 @@ async def test_it_rests_while_a_restore_is_on_its_way(
     assert (await archiver.reached(BOARD, done.revision)).revision == done.revision
 
 
-async def test_a_rest_of_the_archiver_has_an_end(
-    boards: Boards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(archive_rest_ms=5)
+async def test_a_rest_of_the_archiver_has_an_end(boards: Boards) -> None:
     """ARCHIVE_REST_MS, then it does one thing: a restore may take long, or hang."""
-    monkeypatch.setattr(archiver_module, "ARCHIVE_REST_MS", 5)
     archiver, board = boards.host.archiver, client(boards)
     assert archiver is not None
     with archiver.resting(BOARD):
@@ -344,9 +342,11 @@ async def test_a_rest_of_the_archiver_has_an_end(
             assert (await archiver.reached(BOARD, done.revision)).revision == done.revision
 
 
-async def nobody_waits_until(store: SqliteStore, archive: Archive, revision: Revision) -> None:
+async def nobody_waits_until(
+    store: SqliteStore, archive: Archive, revision: Revision, limits: Limits
+) -> None:
     """Until the board is archived so far, by an archiver whom nobody asks for it."""
-    archiver = Archiver(store, archive)
+    archiver = Archiver(store, archive, limits)
     archiver.follow(BOARD)
 
     async def is_so_far() -> bool:
@@ -357,18 +357,18 @@ async def nobody_waits_until(store: SqliteStore, archive: Archive, revision: Rev
     await archiver.aclose()
 
 
+@pytest.mark.limits(archive_page_entries=4, archive_pause_ms=600_000)
 async def test_a_full_page_is_followed_by_the_next_one(
-    store: SqliteStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, archive: Archive, limits: Limits
 ) -> None:
     """Nobody waits, and there are more commits than one page per ARCHIVE_PAUSE_MS: it keeps up."""
-    monkeypatch.setattr(archiver_module, "ARCHIVE_PAGE_ENTRIES", 4)
-    monkeypatch.setattr(archiver_module, "ARCHIVE_PAUSE_MS", 600_000)
     writer = await Writer.open(store, BOARD)
     for _ in range(4 * 5 + 1):
         done = await writer.commit(Put("public/a", ONE))
-    await nobody_waits_until(store, archive, done.revision)
+    await nobody_waits_until(store, archive, done.revision, limits)
 
 
+@pytest.mark.limits(archive_step_pause_ms=50)
 async def test_an_append_leaves_time_for_others_unless_somebody_waits(
     boards: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,26 +385,24 @@ async def test_an_append_leaves_time_for_others_unless_somebody_waits(
     monkeypatch.setattr(archiver.archive, "append", noted)
     await board.put("public/a", 1)
     pause = await pauses.get()
-    monkeypatch.setattr(archiver_module, "ARCHIVE_STEP_PAUSE_MS", 50)
     began_s = loop.time()
     await pause()
     assert loop.time() - began_s > 0.04
-    monkeypatch.setattr(archiver_module, "ARCHIVE_STEP_PAUSE_MS", 600_000)
+    archiver._limits = lowered(archive_step_pause_ms=600_000).archive
     done = await board.commit([Put(f"public/{n}", ONE) for n in range(4 * STEP_CHANGES)])
     assert (await archiver.reached(BOARD, done.revision)).revision == done.revision
 
 
+@pytest.mark.limits(archive_step_pause_ms=600_000, archive_page_entries=1)
 async def test_an_append_that_is_a_page_behind_does_not_pause(
-    store: SqliteStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, archive: Archive, limits: Limits
 ) -> None:
     """But for the last page: what piles up meanwhile is archived as fast as it goes."""
-    monkeypatch.setattr(archiver_module, "ARCHIVE_STEP_PAUSE_MS", 600_000)
-    monkeypatch.setattr(archiver_module, "ARCHIVE_PAGE_ENTRIES", 1)
     writer = await Writer.open(store, BOARD)
     large = [Put(f"public/{n}", ONE) for n in range(4 * STEP_CHANGES)]
     done = await writer.commit(*large)
     await writer.commit(Put("public/a", ONE))
-    await nobody_waits_until(store, archive, done.revision)
+    await nobody_waits_until(store, archive, done.revision, limits)
 
 
 async def test_who_waits_for_another_archiver_asks_with_pauses(

@@ -9,9 +9,10 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Committed, Put
 from blackboard.errors import LimitExceeded, NoSuchBoard, Unavailable
-from blackboard.server import boards as host_module
+from blackboard.limits import Limits
 from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.writer import Writer
+from tests.lowered import lowered
 from tests.unit.server.hooked import client_of, service_over
 
 
@@ -80,11 +81,9 @@ async def test_a_service_closes_after_what_is_being_opened(tmp_path: Path) -> No
         assert (await client_of(service).board("main").put("public/x", 1)).revision
 
 
-async def test_the_number_of_open_boards_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_module, "BOARDS_MAX", 2)
-    async with service_over(tmp_path) as (service, _):
+@pytest.mark.limits(boards_max=2)
+async def test_the_number_of_open_boards_is_bounded(tmp_path: Path, limits: Limits) -> None:
+    async with service_over(tmp_path, limits) as (service, _):
         client = client_of(service)
         for name in ("a", "b", "a"):
             await client.board(name).head()
@@ -96,15 +95,12 @@ async def test_the_number_of_open_boards_is_bounded(
         assert await client.boards() == ["a", "b"]
 
 
-async def test_the_number_of_boards_of_an_engine_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_number_of_boards_of_an_engine_is_bounded(tmp_path: Path) -> None:
     """Also of those that no process has open just now; they themselves can be used."""
     async with service_over(tmp_path) as (service, _):
         for name in ("a", "b"):
             await client_of(service).board(name).put("public/x", name)
-    monkeypatch.setattr(host_module, "BOARDS_MAX", 2)
-    async with service_over(tmp_path) as (service, _):
+    async with service_over(tmp_path, lowered(boards_max=2)) as (service, _):
         with pytest.raises(LimitExceeded) as refused:
             await client_of(service).board("c").put("public/x", 1)
         assert (refused.value.limit, refused.value.value) == ("BOARDS_MAX", 3)
@@ -112,12 +108,10 @@ async def test_the_number_of_boards_of_an_engine_is_bounded(
         assert await client_of(service).board("a").get("public/x") == "a"
 
 
-async def test_one_principal_cannot_take_all_boards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(boards_per_principal_max=2)
+async def test_one_principal_cannot_take_all_boards(tmp_path: Path, limits: Limits) -> None:
     """Nor does it help to ask for many at once; boards that are open stay open to all."""
-    monkeypatch.setattr(host_module, "BOARDS_PER_PRINCIPAL_MAX", 2)
-    async with service_over(tmp_path) as (service, _):
+    async with service_over(tmp_path, limits) as (service, _):
         mallory, bob = (Client(service.link(access.agent(name))) for name in ("mallory", "bob"))
         asked = [mallory.board(name).head() for name in "abcde"]
         answers = await asyncio.gather(*asked, return_exceptions=True)

@@ -14,10 +14,10 @@ from blackboard.core.commit import Commit, CommitId, Committed, Increment, KeyAt
 from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, Conflict, OutcomeUnknown, Unavailable
-from blackboard.limits import BATCH_COMMITS_MAX
-from blackboard.server import commit_queue as commits
+from blackboard.limits import BATCH_COMMITS_MAX, Limits
 from blackboard.server.commit_queue import CommitQueue, salted, system_id
 from blackboard.wire.codec import Prepared, encode_value, prepare
+from tests.lowered import lowered
 from tests.unit.server.hooked import HookedStore
 
 PATIENCE_S = 60.0
@@ -52,11 +52,11 @@ async def store(tmp_path: Path) -> AsyncIterator[HookedStore]:
 
 
 @pytest.fixture
-async def sender(store: HookedStore, monkeypatch: pytest.MonkeyPatch) -> Sender:
+async def sender(store: HookedStore, limits: Limits) -> Sender:
     """A sender of a queue of its own, which has one engine call in flight."""
-    monkeypatch.setattr(commits, "FLIGHTS_MAX", 1)
     head = await store.open("main")
-    return Sender(CommitQueue(store, "main"), head.epoch.id)
+    chosen = lowered(limits, flights_max=1).commits
+    return Sender(CommitQueue(store, "main", limits=chosen), head.epoch.id)
 
 
 async def test_commits_of_one_turn_share_a_call_and_keep_their_order(sender: Sender) -> None:
@@ -66,10 +66,8 @@ async def test_commits_of_one_turn_share_a_call_and_keep_their_order(sender: Sen
     assert (counts.commits, counts.batches, counts.refused) == (10, 1, 0)
 
 
-async def test_two_calls_in_flight_share_what_waits(
-    sender: Sender, store: HookedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commits, "FLIGHTS_MAX", 2)
+async def test_two_calls_in_flight_share_what_waits(sender: Sender) -> None:
+    sender.queue.limits = lowered(flights_max=2).commits
     outcomes = await sender.many(10)
     assert [o.revision for o in outcomes if isinstance(o, Committed)] == list(range(1, 11))
     assert sender.queue.counts.batches == 2
@@ -90,16 +88,14 @@ async def test_what_queues_during_a_call_goes_together_in_the_next(
     assert (sender.queue.counts.commits, sender.queue.counts.batches) == (6, 2)
 
 
-async def test_a_batch_is_bounded_by_count_and_by_bytes(
-    sender: Sender, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_batch_is_bounded_by_count_and_by_bytes(sender: Sender, limits: Limits) -> None:
     assert len(await sender.many(BATCH_COMMITS_MAX + 1)) == BATCH_COMMITS_MAX + 1
     assert sender.queue.counts.batches == 2
     size = sender.make(Increment("public/n", 1)).size
-    monkeypatch.setattr(commits, "BATCH_BYTES_MAX", 4 * size)
+    sender.queue.limits = lowered(limits, batch_bytes_max=4 * size).commits
     assert len(await sender.many(9)) == 9
     assert sender.queue.counts.batches == 2 + 3
-    monkeypatch.setattr(commits, "BATCH_BYTES_MAX", 1)
+    sender.queue.limits = lowered(limits, batch_bytes_max=1).commits
     assert len(await sender.many(2)) == 2
 
 
@@ -153,10 +149,10 @@ async def test_a_bug_leaves_nobody_waiting_and_the_queue_usable(
     assert [type(outcome) for outcome in await sender.many(1)] == [Committed]
 
 
+@pytest.mark.limits(commits_queued_max=2)
 async def test_too_many_waiting_commits_are_refused_before_they_wait(
-    sender: Sender, store: HookedStore, monkeypatch: pytest.MonkeyPatch
+    sender: Sender, store: HookedStore
 ) -> None:
-    monkeypatch.setattr(commits, "COMMITS_QUEUED_MAX", 2)
     gate = anyio.Event()
     store.hook("before commit", gate.wait)
     async with anyio.create_task_group() as tasks:

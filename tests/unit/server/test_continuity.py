@@ -13,9 +13,9 @@ from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import Put
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, Unavailable
+from blackboard.limits import Limits
 from blackboard.server.archiver import Archiver
 from blackboard.server.assembly import archive_beside
-from blackboard.server.checkpoints import recover as recover_module
 from blackboard.server.continuity import go_above
 from blackboard.wire.codec import encode_value
 from tests.conformance.rules_archive import state_at, whole_log
@@ -152,12 +152,10 @@ async def test_a_log_that_was_cut_before_it_was_archived_leaves_a_gap(
     assert await archive.boards() == [BOARD]
 
 
-async def test_a_recovery_tells_how_far_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(recover_wait_ms=0)
+async def test_a_recovery_tells_how_far_it_is(tmp_path: Path, limits: Limits) -> None:
     """After RECOVER_WAIT_MS the answer is that it continues. The caller repeats the request until
     it is done."""
-    monkeypatch.setattr(recover_module, "RECOVER_WAIT_MS", 0)
     async with blackboard.open(tmp_path) as client:
         board = client.board(BOARD)
         for number in range(5):
@@ -167,7 +165,7 @@ async def test_a_recovery_tells_how_far_it_is(
     for file in (tmp_path / "boards").glob(f"{BOARD}.db*"):
         file.unlink()
     told: list[int] = []
-    async with blackboard.open(tmp_path) as client:
+    async with blackboard.open(tmp_path, limits=limits) as client:
         board = client.board(BOARD)
         recovered = await board.recover(progress=told.append)
         assert recovered.done

@@ -5,10 +5,12 @@ import time
 import pytest
 
 from blackboard.errors import Overloaded
-from blackboard.limits import BACKLOG_BYTES_MAX, LOOP_LAG_MS_MAX, OVERLOAD_RETRY_MS
-from blackboard.server import commit_queue as load
+from blackboard.limits import DEFAULT
 from blackboard.server.commit_queue import Load
+from tests.lowered import lowered
 from tests.waiting import wait_until
+
+LOAD = DEFAULT.load
 
 
 def test_only_a_loop_that_stays_late_counts() -> None:
@@ -19,13 +21,14 @@ def test_only_a_loop_that_stays_late_counts() -> None:
         assert found.is_late is late
     told = found.lateness()
     assert isinstance(told, Overloaded)
-    assert told.retry_after_ms == OVERLOAD_RETRY_MS
+    assert told.retry_after_ms == LOAD.overload_retry_ms
     found.note(0)
     assert found.lateness() is None
 
 
 @pytest.mark.parametrize(
-    ("lag_ms", "late"), [(LOOP_LAG_MS_MAX, False), (LOOP_LAG_MS_MAX + 1, True)]
+    ("lag_ms", "late"),
+    [(LOAD.loop_lag_ms_max, False), (LOAD.loop_lag_ms_max + 1, True)],
 )
 def test_the_edge_of_lateness(lag_ms: int, late: bool) -> None:
     found = Load()
@@ -36,18 +39,16 @@ def test_the_edge_of_lateness(lag_ms: int, late: bool) -> None:
 
 def test_the_edge_of_the_backlog() -> None:
     found = Load()
-    found.backlog_bytes = BACKLOG_BYTES_MAX - 1
+    found.backlog_bytes = DEFAULT.commits.backlog_bytes_max - 1
     found.check_backlog()
     found.backlog_bytes += 1
     with pytest.raises(Overloaded):
         found.check_backlog()
 
 
-async def test_a_busy_loop_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_loop_is_measured() -> None:
     """By a timer that comes late; `stop` ends it."""
-    monkeypatch.setattr(load, "LOOP_LOOK_MS", 30)
-    monkeypatch.setattr(load, "LOOP_LAG_MS_MAX", 20)
-    found = Load()
+    found = Load(lowered(loop_look_ms=30, loop_lag_ms_max=20))
     found.start()
 
     async def becomes_late() -> bool:

@@ -5,20 +5,17 @@ from pathlib import Path
 import pytest
 
 from blackboard.core.commit import Put
-from blackboard.server.checkpoints import provenance
 from blackboard.wire.codec import encode_value
+from tests.lowered import lowered
 from tests.unit.server.hooked import client_of, service_over
 
 ONE = encode_value(1)
 
 
 @pytest.mark.parametrize(("depth_max", "commits_max"), [(3, 100), (100, 3)])
-async def test_a_walk_ends_at_its_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth_max: int, commits_max: int
-) -> None:
-    monkeypatch.setattr(provenance, "WHY_DEPTH_MAX", depth_max)
-    monkeypatch.setattr(provenance, "WHY_COMMITS_MAX", commits_max)
-    async with service_over(tmp_path) as (service, _):
+async def test_a_walk_ends_at_its_bounds(tmp_path: Path, depth_max: int, commits_max: int) -> None:
+    chosen = lowered(why_depth_max=depth_max, why_commits_max=commits_max)
+    async with service_over(tmp_path, chosen) as (service, _):
         board = client_of(service).board("main")
         grounds: list[tuple[str, int]] = []
         for _ in range(10):

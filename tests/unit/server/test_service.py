@@ -9,9 +9,8 @@ import pytest
 
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import EngineRefused, Unavailable
-from blackboard.server import service as service_module
+from blackboard.limits import Limits
 from blackboard.server.service import Service
-from tests.lowered import lowered
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 from tests.waiting import wait_until
 
@@ -47,13 +46,9 @@ async def test_a_service_that_cannot_start_lets_go_of_its_engine(tmp_path: Path)
     await again.aclose()
 
 
-async def test_the_log_is_trimmed_while_the_service_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_module, "ENGINE_CHECK_INTERVAL_MS", 5)
-    async with Service(
-        await SqliteStore.at(tmp_path), limits=lowered(log_kept_revisions=10)
-    ) as service:
+@pytest.mark.limits(engine_check_interval_ms=5, log_kept_revisions=10)
+async def test_the_log_is_trimmed_while_the_service_runs(tmp_path: Path, limits: Limits) -> None:
+    async with Service(await SqliteStore.at(tmp_path), limits=limits) as service:
         board = client_of(service).board("main")
         for _ in range(30):
             await board.increment("public/n")
@@ -64,10 +59,10 @@ async def test_the_log_is_trimmed_while_the_service_runs(
         await wait_until(is_trimmed)
 
 
+@pytest.mark.limits(engine_check_interval_ms=5)
 async def test_background_work_survives_an_engine_that_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, limits: Limits, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(service_module, "ENGINE_CHECK_INTERVAL_MS", 5)
     looks: list[int] = []
 
     async def away_at_first() -> None:
@@ -77,7 +72,7 @@ async def test_background_work_survives_an_engine_that_is_away(
 
     store = await HookedStore.at(tmp_path)
     store.hook("before facts", away_at_first)
-    async with Service(store):
+    async with Service(store, limits=limits):
 
         async def looked_on() -> bool:
             return len(looks) > 6
@@ -86,10 +81,10 @@ async def test_background_work_survives_an_engine_that_is_away(
     assert "away" in caplog.text
 
 
+@pytest.mark.limits(engine_check_interval_ms=5)
 async def test_background_work_that_has_a_bug_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, limits: Limits, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(service_module, "ENGINE_CHECK_INTERVAL_MS", 5)
     looks: list[int] = []
 
     async def bug() -> None:
@@ -99,7 +94,7 @@ async def test_background_work_that_has_a_bug_is_reported(
 
     store = await HookedStore.at(tmp_path)
     store.hook("before facts", bug)
-    async with Service(store):
+    async with Service(store, limits=limits):
 
         async def is_reported() -> bool:
             return any(record.levelno == logging.CRITICAL for record in caplog.records)

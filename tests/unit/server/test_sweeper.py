@@ -11,7 +11,7 @@ from blackboard.client.leases.presence import presence_key
 from blackboard.core import access
 from blackboard.core.commit import Grant
 from blackboard.core.path import identity_key
-from blackboard.server import sweeper as module
+from blackboard.limits import Limits
 from blackboard.server.boards import Boards
 from blackboard.server.host import Host
 from blackboard.server.requests import RequestHandler
@@ -32,9 +32,9 @@ async def store(tmp_path: Path) -> HookedStore:
 
 
 @pytest.fixture
-async def boards(store: HookedStore) -> AsyncIterator[Boards]:
+async def boards(store: HookedStore, limits: Limits) -> AsyncIterator[Boards]:
     """What a service has, without a sweeper of its own."""
-    boards = Boards(Host(store))
+    boards = Boards(Host(store, limits=limits))
     await boards.host.look()
     yield boards
     await boards.aclose()
@@ -123,14 +123,11 @@ async def test_a_presence_ends_in_the_commit_that_ends_its_lease(
     assert changed == {(keys[0], presence_key("ada")), (keys[1],), (keys[2],)}
 
 
+@pytest.mark.limits(sweep_entries_max=2)
 async def test_a_sweep_ends_only_so_many_leases(
-    store: HookedStore,
-    board: Board,
-    sweeper: Sweeper,
-    monkeypatch: pytest.MonkeyPatch,
+    store: HookedStore, board: Board, sweeper: Sweeper
 ) -> None:
     """SWEEP_ENTRIES_MAX of a board; the next sweep goes on."""
-    monkeypatch.setattr(module, "SWEEP_ENTRIES_MAX", 2)
     await board.commit([Grant(f"public/{name}", "dead", LEAST_MS) for name in "abc"])
     await until_due(store, 3)
     await sweeper.sweep()

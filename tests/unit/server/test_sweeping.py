@@ -8,13 +8,14 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.core.commit import Head, Reading
 from blackboard.errors import Corrupt
-from blackboard.limits import SWEEP_ENTRIES_MAX
+from blackboard.limits import DEFAULT
 from blackboard.server.service import Service
 from blackboard.server.sweeper import EXPIRED_NOTE, Sweeper
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 from tests.waiting import wait_until
 
 HOUR_MS = 3_600_000
+COUNT_MAX = DEFAULT.boards.sweep_entries_max
 Parts = tuple[Service, HookedStore]
 
 
@@ -41,7 +42,7 @@ async def due(parts: Parts, count: int) -> None:
     """Wait until `count` entries are due by the engine's clock."""
 
     async def are_due() -> bool:
-        return len((await parts[1].due("main", limit=SWEEP_ENTRIES_MAX)).entries) >= count
+        return len((await parts[1].due("main", limit=COUNT_MAX)).entries) >= count
 
     await wait_until(are_due)
 

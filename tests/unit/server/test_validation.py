@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from blackboard.core.commit import (
     Append,
@@ -31,7 +32,7 @@ from blackboard.limits import (
     REVISION_MAX,
     TTL_MS_MAX,
 )
-from blackboard.server.validation import check_commit
+from blackboard.server.gates import check_commit
 
 ONE = b"\x01"
 BAD_KEYS = ["", "public", "public/", "public//a", "public/a b", "public/../a", "private/ada", "x/y"]
@@ -153,3 +154,16 @@ def test_a_value_that_is_not_bytes_is_refused(value: Any) -> None:
     for op in (Put("public/a", value), Append("public/a", value)):
         with pytest.raises(InvalidRequest):
             check_commit(commit(op))
+
+
+@pytest.mark.parametrize("field", ["ops", "conditions", "fences", "based_on", "note"])
+@pytest.mark.parametrize("wrong", [None, 1, "x", b"x", ("public/a",), Delete("public/a")])
+def test_what_has_another_type_is_refused_by_the_name_of_its_field(field: str, wrong: Any) -> None:
+    """Programs are not always checked by types, and what is stored stays."""
+    if (field, wrong) in [("note", "x"), ("ops", Delete("public/a"))]:
+        return
+    given = wrong if field == "note" else (wrong,)
+    malformed = replace(commit(Put("public/a", ONE)), **{field: given})
+    with pytest.raises(InvalidRequest) as refused:
+        check_commit(malformed)
+    assert refused.value.field == field

@@ -49,7 +49,7 @@ def test_usual_commits_are_read_as_the_long_way_reads_them(
         assert read(request.params) == read(requests.parse("commit", message["params"], MSGPACK))
 
 
-def read(params: Params) -> tuple[str, str | None, str, Commit]:
+def read(params: Params[Any]) -> tuple[str, str | None, str, Commit]:
     """All that anybody asks of the params of a commit."""
     assert isinstance(params, CommitParams)
     return params.method, params.agent, params.board, params.to_core("ada")

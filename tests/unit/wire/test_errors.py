@@ -3,7 +3,7 @@
 import pytest
 
 from blackboard.errors import BY_CODE, BlackboardError, Conflict, InvalidRequest, from_fields
-from blackboard.wire import errors, reading
+from blackboard.wire import errors
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name)
@@ -24,7 +24,7 @@ def test_every_error_survives(encoding: Encoding, code: str) -> None:
     names = kind.__dataclass_fields__
     error = from_fields(code, {name: f"{name}-1" for name in names})
     (message,) = encoding.split(encoding.join([encoding.pack(errors.write_error(error))]))
-    found = reading.read_error(message)
+    found = errors.read_error(message)
     assert type(found) is type(error)
     assert found.fields() == error.fields()
     assert message["code"] == errors.RPC_CODES[code]
@@ -42,6 +42,6 @@ def test_the_value_in_a_conflict_survives() -> None:
     for encoding in (MSGPACK, JSON):
         packed = encoding.pack(errors.write_error(conflict))
         (message,) = encoding.split(encoding.join([packed]))
-        found = reading.read_error(message)
+        found = errors.read_error(message)
         assert isinstance(found, BlackboardError)
         assert found.fields() == conflict.fields()

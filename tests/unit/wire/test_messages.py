@@ -29,7 +29,7 @@ UNCHANGED = {"kind": "prefix_unchanged", "prefix": "public", "since": 0}
 LONG = "a/" * 600
 
 
-def parse_commit(changed: dict[str, Any]) -> Params:
+def parse_commit(changed: dict[str, Any]) -> Params[Any]:
     """Parse the plain commit with some members in place of its own."""
     return requests.parse("commit", {**COMMIT, **changed}, JSON)
 

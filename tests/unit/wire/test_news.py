@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from blackboard.core.commit import LogEntry
+from blackboard.core.commit import LogEntry, Receipt
 from blackboard.core.watch import Position
 from blackboard.errors import RemoteProtocolError
-from blackboard.wire.answers import pack_revisions
+from blackboard.wire import answers
+from blackboard.wire.answers import ReceiptMessage
 from blackboard.wire.frames import CONTAINERS_MAX, MSGPACK
-from blackboard.wire.reading import ReceiptNews, read_news, read_receipt
-from blackboard.wire.session import Answered, Changed
+from blackboard.wire.session import Answered, Changed, pack_revisions, read_quickly
 from tests.unit.wire.drawing import log_entries
 from tests.unit.wire.pair import Pair
 
@@ -43,11 +43,11 @@ def test_changes_are_read_as_the_long_way_reads_them(entries: list[LogEntry], wa
     pair, position = Pair(MSGPACK), Position("e", 7, "0f")
     pair.server.send_changes(watch, position, pack_revisions(entries, MSGPACK))
     (sent,) = pair.server.bytes_to_send()
-    assert read_news(sent)
+    assert read_quickly(sent)
     told = [Changed(watch, position, tuple(entries))]
     assert pair.client.receive(sent) == told
     unusual = frame({"jsonrpc": "2.0", **MSGPACK.split(sent)[0]})
-    assert not read_news(unusual)
+    assert not read_quickly(unusual)
     assert pair.client.receive(unusual) == told
 
 
@@ -55,19 +55,21 @@ def test_changes_are_read_as_the_long_way_reads_them(entries: list[LogEntry], wa
 def test_a_receipt_is_read_in_either_way(results: list[Any]) -> None:
     """As news, and from a map."""
     receipt = {**RECEIPT, "results": results, "duplicate": True}
-    (message,) = read_news(frame({"id": 3, "result": receipt}))
-    assert (message.id, message.result) == (3, read_receipt(receipt))
+    (message,) = read_quickly(frame({"id": 3, "result": receipt}))
+    assert (message.id, message.result) == (3, answers.read(ReceiptMessage, receipt))
     told = tuple(tuple(result) if isinstance(result, list) else result for result in results)
-    assert message.result == ReceiptNews(7, 9, told, "disk", duplicate=True)
+    assert message.result == Receipt(7, 9, told, "disk", duplicate=True)
 
 
 @pytest.mark.parametrize("member", ["revision", "time_ms", "results", "level"])
 def test_a_receipt_without_a_member_is_none(member: str) -> None:
     """Nor is anything else."""
-    with pytest.raises(ValueError, match=member):
-        read_receipt({name: value for name, value in RECEIPT.items() if name != member})
-    with pytest.raises(ValueError, match="Expected"):
-        read_receipt(7)
+    with pytest.raises(RemoteProtocolError, match=member):
+        answers.read(
+            ReceiptMessage, {name: value for name, value in RECEIPT.items() if name != member}
+        )
+    with pytest.raises(RemoteProtocolError, match="Expected"):
+        answers.read(ReceiptMessage, 7)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +90,13 @@ def test_a_receipt_without_a_member_is_none(member: str) -> None:
 )
 def test_what_is_unusual_is_left_to_the_long_way(message: dict[str, Any]) -> None:
     """One of several is enough."""
-    assert read_news(frame(changes(revisions=[REVISION])))
-    assert not read_news(frame(changes(revisions=[REVISION]), message))
+    assert read_quickly(frame(changes(revisions=[REVISION])))
+    assert not read_quickly(frame(changes(revisions=[REVISION]), message))
 
 
 def test_a_large_frame_is_left_to_the_long_way() -> None:
     """It counts what it builds."""
-    assert not read_news(frame(changes(position="e" * CONTAINERS_MAX)))
+    assert not read_quickly(frame(changes(position="e" * CONTAINERS_MAX)))
 
 
 @pytest.mark.parametrize(
@@ -123,5 +125,5 @@ def test_an_answer_is_taken_once() -> None:
     pair = Pair(MSGPACK)
     number = pair.client.send_request("commit", {})
     (event,) = pair.client.receive(frame(answer))
-    assert event == Answered(number, read_receipt(RECEIPT))
+    assert event == Answered(number, answers.read(ReceiptMessage, RECEIPT))
     assert pair.client.in_flight == 0

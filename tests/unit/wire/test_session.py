@@ -17,12 +17,11 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import (
+    DEFAULT,
     FRAME_BYTES_MAX,
-    HANDSHAKE_TIMEOUT_MS,
     MESSAGES_PER_FRAME_MAX,
     REQUESTS_IN_FLIGHT_MAX,
 )
-from blackboard.wire.answers import pack_revisions
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from blackboard.wire.methods import CommitParams
 from blackboard.wire.requests import write_commit
@@ -40,6 +39,7 @@ from blackboard.wire.session import (
     RequestRefused,
     ServerSession,
     Transition,
+    pack_revisions,
 )
 from tests.unit.wire.drawing import commits, log_entries
 from tests.unit.wire.pair import POSITION, Pair, both
@@ -199,10 +199,10 @@ def test_a_hello_that_is_not_valid_is_answered() -> None:
 def test_the_handshake_has_a_time_limit() -> None:
     """`tick` says when to come again, and raises when it is too late; once greeted, never."""
     server = ServerSession(MSGPACK, now_ms=1000)
-    assert server.tick(1000) == 1000 + HANDSHAKE_TIMEOUT_MS
-    assert server.tick(999 + HANDSHAKE_TIMEOUT_MS) is not None
+    assert server.tick(1000) == 1000 + DEFAULT.connection.handshake_timeout_ms
+    assert server.tick(999 + DEFAULT.connection.handshake_timeout_ms) is not None
     with pytest.raises(RemoteProtocolError):
-        server.tick(1000 + HANDSHAKE_TIMEOUT_MS)
+        server.tick(1000 + DEFAULT.connection.handshake_timeout_ms)
     assert server.state is ConnectionState.CLOSED
     assert Pair().server.tick(10**9) is None
 

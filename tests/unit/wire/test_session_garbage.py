@@ -7,10 +7,14 @@ from hypothesis import given, strategies as st
 from blackboard.core.commit import Commit, LogEntry
 from blackboard.errors import Conflict, InvalidRequest, RemoteProtocolError
 from blackboard.wire import methods
-from blackboard.wire.answers import pack_revisions
 from blackboard.wire.frames import Encoding
 from blackboard.wire.requests import write_commit
-from blackboard.wire.session import ClientSession, ConnectionState, ServerSession
+from blackboard.wire.session import (
+    ClientSession,
+    ConnectionState,
+    ServerSession,
+    pack_revisions,
+)
 from tests.unit.wire.drawing import commits, log_entries
 from tests.unit.wire.pair import POSITION, Pair, both
 from tests.unit.wire.test_messages import junk

@@ -7,17 +7,15 @@ import pytest
 
 from blackboard.client.board import Board
 from blackboard.client.client import Client
-from blackboard.client.documents import layout as documents_tail
 from blackboard.client.documents.layout import PIECE_BYTES
 from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.keys import document_prefix
+from blackboard.core.path import document_prefix
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import DocumentRefused
-from blackboard.limits import DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, OUTGOING_BYTES_MAX
+from blackboard.limits import DEFAULT, DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, Limits
 from blackboard.server.assembly import archive_beside
-from blackboard.server.documents import room as documents_room
 from blackboard.server.service import Service
 from blackboard.wire import ysync
 from blackboard.wire.ysync import AwarenessState
@@ -32,10 +30,10 @@ PARTS = DOCUMENT_BYTES_MAX // DOCUMENT_UPDATE_BYTES_MAX
 
 
 @pytest.fixture
-async def link(tmp_path: Path) -> AsyncIterator[Transport]:
+async def link(tmp_path: Path, limits: Limits) -> AsyncIterator[Transport]:
     """A way to a service that can look back."""
     store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
-    async with Service(store, archive=archive) as service:
+    async with Service(store, archive=archive, limits=limits) as service:
         yield service.link(access.operator())
 
 
@@ -59,7 +57,7 @@ async def test_a_document_is_as_large_as_it_may_be(link: Transport, board: Board
         await writer.send(ysync.write_awareness([AwarenessState(1, 1, '{"name":"writer"}')]))
         await fill(writer)
         room = DOCUMENT_BYTES_MAX - PARTS * len(PART)
-        assert PARTS * len(PART) > OUTGOING_BYTES_MAX
+        assert PARTS * len(PART) > DEFAULT.service.outgoing_bytes_max
         async with Peer().connected(link, BOARD, KEY) as reader:
             await reader.sync()
             assert len(str(reader.text)) == PARTS * len(PART)
@@ -89,12 +87,9 @@ async def test_who_asks_again_before_reading_the_answer_is_not_told_twice(link: 
                 await reader.take()
 
 
-async def test_it_is_compacted_into_pieces_and_restored(
-    link: Transport, board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(document_tail_updates=12, compaction_delay_ms=0)
+async def test_it_is_compacted_into_pieces_and_restored(link: Transport, board: Board) -> None:
     """Its base is more than one value, and so is the inverse update that brings it all back."""
-    monkeypatch.setattr(documents_tail, "DOCUMENT_TAIL_UPDATES", 12)
-    monkeypatch.setattr(documents_room, "_COMPACTION_DELAY_S", 0.0)
     async with Peer().connected(link, BOARD, KEY) as writer:
         await writer.sync()
         await fill(writer, PARTS)

@@ -20,9 +20,8 @@ from pycrdt import Map
 
 import blackboard
 from blackboard import Board, Client
-from blackboard.client.documents import layout as documents_tail
 from blackboard.errors import DocumentRefused
-from blackboard.server.documents import room as documents_room
+from blackboard.limits import Limits
 from tests.conformance.peers import Peer
 
 EXAMPLES = int(os.environ.get("BLACKBOARD_DOCUMENT_EXAMPLES", "12"))
@@ -239,12 +238,11 @@ def portal() -> Iterator[BlockingPortal]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
+@pytest.mark.limits(document_tail_updates=6, compaction_delay_ms=0)
 def test_replicas_agree_and_nothing_acknowledged_is_lost(
-    portal: BlockingPortal, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    portal: BlockingPortal, tmp_path: Path, seed: int, limits: Limits
 ) -> None:
     """After any absence, any restore and any number of compactions."""
-    monkeypatch.setattr(documents_tail, "DOCUMENT_TAIL_UPDATES", 6)
-    monkeypatch.setattr(documents_room, "_COMPACTION_DELAY_S", 0.0)
     settings = hypothesis.settings(
         max_examples=EXAMPLES,
         stateful_step_count=STEPS,
@@ -253,7 +251,7 @@ def test_replicas_agree_and_nothing_acknowledged_is_lost(
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    opened = blackboard.open(tmp_path, level="memory")
+    opened = blackboard.open(tmp_path, level="memory", limits=limits)
     with portal.wrap_async_context_manager(opened) as client:
 
         class Machine(DocumentMachine):

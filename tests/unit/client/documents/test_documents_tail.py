@@ -1,27 +1,28 @@
 """When a document is compacted: after so many updates, so many bytes, and before nobody has it."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from blackboard.client.documents import layout as documents_tail
 from blackboard.client.documents.layout import UpdateTail
 from blackboard.client.link import Transport
 from blackboard.core import access
-from blackboard.core.documents.keys import base_key, document_prefix, updates_prefix
+from blackboard.core.path import base_key, document_prefix, updates_prefix
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.limits import DOCUMENT_TAIL_BYTES, DOCUMENT_TAIL_UPDATES
-from blackboard.server.documents import room as documents_room
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.service import Service
 from tests.conformance.peers import Peer
+from tests.lowered import lowered
 
 BOARD, KEY = "board", "public/memo"
+TAIL_BYTES = DEFAULT.documents.document_tail_bytes
 
 
 def test_it_is_due_after_so_many_updates() -> None:
     tail = UpdateTail(KEY)
-    for number in range(DOCUMENT_TAIL_UPDATES):
+    for number in range(DEFAULT.documents.document_tail_updates):
         assert not tail.is_due
         tail.add(f"{updates_prefix(KEY)}/{number:016}", number + 1, 1)
     assert tail.is_due
@@ -29,7 +30,7 @@ def test_it_is_due_after_so_many_updates() -> None:
 
 def test_it_is_due_after_so_many_bytes() -> None:
     tail = UpdateTail(KEY)
-    tail.add("one", 1, DOCUMENT_TAIL_BYTES - 1)
+    tail.add("one", 1, TAIL_BYTES - 1)
     assert not tail.is_due
     tail.add("two", 2, 1)
     assert tail.is_due
@@ -39,20 +40,29 @@ def test_it_is_due_after_so_many_bytes() -> None:
 
 
 def test_beside_a_large_base_it_may_be_an_eighth_of_it() -> None:
-    tail = UpdateTail(KEY, base_bytes=16 * DOCUMENT_TAIL_BYTES)
-    tail.add("one", 1, 2 * DOCUMENT_TAIL_BYTES - 1)
+    tail = UpdateTail(KEY, base_bytes=16 * TAIL_BYTES)
+    tail.add("one", 1, 2 * TAIL_BYTES - 1)
     assert not tail.is_due
     tail.add("two", 2, 1)
     assert tail.is_due
 
 
-@pytest.fixture
-async def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Transport]:
-    """A way to a service where only the end of a room hurries a compaction, and waits for it."""
-    monkeypatch.setattr(documents_room, "_COMPACTION_DELAY_S", 3_600.0)
-    monkeypatch.setattr(documents_room, "_LAST_COMPACTION_S", 60.0)
-    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+UNHURRIED = lowered(compaction_delay_ms=3_600_000, last_compaction_ms=60_000)
+"""Only the end of a room hurries a compaction, and waits for it."""
+
+
+@asynccontextmanager
+async def linked(path: Path, limits: Limits = UNHURRIED) -> AsyncIterator[Transport]:
+    """A way to a service over the boards in `path`."""
+    async with Service(await SqliteStore.at(path, "memory"), limits=limits) as service:
         yield service.link(access.operator())
+
+
+@pytest.fixture
+async def link(tmp_path: Path) -> AsyncIterator[Transport]:
+    """A way to a service."""
+    async with linked(tmp_path) as link:
+        yield link
 
 
 async def write(link: Transport, text: str) -> None:
@@ -80,21 +90,19 @@ async def length(link: Transport) -> int:
 async def test_what_is_due_is_done_before_nobody_has_the_document(link: Transport) -> None:
     await write(link, "x" * 100)
     assert await parts(link) == (False, 1)
-    await write(link, "y" * DOCUMENT_TAIL_BYTES)
+    await write(link, "y" * TAIL_BYTES)
     assert await parts(link) == (True, 0)
     await write(link, "z" * 100)
     assert await parts(link) == (True, 1)
-    assert await length(link) == DOCUMENT_TAIL_BYTES + 200
+    assert await length(link) == TAIL_BYTES + 200
 
 
-async def test_what_was_left_over_is_due_when_the_document_is_loaded(
-    link: Transport, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_left_over_is_due_when_the_document_is_loaded(tmp_path: Path) -> None:
     """The process that should have done it may have died."""
-    with monkeypatch.context() as patch:
-        patch.setattr(documents_tail, "DOCUMENT_TAIL_BYTES", 2**40)
-        await write(link, "y" * DOCUMENT_TAIL_BYTES)
-    assert await parts(link) == (False, 1)
-    assert await length(link) == DOCUMENT_TAIL_BYTES
-    assert await parts(link) == (True, 0)
-    assert await length(link) == DOCUMENT_TAIL_BYTES
+    async with linked(tmp_path, lowered(UNHURRIED, document_tail_bytes=2**40)) as link:
+        await write(link, "y" * TAIL_BYTES)
+    async with linked(tmp_path) as link:
+        assert await parts(link) == (False, 1)
+        assert await length(link) == TAIL_BYTES
+        assert await parts(link) == (True, 0)
+        assert await length(link) == TAIL_BYTES

@@ -9,7 +9,7 @@ from blackboard.client.documents import layout as storage
 from blackboard.client.documents.layout import PIECE_BYTES, Base
 from blackboard.client.views import Entry
 from blackboard.core.commit import ABSENT, Append, Delete, KeyAt, Op, Put, PutBack
-from blackboard.core.documents.keys import base_key, document_of, overlaps_prefix, updates_prefix
+from blackboard.core.path import base_key, document_of, overlaps_prefix, updates_prefix
 from blackboard.errors import Corrupt
 from blackboard.limits import (
     COMMIT_BYTES_MAX,

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from pycrdt import Array, Doc, Map, Text
 
-from blackboard.client.documents.overlap import RANGES_MAX, TEXTS_MAX, Overlaps, OwnEdits
+from blackboard.client.documents.overlap import (
+    RANGES_MAX,
+    TEXTS_MAX,
+    Overlaps,
+    OwnEdits,
+    _moved,
+    _Range,
+)
 from blackboard.client.documents.shared_types import Delta
 
 
@@ -141,14 +148,32 @@ def test_texts_within_lists_and_maps_are_looked_at() -> None:
     assert str(both.note(both.mine))[start:end] in ("so not ", "not so ")
 
 
+def test_a_text_that_gets_another_place_is_read_again() -> None:
+    """What was known at a path is the content of another text after an insertion into the list."""
+    both = Replicas()
+    plan = both.mine.get("plan", type=Array)
+    plan.append(Map({"note": Text("漢漢漢漢")}))
+    both.note(both.mine).insert(0, "漢")
+    plan.insert(0, Map({"note": Text("0123456789abcde")}))  # as many bytes
+    both.exchange()
+    both.overlaps.committed(1)
+    both.note(both.mine).insert(8, "mine")
+    both.note(both.theirs).insert(8, "theirs")
+    both.exchange()
+    ((path, (start, end)),) = both.met
+    assert path == "plan/0/note"
+    assert str(both.note(both.mine))[start:end] in ("minetheirs", "theirsmine")
+
+
 def test_texts_within_are_forgotten_when_they_are_too_many() -> None:
     """TEXTS_MAX: a document of many texts does not fill the memory twice."""
     both = Replicas()
     plan = both.mine.get("plan", type=Array)
-    for index in range(TEXTS_MAX + 5):
+    for _ in range(TEXTS_MAX + 5):
         plan.append(Map({"note": Text("a")}))
+    for index in range(TEXTS_MAX + 5):
         plan[index]["note"].insert(0, "b")
-    assert len(both.overlaps._before) == TEXTS_MAX
+    assert len(both.overlaps._contents) == TEXTS_MAX
     both.overlaps.committed(1)
     assert not both.overlaps
     assert len(both.overlaps._own) == 0
@@ -165,3 +190,22 @@ def test_what_one_knew_of_meets_nothing(seed: int) -> None:
         text = both.note(doc)
         text.insert(rng.randrange(len(text) + 1), rng.choice(("a", "bc", "def")))
     assert both.met == []
+
+
+@pytest.mark.parametrize("number", range(300))
+def test_edits_of_one_place_move_a_region_as_any_edit_does(number: int, seed: int) -> None:
+    """Whatever comes before or after it; an edit of two places is not taken for one."""
+    rng = random.Random(f"{seed} {number}")
+    parts = [Delta(retain=rng.randint(1, 5)), Delta(delete=rng.randint(1, 5)), Delta(insert="ab")]
+    deltas = [part for part in parts if rng.random() < 0.7]
+    if number % 3 == 0:
+        deltas += [Delta(retain=rng.randint(1, 3)), Delta(insert="c")]
+    start = rng.randint(0, 12)
+    end = start + rng.randint(0, 4)
+    own = OwnEdits()
+    own._ranges.append(_Range(start, end, 1))
+    own._move(deltas)
+    assert (own._ranges[0].start, own._ranges[0].end) == (
+        _moved(start, deltas),
+        _moved(end, deltas),
+    )

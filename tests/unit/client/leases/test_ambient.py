@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.client.leases import ambient as held
-from blackboard.client.leases.ambient import Hold
+from blackboard.client import writer as held
+from blackboard.client.leases.lock import new_holder
 from blackboard.client.link import Transport
+from blackboard.client.writer import Hold
 from blackboard.core import access
 from blackboard.core.commit import HeldFence
 from blackboard.core.lease import is_holder_of
@@ -132,7 +133,7 @@ async def test_a_hold_knows_the_last_commit_of_its_own_agent(
 @pytest.mark.parametrize("agent", ["ada", "x" * SEGMENT_BYTES_MAX])
 def test_every_acquisition_has_a_name_of_its_own(agent: str) -> None:
     """One that the board accepts, however long the agent's is."""
-    names = {held.new_holder(agent) for _ in range(1_000)}
+    names = {new_holder(agent) for _ in range(1_000)}
     assert len(names) == 1_000
     for name in names:
         assert is_holder_of(agent, check_name(name))

@@ -17,8 +17,8 @@ import pytest
 
 import blackboard
 from blackboard import Board
-from blackboard.client.leases import ambient
-from blackboard.client.leases.ambient import Keeper
+from blackboard.client.leases.lock import Keeper
+from blackboard.client.writer import fences_of
 from blackboard.core.commit import Op, Put
 from blackboard.errors import LeaseLost
 from blackboard.wire.codec import encode_value
@@ -129,7 +129,7 @@ class Trial:
             self.error = error
         self.cancelling = task.cancelling()
         writer = self.board._writer
-        self.fences = ambient.fences_of(writer.link, writer.board)
+        self.fences = fences_of(writer.link, writer.board)
         ended.set()
 
     def expected(self, how: str, body: Body) -> type | tuple[type, ...]:

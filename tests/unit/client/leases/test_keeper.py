@@ -7,8 +7,9 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from blackboard.client.leases import ambient as held
-from blackboard.client.leases.ambient import Hold, Keeper
+from blackboard.client import writer as held
+from blackboard.client.leases.lock import Keeper
+from blackboard.client.writer import Hold
 from blackboard.core.commit import HeldFence
 from blackboard.errors import AccessDenied, Fenced, LeaseLost, OutcomeUnknown, Unavailable
 from blackboard.limits import DEFAULT, Limits

@@ -23,8 +23,6 @@ from tests.lowered import lowered
 from tests.ports import free_port
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
-
 HEADS = [Head(revision, Epoch(1, "e"), 1) for revision in range(1, 5)]
 
 

@@ -30,10 +30,7 @@ from tests.unit.server.http.conversation import PATIENCE_S
 from tests.unit.server.http.line import CuttingStore, Line
 from tests.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.usefixtures("no_marks_by_the_clock"),
-    pytest.mark.limits(connect_pauses_ms=(0, 50)),
-]
+pytestmark = pytest.mark.limits(connect_pauses_ms=(0, 50))
 
 REQUEST = "0123456789abcdef"
 SHORT_MS = 300
@@ -57,9 +54,10 @@ async def store(tmp_path: Path) -> CuttingStore:
 
 
 @pytest.fixture
-async def service(store: CuttingStore, tmp_path: Path) -> AsyncIterator[Service]:
+async def service(store: CuttingStore, tmp_path: Path, limits: Limits) -> AsyncIterator[Service]:
     """A service with a past."""
-    async with Service(store, archive=await archive_beside(tmp_path / "boards")) as service:
+    archive = await archive_beside(tmp_path / "boards")
+    async with Service(store, archive=archive, limits=limits) as service:
         yield service
 
 

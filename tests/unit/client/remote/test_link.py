@@ -39,8 +39,6 @@ from tests.unit.server.http.conversation import PATIENCE_S
 from tests.unit.server.http.line import Line
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
-
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:

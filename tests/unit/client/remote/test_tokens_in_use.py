@@ -24,15 +24,14 @@ from blackboard.errors import (
 )
 from blackboard.integrity.tokens import attenuate, unverified
 from blackboard.limits import Limits
-from blackboard.server.http import documents, handshake as gate
+from blackboard.server.http import documents
 from blackboard.server.security import revocations
 from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.server.service import Service
+from tests.lowered import lowered
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import PATIENCE_S, talking
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 ADA, BOB = access.agent("ada"), access.agent("bob")
 CLOSE_UNAUTHENTICATED = 4401
@@ -122,11 +121,9 @@ async def test_a_token_in_a_url_is_for_that_document_alone(served: Served) -> No
         await peer.recv()
 
 
-async def test_connections_of_documents_count_like_others(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(connections_per_principal_max=2)
+async def test_connections_of_documents_count_like_others(served: Served) -> None:
     """Of one principal, narrowed tokens included, and in all."""
-    monkeypatch.setattr(gate, "CONNECTIONS_PER_PRINCIPAL_MAX", 2)
     token = served.token(ADA)
     narrow = attenuate(token, Narrowing("ada.helper"))
     headers = {"Authorization": f"Bearer {narrow}"}
@@ -141,7 +138,8 @@ async def test_connections_of_documents_count_like_others(
             await two.wait_closed()
         assert two.close_code == 1013
         assert "CONNECTIONS_PER_PRINCIPAL_MAX" in (two.close_reason or "")
-        monkeypatch.setattr(gate, "CONNECTIONS_MAX", 2)
+        served.gate._limits = lowered(connections_max=2).service
+
         with pytest.raises(InvalidStatus, match="503"):
             async with talking(served.url, served.token(BOB)):
                 pass
@@ -210,15 +208,16 @@ async def test_the_record_is_out_of_reach(served: Served) -> None:
                 await attempt
 
 
-async def test_a_revocation_outlives_the_service(tmp_path: Path) -> None:
+async def test_a_revocation_outlives_the_service(tmp_path: Path, limits: Limits) -> None:
     """It is kept where the boards are, until the token would have ended."""
     from blackboard.engines.sqlite.store import SqliteStore
 
-    async with Service(await SqliteStore.at(tmp_path)) as service, serving(service) as served:
+    service = Service(await SqliteStore.at(tmp_path), limits=limits)
+    async with service, serving(service) as served:
         secret, token = served.secret, served.token(ADA)
         await service.link(access.operator()).revoke(tokens=[id_of(token)])
     async with (
-        Service(await SqliteStore.at(tmp_path)) as service,
+        Service(await SqliteStore.at(tmp_path), limits=limits) as service,
         serving(service, secret=secret) as served,
     ):
         with pytest.raises(Unauthenticated, match="revoked"):
@@ -226,12 +225,14 @@ async def test_a_revocation_outlives_the_service(tmp_path: Path) -> None:
                 pass
 
 
-async def test_every_process_learns_of_a_revocation(redis_server: RedisProcess) -> None:
+async def test_every_process_learns_of_a_revocation(
+    redis_server: RedisProcess, limits: Limits
+) -> None:
     """Two services over one engine: the one that was not asked closes the connection too, by what
     it hears and not because it has heard nothing for long."""
     async with (
-        Service(RedisStore.connect(redis_server.url)) as one,
-        Service(RedisStore.connect(redis_server.url)) as two,
+        Service(RedisStore.connect(redis_server.url), limits=limits) as one,
+        Service(RedisStore.connect(redis_server.url), limits=limits) as two,
         serving(one) as first,
         serving(two, secret=first.secret) as second,
     ):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blackboard.core.documents import keys as document
+from blackboard.core import path as document
 from blackboard.core.path import check_key
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.limits import KEY_BYTES_MAX

@@ -16,6 +16,7 @@ from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.redlock import LockMasters
 from blackboard.errors import InvalidRequest, Unavailable
 from tests.lock_masters import keys_of, lock_masters, votes
+from tests.lowered import lowered
 from tests.servers import ask
 from tests.waiting import wait_until
 
@@ -34,10 +35,8 @@ def servers(redis_binary: Path) -> Iterator[list[RedisProcess]]:
         yield running
 
 
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command may take long: none of these tests is about haste, and the machine may be busy."""
-    monkeypatch.setattr("blackboard.engines.redis.redlock.LOCK_MASTER_TIMEOUT_MS", TTL_MS)
+UNHURRIED = lowered(lock_master_timeout_ms=TTL_MS)
+"""A command may take long: none of these tests is about haste, and the machine may be busy."""
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ async def masters(servers: list[RedisProcess]) -> AsyncIterator[LockMasters]:
     """The masters, emptied."""
     for server in servers:
         await ask(server, "FLUSHALL")
-    masters = LockMasters([server.url for server in servers])
+    masters = LockMasters([server.url for server in servers], UNHURRIED)
     yield masters
     await masters.aclose()
 
@@ -124,7 +123,7 @@ async def test_processes_of_one_owner_agree(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
     """Both callers are right that the votes are there, in either order."""
-    others = [LockMasters([server.url for server in servers]) for _ in range(4)]
+    others = [LockMasters([server.url for server in servers], UNHURRIED) for _ in range(4)]
     for number in range(10):
         name = f"{NAME}/{number}"
         await asyncio.gather(*(other.acquire(name, "one", TTL_MS) for other in others))
@@ -138,7 +137,7 @@ async def test_votes_that_come_too_late_are_none(
 ) -> None:
     """The deadline counts from before anything was sent."""
     monkeypatch.setattr("blackboard.engines.redis.redlock._DRIFT_S", TTL_MS / 1000)
-    masters = LockMasters([server.url for server in servers])
+    masters = LockMasters([server.url for server in servers], UNHURRIED)
     with pytest.raises(Unavailable, match="too late"):
         await masters.acquire(NAME, "one", TTL_MS)
     await masters.aclose()
@@ -150,7 +149,7 @@ async def test_one_server_under_two_names_is_refused(servers: list[RedisProcess]
     with pytest.raises(InvalidRequest, match="twice"):
         LockMasters([servers[0].url, servers[0].url])
     for other in (f"redis://localhost:{port}/0", f"redis://localhost:{port}/3"):
-        masters = LockMasters([servers[0].url, servers[1].url, other])
+        masters = LockMasters([servers[0].url, servers[1].url, other], UNHURRIED)
         with pytest.raises(InvalidRequest, match=f"one server: 127.0.0.1:{port}, localhost:{port}"):
             await masters.check()
         await masters.aclose()
@@ -160,7 +159,7 @@ async def test_check_warns_of_an_even_number(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
     assert await masters.check() == ()
-    two = LockMasters([server.url for server in servers[:2]])
+    two = LockMasters([server.url for server in servers[:2]], UNHURRIED)
     assert await two.check() == ("2 lock masters survive no more failures than 1",)
     await two.aclose()
 
@@ -184,7 +183,8 @@ async def test_a_silent_master_is_no_stack_trace(
     servers: list[RedisProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
     """pottery would log one for every command."""
-    masters = LockMasters([*(server.url for server in servers[:2]), "redis://127.0.0.1:1"])
+    urls = [*(server.url for server in servers[:2]), "redis://127.0.0.1:1"]
+    masters = LockMasters(urls, UNHURRIED)
     with caplog.at_level(logging.DEBUG):
         await masters.acquire(NAME, "silent", TTL_MS)
         await masters.release(NAME, "silent")

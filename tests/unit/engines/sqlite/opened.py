@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from blackboard.core.commit import RESTORE, Committed, Epoch, Increment, Put, PutBack
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
 from blackboard.engines.sqlite.file import BoardFile
+from blackboard.limits import DEFAULT, Limits
 from blackboard.wire.codec import Prepared, prepare
 from tests.unit.core.trial import Trial, packed
 
@@ -45,11 +46,11 @@ class Gate(Executor):
 class Opened:
     """A board over a gate, and commits for it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits = DEFAULT) -> None:
         self.gate = Gate()
         self.reading = Gate()
         self.trial = Trial()
-        self.file = BoardFile(path, level="memory")
+        self.file = BoardFile(path, level="memory", limits=limits)
         self.board = EmbeddedBoard(
             NAME,
             file=self.file,

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from blackboard import limits
 from blackboard.core.commit import Committed, Epoch, Grant, Put, Renew
 from blackboard.core.model import Outcome
 from blackboard.core.state import evolve
@@ -219,11 +218,9 @@ async def test_commits_and_closing_wait_for_a_copy_of_the_journal(opened: Opened
     assert revision_in(opened.file.path) == 2
 
 
-async def test_a_page_that_is_compacted_while_it_is_read_is_refused(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(watch_queue_changes_max=2)
+async def test_a_page_that_is_compacted_while_it_is_read_is_refused(opened: Opened) -> None:
     """It could have a gap that nobody would notice."""
-    monkeypatch.setattr(limits, "WATCH_QUEUE_CHANGES_MAX", 2)
     await opened.commit(6)
     opened.reading.open.clear()
     page = asyncio.create_task(opened.log(0))

@@ -2,18 +2,15 @@
 
 import pytest
 
-from blackboard import limits
+from tests.lowered import lowered
 from tests.unit.engines.sqlite.opened import Opened
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("WATCH_QUEUE_CHANGES_MAX", 8), ("WATCH_QUEUE_BYTES_MAX", 500)]
+    "limits", [lowered(watch_queue_changes_max=8), lowered(watch_queue_bytes_max=500)]
 )
-async def test_the_log_is_the_same_from_memory_and_from_the_file(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
+async def test_the_log_is_the_same_from_memory_and_from_the_file(opened: Opened) -> None:
     """Memory holds the newest only; every page is whole, wherever it begins."""
-    monkeypatch.setattr(limits, limit, value)
     await opened.commit(20)
     tail = opened.board._tail
     kept = tail.page(19, 20, 9)

@@ -13,7 +13,7 @@ from blackboard.core.checkpoints import ORIGIN_KEY, ExportPage, ImportRequest
 from blackboard.core.commit import Entry
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
-from blackboard.limits import IMPORTS_MAX, INTEGER_MAX
+from blackboard.limits import DEFAULT, INTEGER_MAX
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
@@ -109,7 +109,7 @@ async def test_nothing_is_left_out_and_nothing_added(link: Transport) -> None:
 async def test_an_import_that_was_interrupted_is_in_nobodys_way(link: Transport) -> None:
     """A client that was cancelled begins again, and does not wait until the first one is idle."""
     page = await link.export("main", "one", after=None)
-    for number in range(IMPORTS_MAX + 1):
+    for number in range(DEFAULT.checkpoints.imports_max + 1):
         spec = ImportRequest(f"{number:016x}", page.manifest, page.signature, page.items)
         await link.import_begin("made", spec)
         await link.import_page("made", spec.request, 0, page.entries[:1])

@@ -15,7 +15,7 @@ from blackboard.core.commit import Commit, Grant, Head, Op, Put, Reading
 from blackboard.core.model import Outcome
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import LimitExceeded, OutcomeUnknown, Unavailable
-from blackboard.limits import RESTORE_ATTEMPTS_MAX
+from blackboard.limits import Limits
 from blackboard.server.assembly import archive_beside
 from blackboard.server.checkpoints import restore
 from blackboard.server.requests import RequestHandler
@@ -23,6 +23,7 @@ from blackboard.server.service import Service
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.writer import Writer
+from tests.lowered import lowered
 from tests.unit.core.trial import packed
 
 BOARD = "main"
@@ -62,6 +63,10 @@ class LeasingStore(BusyStore):
     def meanwhile(self) -> Op:
         """As `BusyStore.meanwhile`."""
         return Grant("public/same", f"bob~{self.tries}", HOUR_MS, wait=True)
+
+
+SMALL, LARGE = (lowered(restore_large_changes=count) for count in (10, 1))
+"""Limits for which a restore is a small one, or a large one, which is not tried without a hold."""
 
 
 class RacingStore(SqliteStore):
@@ -145,14 +150,14 @@ class DoubtfulStore(SqliteStore):
         await super().hold(board, hold_ms)
 
 
-@pytest.mark.parametrize("few", [9, -1])
+@pytest.mark.parametrize("limits", [SMALL, LARGE])
 async def test_a_restore_of_which_the_engine_knows_nothing_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
+    tmp_path: Path, limits: Limits
 ) -> None:
     """Also one for which others had to wait: that they go on cannot be told the engine either."""
-    monkeypatch.setattr(restore, "_FEW_CHANGES", few)
     store = await DoubtfulStore.at(tmp_path, level="memory")
-    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+    archive = await archive_beside(tmp_path)
+    async with Service(store, archive=archive, limits=limits) as service:
         link = service.link(access.operator())
         await Board(link, BOARD).put("public/a", 1)
         store.in_doubt = True
@@ -167,23 +172,24 @@ async def test_a_restore_of_which_the_engine_knows_nothing_is_unknown(
 
 
 async def test_that_others_go_on_need_not_be_told_for_a_restore_to_be_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """They go on by themselves."""
-    monkeypatch.setattr(restore, "_FEW_CHANGES", -1)
     store = await ForgetfulStore.at(tmp_path, level="memory")
-    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+    archive = await archive_beside(tmp_path)
+    async with Service(store, archive=archive, limits=LARGE) as service:
         board = Client(service.link(access.operator())).board(BOARD)
         await board.put("public/a", 1)
         assert (await board.restore(0)).epoch.number == 2
 
 
-@pytest.mark.parametrize(("few", "tries"), [(9, RESTORE_ATTEMPTS_MAX), (-1, 0)])
+@pytest.mark.parametrize(
+    ("limits", "tries"), [(SMALL, SMALL.checkpoints.restore_attempts_max), (LARGE, 0)]
+)
 async def test_only_a_small_restore_is_tried_without_a_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, tries: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: Limits, tries: int
 ) -> None:
     """Of a large one each try takes long; held, the first is the last, and encoded in a thread."""
-    monkeypatch.setattr(restore, "_FEW_CHANGES", few)
     threads = []
 
     def noted(commit: Commit) -> Prepared:
@@ -192,13 +198,15 @@ async def test_only_a_small_restore_is_tried_without_a_hold(
 
     monkeypatch.setattr(restore, "prepare", noted)
     store = await BusyStore.at(tmp_path, level="memory")
-    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+    archive = await archive_beside(tmp_path)
+    async with Service(store, archive=archive, limits=limits) as service:
         board = Client(service.link(access.operator())).board(BOARD)
         before = await board.put("public/plan", 1)
+        await board.put("public/plan", 2)
         await board.restore(before.revision)
         assert store.tries == tries + 1
         assert await board.get("public/bob") is None
-    assert [thread is threading.main_thread() for thread in threads] == [few > 0] * (tries + 1)
+    assert [thread is threading.main_thread() for thread in threads] == [tries > 0] * (tries + 1)
 
 
 async def test_a_lease_that_changes_meanwhile_is_no_change_of_its_key(tmp_path: Path) -> None:
@@ -218,13 +226,12 @@ async def test_a_lease_that_changes_meanwhile_is_no_change_of_its_key(tmp_path: 
 
 
 async def test_the_same_request_that_was_faster_answers_when_no_try_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """It is done, though every try of this one found the head moved."""
-    monkeypatch.setattr(restore, "_FEW_CHANGES", -1)
-    monkeypatch.setattr(restore, "RESTORE_HOLDS_MAX", 1)
     store = await RacingStore.at(tmp_path, level="memory")
-    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+    archive, once = await archive_beside(tmp_path), lowered(LARGE, restore_holds_max=1)
+    async with Service(store, archive=archive, limits=once) as service:
         link, spec = service.link(access.operator()), RestoreRequest(1, REQUEST)
         for value in (1, 2):
             await Board(link, BOARD).put("public/plan", value)

@@ -17,16 +17,8 @@ from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.limits import (
-    AWARENESS_BYTES_MAX,
-    AWARENESS_PER_SESSION_MAX,
-    AWARENESS_STATES_MAX,
-    Limits,
-)
-from blackboard.server.documents import (
-    awareness as awareness_module,
-    session as documents_session,
-)
+from blackboard.limits import AWARENESS_BYTES_MAX, AWARENESS_STATES_MAX, DEFAULT, Limits
+from blackboard.server.documents import awareness, session as documents_session
 from blackboard.server.documents.awareness import Presences, Publishing, pubsub_of
 from blackboard.server.service import Service
 from blackboard.wire import ysync
@@ -129,8 +121,8 @@ async def test_who_says_that_it_leaves_is_gone() -> None:
 
 async def test_a_member_has_so_many_clients() -> None:
     """AWARENESS_PER_SESSION_MAX; one that left makes room."""
-    there = presences()
-    told = [AwarenessState(client, 1, HERE) for client in range(AWARENESS_PER_SESSION_MAX + 1)]
+    there, most = presences(), DEFAULT.documents.awareness_per_session_max
+    told = [AwarenessState(client, 1, HERE) for client in range(most + 1)]
     assert there.note(ANN, told) == told[:-1]
     there.note(ANN, [AwarenessState(0, 1, GONE)])
     assert there.note(ANN, told) == told[-1:]
@@ -166,7 +158,7 @@ async def test_of_members_here_another_process_knows_nothing_better() -> None:
 async def test_who_is_not_heard_of_any_more_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members here stay: their connection says whether they are there."""
     now = 100.0
-    monkeypatch.setattr(awareness_module, "_now", lambda: now)
+    monkeypatch.setattr(awareness, "_now", lambda: now)
     there = presences()
     there.note(ANN, [AwarenessState(1, 1, HERE)])
     there.hear([AwarenessState(2, 1, HERE), AwarenessState(3, 1, HERE)])
@@ -235,15 +227,12 @@ async def test_two_services_tell_each_other_who_is_there(redis_url: str) -> None
             assert (await Client(first).board(BOARD).list("**")).entries == ()
 
 
-async def test_who_was_at_a_process_that_died_is_gone(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(awareness_ttl_ms=300)
+async def test_who_was_at_a_process_that_died_is_gone(redis_url: str, limits: Limits) -> None:
     """It says nothing more, not even that it is gone."""
-    monkeypatch.setattr(awareness_module, "AWARENESS_TTL_MS", 200)
-    monkeypatch.setattr(awareness_module, "_EXPIRY_S", 0.05)
     other, ann = RedisStore.connect(redis_url), Watcher()
     async with (
-        Service(RedisStore.connect(redis_url)) as service,
+        Service(RedisStore.connect(redis_url), limits=limits) as service,
         ann.connected(service.link(access.operator()), BOARD, KEY),
         other.subscribe(BOARD) as heard,
     ):

@@ -10,27 +10,27 @@ from typing import Any
 import pytest
 from pycrdt import Array, Doc, Map, Text
 
-from blackboard.client.documents import layout as documents_tail
 from blackboard.client.documents.inverse import digest_of, inverse
 from blackboard.client.documents.replica import Replica
 from blackboard.core import access
 from blackboard.core.documents import update as crdt
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import DocumentRefused, LimitExceeded
-from blackboard.limits import VALUE_BYTES_MAX
-from blackboard.server.documents import rooms as documents, trial as documents_trial
+from blackboard.limits import VALUE_BYTES_MAX, Limits
+from blackboard.server.documents import trial as documents_trial
 from blackboard.server.documents.room import Room
 from blackboard.server.service import Service
 from blackboard.wire import ysync
 from tests.conformance.peers import Peer
+from tests.lowered import lowered
 
 BOARD, KEY = "board", "public/memo"
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, limits: Limits) -> AsyncIterator[Service]:
     """A service over an empty directory."""
-    async with Service(await SqliteStore.at(tmp_path, "memory")) as running:
+    async with Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as running:
         yield running
 
 
@@ -53,12 +53,10 @@ async def test_a_document_has_so_many_bytes(
         await peer.sync_again()
 
 
-@pytest.mark.parametrize("compacted", [True, False])
-async def test_an_edit_that_cuts_a_character_is_refused(
-    service: Service, monkeypatch: pytest.MonkeyPatch, compacted: bool
-) -> None:
-    """The library would take it, and could not load the document any more."""
-    monkeypatch.setattr(documents_tail, "DOCUMENT_TAIL_UPDATES", 1 if compacted else 100)
+@pytest.mark.parametrize("limits", [lowered(document_tail_updates=n) for n in (1, 100)])
+async def test_an_edit_that_cuts_a_character_is_refused(service: Service) -> None:
+    """Whether it was compacted or not, the library would take it, and could not load the document
+    any more."""
     link = service.link(access.operator())
     writer = Peer()
     async with writer.connected(link, BOARD, KEY) as peer:
@@ -82,11 +80,9 @@ async def test_an_edit_that_cuts_a_character_is_refused(
         assert str(peer.text) == "so: é😀"
 
 
-async def test_a_document_has_so_many_sessions(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(document_sessions_max=2)
+async def test_a_document_has_so_many_sessions(service: Service) -> None:
     """DOCUMENT_SESSIONS_MAX of one process."""
-    monkeypatch.setattr(documents, "DOCUMENT_SESSIONS_MAX", 2)
     link = service.link(access.operator())
     async with link.document(BOARD, KEY), link.document(BOARD, KEY):
         with pytest.raises(LimitExceeded, match="DOCUMENT_SESSIONS_MAX"):
@@ -96,11 +92,9 @@ async def test_a_document_has_so_many_sessions(
         pass
 
 
-async def test_a_process_has_so_many_documents(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(documents_max=1)
+async def test_a_process_has_so_many_documents(service: Service) -> None:
     """DOCUMENTS_MAX open ones; one that is closed makes room."""
-    monkeypatch.setattr(documents, "DOCUMENTS_MAX", 1)
     link = service.link(access.operator())
     async with link.document(BOARD, KEY):
         with pytest.raises(LimitExceeded, match="DOCUMENTS_MAX"):

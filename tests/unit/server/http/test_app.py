@@ -14,14 +14,11 @@ from blackboard.core import access
 from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
-from blackboard.limits import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX
+from blackboard.limits import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX, Limits
 from blackboard.server.assembly import archive_beside
-from blackboard.server.http import app
 from blackboard.server.http.handshake import OriginPolicy
 from blackboard.server.service import Service
 from tests.serving import Served, serving
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 COMMIT = {
     "board": "b",
@@ -162,11 +159,9 @@ async def test_what_is_no_json_rpc_is_refused(post: Post, body: Any, status: int
     assert (await post.ask("boards"))["result"] == []
 
 
-async def test_a_body_has_to_come_in_time(
-    post: Post, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(request_timeout_ms=50)
+async def test_a_body_has_to_come_in_time(post: Post, http: httpx.AsyncClient) -> None:
     """One that halts is given up, with an answer."""
-    monkeypatch.setattr(app, "REQUEST_TIMEOUT_MS", 50)
     answered = asyncio.Event()
 
     async def halting() -> AsyncIterator[bytes]:
@@ -228,11 +223,13 @@ async def test_health(http: httpx.AsyncClient, served: Served, post: Post) -> No
     assert (response.status_code, response.json()["reason"]) == (503, "stopping")
 
 
-async def test_ready_and_metrics_tell_how_the_archive_keeps_up(tmp_path: Path) -> None:
+async def test_ready_and_metrics_tell_how_the_archive_keeps_up(
+    tmp_path: Path, limits: Limits
+) -> None:
     """In revisions and in time; it is ready however far behind it is."""
     store = await SqliteStore.at(tmp_path, "memory")
     async with (
-        Service(store, archive=await archive_beside(tmp_path)) as service,
+        Service(store, archive=await archive_beside(tmp_path), limits=limits) as service,
         serving(service) as served,
         httpx.AsyncClient(base_url=served.url.replace("ws:", "http:"), trust_env=False) as http,
     ):

@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed
 from blackboard.core import access
 from blackboard.errors import NoSuchBoard
 from blackboard.integrity.tokens import unverified
-from blackboard.limits import OUTGOING_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, WATCHES_PER_CONNECTION_MAX
+from blackboard.limits import DEFAULT, REQUESTS_IN_FLIGHT_MAX, WATCHES_PER_CONNECTION_MAX
 from blackboard.server.http import connection
 from blackboard.server.overload import fair_share as shares
 from blackboard.server.requests import RequestHandler
@@ -18,8 +18,6 @@ from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from tests.serving import Served
 from tests.unit.server.http.conversation import PATIENCE_S, Talk, talking
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name)
 
@@ -77,11 +75,9 @@ async def test_a_hello_without_the_right_to_it(
         assert await talk.closed() == close
 
 
-async def test_a_connection_has_to_greet_in_time(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(handshake_timeout_ms=40)
+async def test_a_connection_has_to_greet_in_time(served: Served) -> None:
     """Otherwise it is closed, even if it sends other messages."""
-    monkeypatch.setattr("blackboard.wire.session.HANDSHAKE_TIMEOUT_MS", 40)
     async with talking(served.url, served.token()) as talk:
         assert await talk.closed() == 4401
 
@@ -230,10 +226,10 @@ async def test_requests_in_flight_are_limited(
     assert most == 4
 
 
+@pytest.mark.limits(reads_waiting_max=4)
 async def test_reads_that_wait_are_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """READS_WAITING_MAX of them, however they come; then the connection is not read from, and all
     are answered in the end."""
-    monkeypatch.setattr(connection, "READS_WAITING_MAX", 4)
     most, release = 0, asyncio.Event()
     (parts, whole), board = (5, 4), {"board": "b"}
 
@@ -299,12 +295,14 @@ async def test_who_came_with_a_token_does_not_wait_with_strangers(
     assert accounts == ({"ada"} if in_header else {shares.STRANGERS, "ada"})
 
 
+@pytest.mark.limits(round_us=1, shared_ms=3_600_000)
 async def test_one_request_is_not_behind_all_those_of_another(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is carried out while most of the other client's earlier requests still wait."""
-    monkeypatch.setattr(shares, "ROUND_US", 1)  # a round of the loop takes on one thing
-    monkeypatch.setattr(shares, "_SHARED_S", 3600)  # however long it takes that bob comes
+    """It is carried out while most of the other client's earlier requests still wait.
+
+    A round of the loop takes on one thing, however long it takes that bob comes.
+    """
     of_bob, left = asyncio.Semaphore(0), list[int]()
 
     async def noted(link: RequestHandler, name: str) -> Any:
@@ -424,12 +422,12 @@ async def test_watches_are_limited(served: Served) -> None:
 # --- slow peers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.limits(send_timeout_ms=400, close_timeout_ms=int(PATIENCE_S * 1000))
 async def test_a_peer_that_does_not_read_is_closed(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 4408 if it reads again in time; what it did read before is whole."""
-    monkeypatch.setattr(connection, "SEND_TIMEOUT_MS", 400)
-    monkeypatch.setattr(connection, "_CLOSE_TIMEOUT_S", PATIENCE_S)
+
     async with talking(served.url, served.token(), greeting={}) as stalled:
         await put(stalled, 1, "public/a", "x" * 1_000_000)
         (held,) = served.gate._open
@@ -446,6 +444,7 @@ async def test_a_peer_that_does_not_read_is_closed(
         assert "resume" in (stalled.socket.close_reason or "")
 
 
+@pytest.mark.limits(send_timeout_ms=40)
 async def test_a_connection_keeps_no_timer_that_is_over(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,7 +455,6 @@ async def test_a_connection_keeps_no_timer_that_is_over(
         looks.append(None)
         look(self)
 
-    monkeypatch.setattr(connection, "SEND_TIMEOUT_MS", 40)
     monkeypatch.setattr(connection.Connection, "_check_stalled", counted)
     async with talking(served.url, served.token(), greeting={}):
         (held,) = served.gate._open
@@ -488,5 +486,5 @@ async def test_little_waits_for_a_peer_that_does_not_read(served: Served) -> Non
         await wait_until(lambda: _true(served.gate.waiting_bytes >= 1_000_000))
         for number in range(100):
             assert "result" in await other.ask(number + 2, "head", {"board": "b"})
-        assert served.gate.waiting_bytes < 4 * OUTGOING_BYTES_MAX
+        assert served.gate.waiting_bytes < 4 * DEFAULT.service.outgoing_bytes_max
         stalled.socket.transport.resume_reading()

@@ -15,16 +15,12 @@ from websockets.typing import Subprotocol
 import blackboard
 from blackboard.core import access
 from blackboard.limits import STRANGER_BYTES_MAX
-from blackboard.server.http import handshake as gate
 from blackboard.server.http.handshake import OriginPolicy, bearer_token, header
 from blackboard.server.http.uvicorn_protocol import DirectProtocol
-from blackboard.server.overload import inbound_budget as intake
 from blackboard.server.service import Service
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import talking
 from tests.waiting import TIMEOUT_S, wait_until
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 ORIGIN = "https://dashboard.example.org"
 
@@ -115,14 +111,17 @@ async def test_a_handshake_is_refused_with_its_reason(
     headers: dict[str, str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As HTTP, before there is a WebSocket; and no client can fill the log this way."""
+    """As HTTP, before there is a WebSocket. The log names only a refused page, whose reader would
+    see nothing else."""
     with pytest.raises(InvalidStatus) as caught:
         await _handshake(guarded, "127.0.0.1", subprotocol, headers)
     assert caught.value.response.status_code == status
     assert b"reason" in (caught.value.response.body or b"")
     assert guarded.gate.traffic.turned_away[status] == 1
     assert guarded.gate.connections == 0
-    assert caplog.records == []
+    told = [record.getMessage() for record in caplog.records]
+    reason = "origin 'https://evil.example.org' is not one of allowed_origins"
+    assert told == ([f"refused: {reason}"] if status == 403 else [])
 
 
 async def test_who_was_not_let_in_is_in_the_audit(guarded: Served) -> None:
@@ -200,10 +199,9 @@ async def test_msgpack_is_preferred_and_nothing_is_compressed(served: Served) ->
         assert "Sec-WebSocket-Extensions" not in socket.response.headers
 
 
-async def test_connections_are_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.limits(connections_max=2, connections_per_principal_max=1)
+async def test_connections_are_limited(served: Served) -> None:
     """In all, and per principal. A connection that ends makes room."""
-    monkeypatch.setattr(gate, "CONNECTIONS_MAX", 2)
-    monkeypatch.setattr(gate, "CONNECTIONS_PER_PRINCIPAL_MAX", 1)
     ada, bob, eve = (served.token(access.agent(name)) for name in ("ada", "bob", "eve"))
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(talking(served.url, ada, greeting={}))
@@ -223,11 +221,9 @@ async def test_connections_are_limited(served: Served, monkeypatch: pytest.Monke
         assert served.gate.connections == 1
 
 
-async def test_strangers_make_room_for_strangers(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(ungreeted_max=2)
+async def test_strangers_make_room_for_strangers(service: Service) -> None:
     """The oldest is closed, not the new one: a token in `hello` is as good as one in a header."""
-    monkeypatch.setattr(gate, "UNGREETED_MAX", 2)
     async with serving(service) as served, AsyncExitStack() as stack:
         silent = [await stack.enter_async_context(talking(served.url, None)) for _ in range(3)]
         assert await silent[0].closed() == 1013
@@ -238,11 +234,11 @@ async def test_strangers_make_room_for_strangers(
         await wait_until(lambda: _is(served, 5))
 
 
+@pytest.mark.limits(connections_per_principal_max=2)
 async def test_who_shows_a_token_and_says_nothing_makes_room_for_his_own(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service,
 ) -> None:
     """Not for the connections of another account, however many of them do the same."""
-    monkeypatch.setattr(gate, "CONNECTIONS_PER_PRINCIPAL_MAX", 2)
     async with serving(service) as served, AsyncExitStack() as stack:
         ada, eve = (served.token(access.agent(name)) for name in ("ada", "eve"))
         mine = await stack.enter_async_context(talking(served.url, ada))
@@ -343,11 +339,12 @@ def _parts() -> set[str]:
     }
 
 
+@pytest.mark.limits(intake_bytes_max=1_500_000)
 async def test_who_was_told_to_come_again_loses_nothing(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More large commits on their way than INTAKE_BYTES_MAX: each is there in the end, once."""
-    monkeypatch.setattr(intake, "INTAKE_BYTES_MAX", 1_500_000)
+
     ended: list[DirectProtocol] = []
     let_go = DirectProtocol.let_go
 

@@ -23,8 +23,6 @@ from blackboard.server.overload.inbound_budget import Intake
 from blackboard.server.overload.strangers import Strangers
 from tests.waiting import TIMEOUT_S, wait_until
 
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
-
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n"
 
 

@@ -4,25 +4,24 @@ import re
 from pathlib import Path
 
 import httpx
-import pytest
 
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.base import VoteCounts
 from blackboard.engines.redis.redlock import LockMasters
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.limits import Limits
 from blackboard.server.archiver import ArchiveStatistics
 from blackboard.server.boards import ServiceStatistics, SweeperStatistics
 from blackboard.server.http.metrics import Metrics, Traffic
 from blackboard.server.overload.charges import ChargeStatistics
 from blackboard.server.service import Service
 from tests.lock_masters import lock_masters
+from tests.lowered import lowered
 from tests.servers import ask
 from tests.serving import Served, serving
 from tests.source_tree import ROOT
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 HOUR_MS = 3_600_000
 PATIENCE_S = 60
@@ -128,10 +127,10 @@ async def scraped(served: Served, name: str) -> dict[str, float]:
     return {sample: float(value) for sample, value in lines}
 
 
-async def test_a_service_counts_what_its_sweeper_does(tmp_path: Path) -> None:
+async def test_a_service_counts_what_its_sweeper_does(tmp_path: Path, limits: Limits) -> None:
     """An entry that expires is removed once, and counted once."""
     async with (
-        Service(await SqliteStore.at(tmp_path, "memory")) as service,
+        Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as service,
         serving(service) as served,
     ):
         board = Client(service.link(access.operator())).board("main")
@@ -147,14 +146,14 @@ async def test_a_service_counts_what_its_sweeper_does(tmp_path: Path) -> None:
 
 
 async def test_a_service_counts_the_answers_of_its_lock_masters(
-    tmp_path: Path, redis_binary: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, redis_binary: Path
 ) -> None:
     """All three grant; then one has promised its vote elsewhere; then another one is dead."""
     # A busy machine may be slow to answer: only the dead master must count as unreachable.
-    monkeypatch.setattr("blackboard.engines.redis.redlock.LOCK_MASTER_TIMEOUT_MS", 20_000)
+    patient = lowered(lock_master_timeout_ms=20_000)
     store = await SqliteStore.at(tmp_path, "memory")
     async with lock_masters(redis_binary, 3) as servers:
-        masters = LockMasters([server.url for server in servers])
+        masters = LockMasters([server.url for server in servers], patient)
         async with Service(store, lock_masters=masters) as service, serving(service) as served:
             board = Client(service.link(access.operator())).board("main")
             assert await votes_of(served) == (0, 0, 0)

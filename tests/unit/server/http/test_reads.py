@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from anyio.lowlevel import checkpoint
 
-from blackboard.limits import OUTGOING_BYTES_MAX, PAGE_BYTES_MAX, WATCH_BATCH_BYTES_MAX
+from blackboard.limits import DEFAULT, PAGE_BYTES_MAX
 from blackboard.server.http.connection import Reads
 
-AT_ONCE = OUTGOING_BYTES_MAX // PAGE_BYTES_MAX
+AT_ONCE = DEFAULT.service.outgoing_bytes_max // PAGE_BYTES_MAX
 
 
 class Peer:
@@ -51,11 +51,13 @@ async def test_few_run_at_once_and_all_in_the_end() -> None:
     assert peer.begun == list(range(20))
 
 
-@pytest.mark.parametrize(("waiting", "begun"), [(WATCH_BATCH_BYTES_MAX - 1, 1), (0, 1)])
+@pytest.mark.parametrize(
+    ("waiting", "begun"), [(DEFAULT.watch.watch_batch_bytes_max - 1, 1), (0, 1)]
+)
 async def test_a_read_needs_room(waiting: int, begun: int) -> None:
     """No read starts while WATCH_BATCH_BYTES_MAX bytes wait; one starts when they were sent."""
     peer = Peer()
-    peer.waiting = WATCH_BATCH_BYTES_MAX
+    peer.waiting = DEFAULT.watch.watch_batch_bytes_max
     peer.ask(1)
     peer.reads.go_on()
     await checkpoint()

@@ -29,8 +29,6 @@ from tests.ports import free_port
 from tests.source_tree import ROOT
 from tests.unit.server.http.conversation import PATIENCE_S, talking
 
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
-
 CHILD = """
 import json, sys
 from blackboard.server.settings import load

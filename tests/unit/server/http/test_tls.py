@@ -11,15 +11,12 @@ import pytest
 import blackboard
 from blackboard.client.contexts import CA_VARIABLE
 from blackboard.errors import InvalidRequest, Unavailable
-from blackboard.server.http import serve as server
 from blackboard.server.http.serve import serve
 from blackboard.server.service import Service
 from blackboard.server.settings import load
 from tests.certificates import Authority
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import PATIENCE_S
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 KEY = "public/a"
 
@@ -151,11 +148,11 @@ async def test_a_plain_address_ignores_the_environment(
         assert await client.boards() == []
 
 
+@pytest.mark.limits(handshake_timeout_ms=300)
 async def test_a_handshake_that_does_not_end_is_ended(
-    service: Service, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    service: Service, authority: Authority
 ) -> None:
     """A peer that connects and says nothing, or half of a greeting, costs seconds, not a minute."""
-    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_MS", 300)
     async with serving(service, pair=authority.issue()) as served:
         for said in (b"", b"\x16\x03\x01\x02\x00\x01"):
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port)

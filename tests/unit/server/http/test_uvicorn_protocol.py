@@ -14,15 +14,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame
 
-from blackboard.limits import INTAKE_SMALL_BYTES, MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
+from blackboard.limits import DEFAULT, MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 from blackboard.server.http.serve import listen
 from blackboard.server.http.uvicorn_protocol import DIRECT, DirectProtocol, counting
 from blackboard.server.overload import inbound_budget as intake_module
 from blackboard.server.overload.inbound_budget import PIECE_BYTES, Intake
 from blackboard.server.overload.strangers import Strangers
+from tests.lowered import lowered
 from tests.waiting import TIMEOUT_S, wait_until
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 200_000)
@@ -199,7 +198,7 @@ async def test_the_edge_of_fragments_of_a_message(over: int) -> None:
 
 # --- what is on its way in ------------------------------------------------------------------------
 
-LARGE = 3 * INTAKE_SMALL_BYTES
+LARGE = 3 * DEFAULT.service.intake_small_bytes
 
 
 class Reader:
@@ -268,9 +267,8 @@ async def test_who_has_most_on_its_way_is_told_to_come_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of the account that has most; the others, and that one's whole message, go on."""
-    monkeypatch.setattr(intake_module, "INTAKE_BYTES_MAX", 5 * LARGE)
     monkeypatch.setattr(intake_module, "FRAME_BYTES_MAX", 1)
-    application, intake = Reader(), Intake()
+    application, intake = Reader(), Intake(lowered(intake_bytes_max=5 * LARGE).service)
     async with (
         served(application, intake) as url,
         asyncio.timeout(TIMEOUT_S),
@@ -297,12 +295,9 @@ async def test_who_has_most_on_its_way_is_told_to_come_again(
     assert intake.bytes_held == 0
 
 
-async def test_whole_messages_in_a_line_are_let_go_of_but_not_the_one_in_hand(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_whole_messages_in_a_line_are_let_go_of_but_not_the_one_in_hand() -> None:
     """Those were not answered: their sender sends them again."""
-    monkeypatch.setattr(intake_module, "INTAKE_ACCOUNT_BYTES_MAX", 2 * LARGE)
-    application, intake = Reader(), Intake()
+    application, intake = Reader(), Intake(lowered(intake_account_bytes_max=2 * LARGE).service)
     async with served(application, intake) as url, connect(url) as peer:
         async with asyncio.timeout(TIMEOUT_S):
             await peer.send(bytes(LARGE))
@@ -319,7 +314,7 @@ async def test_whole_messages_in_a_line_are_let_go_of_but_not_the_one_in_hand(
 async def test_messages_without_content_count_too() -> None:
     """Each takes a place in the line; so do fragments."""
     application, intake = Reader(), Intake()
-    count = 2 * INTAKE_SMALL_BYTES // PIECE_BYTES
+    count = 2 * DEFAULT.service.intake_small_bytes // PIECE_BYTES
     async with served(application, intake) as url, connect(url) as peer:
         await peer.send(b"")
         await peer.send([b""] * count)
@@ -365,7 +360,7 @@ async def test_who_does_not_read_is_gone_all_the_same(
     monkeypatch.setattr(DirectProtocol, "let_go", stopping)
 
     monkeypatch.setattr(DirectProtocol, "connection_made", impatient)
-    monkeypatch.setattr(intake_module, "INTAKE_ACCOUNT_BYTES_MAX", LARGE)
+    intake = Intake(lowered(intake_account_bytes_max=LARGE).service)
     ended = asyncio.Event()
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -379,7 +374,7 @@ async def test_who_does_not_read_is_gone_all_the_same(
         ended.set()
 
     async with (
-        served(application) as url,
+        served(application, intake) as url,
         asyncio.timeout(TIMEOUT_S),
         connect(url, max_queue=1) as peer,
     ):

@@ -19,7 +19,7 @@ from blackboard.core.access import Narrowing
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import RateLimited, Unavailable
 from blackboard.integrity.tokens import attenuate
-from blackboard.limits import LOOP_LAG_MS_MAX, OVERLOAD_RETRY_MS, RATE_PAUSE_MS_MAX
+from blackboard.limits import DEFAULT
 from blackboard.server import commit_queue as load
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.charges import Charges
@@ -27,11 +27,10 @@ from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Rates, clock_ms
 from blackboard.server.service import Service
 from blackboard.wire.methods import FREE
+from tests.lowered import NO_MARKS_BY_THE_CLOCK
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import Talk, talking
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
 ADA, BOB = access.agent("ada"), access.agent("bob")
 HEAD = {"board": "main"}
@@ -41,7 +40,8 @@ HEAD = {"board": "main"}
 async def rated(path: Path, rates: Rates) -> AsyncIterator[Served]:
     """A service with those rates."""
     store = await SqliteStore.at(path, "memory")
-    async with Service(store, rates=rates) as service, serving(service) as served:
+    service = Service(store, rates=rates, limits=NO_MARKS_BY_THE_CLOCK)
+    async with service, serving(service) as served:
         yield served
 
 
@@ -237,20 +237,19 @@ async def test_a_pause_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     await found.pause()
     await found.pause()
-    assert rested == [RATE_PAUSE_MS_MAX / 1000, 0]
+    assert rested == [DEFAULT.load.rate_pause_ms_max / 1000, 0]
 
 
 # --- overload -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def late(served: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
+def late(served: Served) -> Served:
     """A service whose event loop has been late for a while, as far as it knows."""
-    monkeypatch.setattr(load, "LOOP_LOOK_MS", 60_000)
     state = served.service.host.load
     state.stop()
     for _ in range(3):
-        state.note(LOOP_LAG_MS_MAX + 1)
+        state.note(DEFAULT.load.loop_lag_ms_max + 1)
     return served
 
 
@@ -263,7 +262,7 @@ async def test_an_overloaded_service_refuses_what_costs(late: Served) -> None:
     ):
         told = refusal_of(await talk.ask(1, "head", HEAD))
         assert told["code"] == "overloaded"
-        assert told["retry_after_ms"] == OVERLOAD_RETRY_MS
+        assert told["retry_after_ms"] == DEFAULT.load.overload_retry_ms
         assert {"whoami", "refresh", "unwatch", "progress"} == FREE
         assert "result" in await talk.ask(2, "whoami", {})
         assert "result" in await admin.ask(3, "head", HEAD)

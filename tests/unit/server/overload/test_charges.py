@@ -11,19 +11,13 @@ from anyio.lowlevel import checkpoint
 
 from blackboard.engines.payer import charged, metered, paid_by, turn
 from blackboard.errors import Overloaded
-from blackboard.limits import (
-    ACCOUNTS_TOLD_MAX,
-    CREDIT_MS_MAX,
-    DEBT_MS_MAX,
-    DEBT_PAUSE_MS_MAX,
-    DEBT_WAIT_MS_MAX,
-    METERS_MAX,
-)
+from blackboard.limits import DEFAULT
 from blackboard.server.overload.charges import AT_WORK_S, Charges, Subscription
 from blackboard.server.overload.fair_share import READ_US
 from tests.waiting import TIMEOUT_S, wait_until
 
-CREDIT_US, DEBT_US = CREDIT_MS_MAX * 1_000, DEBT_MS_MAX * 1_000
+LOAD = DEFAULT.load
+CREDIT_US, DEBT_US = LOAD.credit_ms_max * 1_000, LOAD.debt_ms_max * 1_000
 NOTHING_US = 0.0
 BURNT_NS = 3_000_000
 
@@ -141,10 +135,10 @@ def test_a_debt_has_an_end(charges: Charges) -> None:
     """Use beyond DEBT_MS_MAX is counted, but does not add to the debt."""
     in_debt(charges, "rita", 1_000 * DEBT_US)
     beside(charges)
-    assert charges.debt_s("rita") == pytest.approx(DEBT_MS_MAX / 1_000 / 0.5)
+    assert charges.debt_s("rita") == pytest.approx(LOAD.debt_ms_max / 1_000 / 0.5)
     [told, _] = charges.statistics().accounts
-    assert told.balance_ms == -DEBT_MS_MAX
-    assert told.charged_ms == pytest.approx(1_000 * DEBT_MS_MAX + CREDIT_MS_MAX)
+    assert told.balance_ms == -LOAD.debt_ms_max
+    assert told.charged_ms == pytest.approx(1_000 * LOAD.debt_ms_max + LOAD.credit_ms_max)
 
 
 def test_nobody_saves_up_more_than_the_credit(charges: Charges, clock: Clock) -> None:
@@ -172,30 +166,30 @@ def test_what_a_watch_costs_is_owed_but_is_no_work_of_its_account(charges: Charg
 def test_accounts_are_forgotten_that_owe_nothing(charges: Charges, clock: Clock) -> None:
     """Beyond the limit, the oldest accounts are forgotten even with a debt."""
     in_debt(charges, "rita")
-    for number in range(METERS_MAX - 1):
+    for number in range(LOAD.meters_max - 1):
         charges.charge(f"agent{number}", 1)
-    assert len(charges._accounts) == METERS_MAX
+    assert len(charges._accounts) == LOAD.meters_max
     clock.now_s += 0.01
     charges.charge("one more", 1)
     assert set(charges._accounts) == {"rita", "one more"}
-    for number in range(METERS_MAX + 10):
+    for number in range(LOAD.meters_max + 10):
         in_debt(charges, f"agent{number}", DEBT_US)
-    assert len(charges._accounts) == METERS_MAX
+    assert len(charges._accounts) == LOAD.meters_max
     assert "rita" not in charges._accounts
 
 
 def test_the_statistics_name_a_few(charges: Charges) -> None:
     """The accounts that were charged most."""
-    for number in range(3 * ACCOUNTS_TOLD_MAX):
+    for number in range(3 * LOAD.accounts_told_max):
         charges.charge(f"agent{number}", 1_000 * number)
     in_debt(charges, "rita")
     told = charges.statistics()
     names = [account.name for account in told.accounts]
-    assert names[:2] == ["rita", f"agent{3 * ACCOUNTS_TOLD_MAX - 1}"]
-    assert len(names) == ACCOUNTS_TOLD_MAX
+    assert names[:2] == ["rita", f"agent{3 * LOAD.accounts_told_max - 1}"]
+    assert len(names) == LOAD.accounts_told_max
     assert told.in_debt == 1
     assert told.waiting == told.refused == 0
-    assert told.charged_ms == pytest.approx(CREDIT_MS_MAX + 100 + sum(range(48)))
+    assert told.charged_ms == pytest.approx(LOAD.credit_ms_max + 100 + sum(range(48)))
 
 
 # --- waiting --------------------------------------------------------------------------------------
@@ -251,10 +245,10 @@ async def test_one_read_at_a_time_is_never_refused(charges: Charges, clock: Cloc
     """The largest debt is repaid within DEBT_WAIT_MS_MAX, even if others use all processor time."""
     in_debt(charges, "rita", 10 * DEBT_US)
     charges.charge("ann", 10_000_000)
-    assert charges.debt_s("rita") == pytest.approx(DEBT_WAIT_MS_MAX / 1_000)
+    assert charges.debt_s("rita") == pytest.approx(LOAD.debt_wait_ms_max / 1_000)
     waiting = begun(charges)
     await wait_until(lambda: true(charges.statistics().waiting))
-    clock.now_s += DEBT_WAIT_MS_MAX / 1_000 + 1e-6
+    clock.now_s += LOAD.debt_wait_ms_max / 1_000 + 1e-6
     charges.charge("ann", 10_000_000)
     assert await asyncio.wait_for(waiting, TIMEOUT_S) == READ_US
 
@@ -289,7 +283,7 @@ async def test_a_request_that_would_wait_too_long_is_refused(
         with pytest.raises(Overloaded) as caught:
             await charges.admit("rita", "list")
         assert caught.value.what == "account"
-        assert caught.value.retry_after_ms > DEBT_WAIT_MS_MAX
+        assert caught.value.retry_after_ms > LOAD.debt_wait_ms_max
     assert charges.statistics().refused == 3
     assert len([line for line in caplog.messages if "rita" in line]) == 1
     waiting.cancel()
@@ -302,7 +296,7 @@ async def test_who_waited_long_enough_is_refused(charges: Charges, clock: Clock)
     beside(charges)
     waiting = begun(charges)
     await wait_until(lambda: true(charges.statistics().waiting))
-    clock.now_s += DEBT_WAIT_MS_MAX / 1_000
+    clock.now_s += LOAD.debt_wait_ms_max / 1_000
     in_debt(charges, "rita", 10 * DEBT_US)
     beside(charges)
     with pytest.raises(Overloaded):
@@ -453,7 +447,7 @@ async def test_a_long_request_lets_others_have_their_turn(charges: Charges, cloc
     in_debt(charges, "rita", DEBT_US)
     beside(charges)
     await bill.run(work)
-    assert pauses == [0, pytest.approx(DEBT_PAUSE_MS_MAX / 1_000)]
+    assert pauses == [0, pytest.approx(LOAD.debt_pause_ms_max / 1_000)]
 
 
 async def test_what_was_not_let_begin_as_a_read_is_not_held_up(charges: Charges) -> None:

@@ -5,23 +5,14 @@ import asyncio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from blackboard.server.overload import fair_share as module
-from blackboard.server.overload.fair_share import (
-    FULL_ROUND_US,
-    LONE_ROUND_US,
-    ROUND_US,
-    Shares,
-    frame_us,
-)
+from blackboard.server.overload.fair_share import Shares, frame_us
+from tests.lowered import lowered
 
-FULL = float(ROUND_US)
 COMPANY_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def company(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accounts count as active for longer than a test takes."""
-    monkeypatch.setattr(module, "_SHARED_S", COMPANY_S)
+COMPANY = lowered(shared_ms=60_000)
+"""Accounts count as active for longer than a test takes."""
+LOAD = COMPANY.load
+FULL = float(LOAD.round_us)
 
 
 async def take(shares: Shares, account: str, order: list[str], cost_us: float = FULL) -> None:
@@ -32,26 +23,26 @@ async def take(shares: Shares, account: str, order: list[str], cost_us: float = 
 
 async def test_who_is_alone_has_long_rounds() -> None:
     """But not endless ones: another account may come, and is then next."""
-    shares, order = Shares(), list[str]()
-    assert all(shares.at_once("ada", FULL) for _ in range(LONE_ROUND_US // ROUND_US))
+    shares, order = Shares(COMPANY), list[str]()
+    assert all(shares.at_once("ada", FULL) for _ in range(LOAD.lone_round_us // LOAD.round_us))
     assert not shares.at_once("ada", 1)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         for _ in range(100):
             tasks.create_task(take(shares, "ada", order))
         await checkpoint()
         tasks.create_task(take(shares, "bob", order))
-    assert order.index("bob") <= 2 * (LONE_ROUND_US // ROUND_US) + 2
+    assert order.index("bob") <= 2 * (LOAD.lone_round_us // LOAD.round_us) + 2
 
 
 async def test_a_round_takes_on_so_much() -> None:
     """The first ones of several, and then no more in this round; in the next one again."""
-    shares = Shares()
+    shares = Shares(COMPANY)
     shares.at_once("ada", 1)
     assert shares.at_once("bob", FULL - 2)
     assert shares.at_once("ada", 1)
     assert not shares.at_once("ada", 1)
     assert not shares.at_once("bob", 1)
-    assert shares.at_once("eve", FULL_ROUND_US - FULL), "who comes with her first"
+    assert shares.at_once("eve", LOAD.full_round_us - FULL), "who comes with her first"
     assert not shares.at_once("dan", 1), "but a full round is full"
     await checkpoint()  # the next round
     assert shares.at_once("bob", 1)
@@ -59,7 +50,7 @@ async def test_a_round_takes_on_so_much() -> None:
 
 async def test_one_request_is_not_behind_a_thousand() -> None:
     """It waits for at most one of them."""
-    shares, order = Shares(), list[str]()
+    shares, order = Shares(COMPANY), list[str]()
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         shares.at_once("ada", 1)
         for _ in range(1_000):
@@ -74,7 +65,7 @@ async def test_one_request_is_not_behind_a_thousand() -> None:
 
 async def test_who_has_something_waiting_does_not_pass_himself() -> None:
     """Nor earlier requests of the same account."""
-    shares, order = Shares(), list[str]()
+    shares, order = Shares(COMPANY), list[str]()
     shares.at_once("ada", 1)
     tasks = [asyncio.create_task(take(shares, "bob", order)) for _ in range(5)]
     await checkpoint()
@@ -84,7 +75,7 @@ async def test_who_has_something_waiting_does_not_pass_himself() -> None:
 
 async def test_rounds_go_on_while_somebody_waits() -> None:
     """And others run between them: each round gives no more than it takes on."""
-    shares, order = Shares(), list[str]()
+    shares, order = Shares(COMPANY), list[str]()
     shares.at_once("ada", 1)
     tasks = [asyncio.create_task(take(shares, "bob", order)) for _ in range(20)]
     seen = []
@@ -98,7 +89,7 @@ async def test_rounds_go_on_while_somebody_waits() -> None:
 
 async def test_who_gives_up_keeps_nobody_waiting() -> None:
     """The requests behind it are still granted."""
-    shares, order = Shares(), list[str]()
+    shares, order = Shares(COMPANY), list[str]()
     shares.at_once("ada", 1)
     tasks = [asyncio.create_task(take(shares, "bob", order)) for _ in range(50)]
     await checkpoint()
@@ -110,7 +101,7 @@ async def test_who_gives_up_keeps_nobody_waiting() -> None:
 
 async def test_alone_again_rounds_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A while after the last grant to another account."""
-    shares = Shares()
+    shares = Shares(COMPANY)
     shares.at_once("ada", 1)
     shares.at_once("bob", FULL)
     assert not shares.at_once("bob", 1)

@@ -6,17 +6,14 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, strategies as st
 
-from blackboard.limits import (
-    FRAME_BYTES_MAX,
-    INTAKE_ACCOUNT_BYTES_MAX,
-    INTAKE_BYTES_MAX,
-    INTAKE_SMALL_BYTES,
-)
+from blackboard.limits import DEFAULT, FRAME_BYTES_MAX
 from blackboard.server.overload import inbound_budget as intake_module
 from blackboard.server.overload.inbound_budget import Held, Intake
+from tests.lowered import lowered
 
-ALL_OF_ONE = INTAKE_ACCOUNT_BYTES_MAX
-ACCOUNTS = [f"agent{number}" for number in range(INTAKE_BYTES_MAX // ALL_OF_ONE)]
+SERVICE = DEFAULT.service
+ALL_OF_ONE = SERVICE.intake_account_bytes_max
+ACCOUNTS = [f"agent{number}" for number in range(SERVICE.intake_bytes_max // ALL_OF_ONE)]
 """The number of accounts that fill the budget if each uses its maximum."""
 
 
@@ -49,8 +46,8 @@ def test_the_edge_of_what_is_on_its_way_in(over: int) -> None:
     most ends."""
     intake = Intake()
     peers = [Peer(intake, account).hold(ALL_OF_ONE) for account in ACCOUNTS]
-    assert intake.bytes_held == INTAKE_BYTES_MAX
-    last = Peer(intake, "bob").hold(over * INTAKE_SMALL_BYTES)
+    assert intake.bytes_held == SERVICE.intake_bytes_max
+    last = Peer(intake, "bob").hold(over * SERVICE.intake_small_bytes)
     assert [peer.ended for peer in peers] == [[]] * (len(peers) - 1) + [[ALL_OF_ONE] * over]
     assert (last.ended, intake.ended) == ([], over)
 
@@ -84,8 +81,11 @@ def test_it_is_one_who_can_let_go() -> None:
     """Ending a connection whose message is being processed would free nothing."""
     intake = Intake()
     Peer(intake, "eve").hold(0, ALL_OF_ONE + 1)
-    partly = Peer(intake, "eve").hold(INTAKE_SMALL_BYTES)
-    assert (partly.ended, intake.bytes_held) == ([INTAKE_SMALL_BYTES], ALL_OF_ONE + 1)
+    partly = Peer(intake, "eve").hold(SERVICE.intake_small_bytes)
+    assert (partly.ended, intake.bytes_held) == (
+        [SERVICE.intake_small_bytes],
+        ALL_OF_ONE + 1,
+    )
     both = Peer(intake, "eve").hold(ALL_OF_ONE, ALL_OF_ONE)
     assert (both.ended, intake.bytes_held) == ([ALL_OF_ONE], 2 * ALL_OF_ONE + 1)
     other = Peer(intake, "ada").hold(ALL_OF_ONE)
@@ -96,7 +96,7 @@ def test_it_is_one_who_can_let_go() -> None:
 def test_the_edge_of_what_does_not_count(under: int) -> None:
     """INTAKE_SMALL_BYTES: a connection below it is never closed for this."""
     intake = Intake()
-    size = INTAKE_SMALL_BYTES - under
+    size = SERVICE.intake_small_bytes - under
     small = Peer(intake).hold(size - 1, 1)
     assert intake.bytes_held == (0 if under else size)
     Peer(intake).hold(0, ALL_OF_ONE)
@@ -111,7 +111,7 @@ def test_all_get_through_in_the_end(of_one: bool) -> None:
     If the connections that had sent most were closed, no message would ever be completed.
     """
     intake, count = Intake(), 60
-    whole = FRAME_BYTES_MAX - INTAKE_SMALL_BYTES
+    whole = FRAME_BYTES_MAX - SERVICE.intake_small_bytes
     peers = [Peer(intake, "ada" if of_one else f"agent{number}") for number in range(count)]
     done: set[int] = set()
     for _ in range(count * whole // FRAME_BYTES_MAX * 64):
@@ -135,12 +135,10 @@ steps = st.lists(st.tuples(st.integers(0, 5), sizes, sizes), max_size=60)
 def test_the_sum_is_that_of_what_was_noted_last(given_steps: list[tuple[int, int, int]]) -> None:
     """For any sequence of arrivals and ends. Only messages that are being processed exceed the
     bounds."""
+    chosen = lowered(intake_bytes_max=200, intake_account_bytes_max=150, intake_small_bytes=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intake_module, "INTAKE_BYTES_MAX", 200)
-        patch.setattr(intake_module, "INTAKE_ACCOUNT_BYTES_MAX", 150)
         patch.setattr(intake_module, "FRAME_BYTES_MAX", 40)
-        patch.setattr(intake_module, "INTAKE_SMALL_BYTES", 3)
-        intake = Intake()
+        intake = Intake(chosen.service)
         peers = [Peer(intake, account) for account in ("", "ada", "ada", "eve", "eve", "eve")]
         for number, waiting, shown in given_steps:
             peers[number].hold(waiting, shown)

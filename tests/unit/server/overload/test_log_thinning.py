@@ -8,8 +8,6 @@ import pytest
 from blackboard.limits import DEFAULT
 from blackboard.server.overload.log_thinning import Thinned
 
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
-
 ALIKE_MAX = DEFAULT.security.audit_alike_max
 KINDS_MAX = DEFAULT.security.audit_kinds_max
 

@@ -16,15 +16,15 @@ from blackboard.core.access import Narrowing
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.integrity.signing import Seal
 from blackboard.integrity.tokens import attenuate
-from blackboard.limits import CREDIT_MS_MAX, DEBT_MS_MAX, READS_WAITING_MAX
+from blackboard.limits import DEFAULT
 from blackboard.server.overload.charges import AccountCharge, Charges
 from blackboard.server.service import Service
+from tests.lowered import NO_MARKS_BY_THE_CLOCK
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import Talk, talking
 from tests.waiting import TIMEOUT_S, wait_until
 
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
-
+LOAD = DEFAULT.load
 ANN, RITA = access.agent("ann"), access.agent("rita")
 MAIN = {"board": "main"}
 LIST = {**MAIN, "pattern": "public/**"}
@@ -52,7 +52,8 @@ async def archiving(path: Path) -> AsyncIterator[Served]:
     archive = await SqlArchive.open(
         f"sqlite:///{path / 'archive.db'}", blobs=blobs, sealer=Seal(bytes(32))
     )
-    async with Service(store, archive=archive) as service, serving(service) as served:
+    service = Service(store, archive=archive, limits=NO_MARKS_BY_THE_CLOCK)
+    async with service, serving(service) as served:
         stop_the_clock(served)
         yield served
 
@@ -109,7 +110,7 @@ async def filled(talk: Talk) -> str:
 
 async def until_in_debt(served: Served, talk: Talk, name: str = "rita") -> None:
     """Read until the account is in debt."""
-    served.service.host.charges.charge(name, (CREDIT_MS_MAX - 5) * 1_000)
+    served.service.host.charges.charge(name, (LOAD.credit_ms_max - 5) * 1_000)
     number = 1_000
     while account(served, name).balance_ms >= 0:
         number += 1
@@ -160,7 +161,7 @@ async def test_who_read_much_waits_behind_who_reads_little(tmp_path: Path) -> No
             assert "result" in await ann.ask(number + 100, "list", LIST)
             assert "result" in await committed(ann, number, put, epoch)
         assert not asking.done()
-        pass_time(served, 4 * DEBT_MS_MAX / 1_000)
+        pass_time(served, 4 * LOAD.debt_ms_max / 1_000)
         assert "result" in await asyncio.wait_for(asking, TIMEOUT_S)
 
 
@@ -176,7 +177,7 @@ async def test_over_http_it_is_the_same(tmp_path: Path) -> None:
         body = {"jsonrpc": "2.0", "id": 1, "method": "list", "params": LIST}
         assert "result" in (await http.post("/v1/rpc", json=body, headers=headers)).json()
         assert account(served, "rita").charged_ms > 0
-        served.service.host.charges.charge("rita", DEBT_MS_MAX * 1_000)
+        served.service.host.charges.charge("rita", LOAD.debt_ms_max * 1_000)
         assert "result" in await ann.ask(1, "list", LIST)
         asking = asyncio.create_task(http.post("/v1/rpc", json=body, headers=headers))
         await wait_until(lambda: _true(waiting(served)))
@@ -184,7 +185,7 @@ async def test_over_http_it_is_the_same(tmp_path: Path) -> None:
         assert ready.status_code == 200
         assert (await http.get("/healthz")).status_code == 200
         assert b"blackboard_requests_in_debt 1.0" in (await http.get("/metrics")).content
-        pass_time(served, 4 * DEBT_MS_MAX / 1_000)
+        pass_time(served, 4 * LOAD.debt_ms_max / 1_000)
         assert "result" in (await asyncio.wait_for(asking, TIMEOUT_S)).json()
 
 
@@ -224,7 +225,7 @@ async def test_a_debtor_keeps_its_leases_and_can_end_everything(tmp_path: Path) 
         fence = answer["result"]["results"][0][1]
         watched = await rita.ask(2, "watch", {**MAIN, "watch": 1, "patterns": ["public/nobody"]})
         assert "result" in watched
-        served.service.host.charges.charge("rita", 10 * DEBT_MS_MAX * 1_000)
+        served.service.host.charges.charge("rita", 10 * LOAD.debt_ms_max * 1_000)
         assert "result" in await ann.ask(1, "list", LIST)
         await rita.send({"id": 50, "method": "list", "params": LIST})
         await wait_until(lambda: _true(waiting(served)))
@@ -255,21 +256,21 @@ async def test_a_renewal_is_not_behind_the_reads_of_its_connection(tmp_path: Pat
         lease = {"key": "public/l", "holder": "rita", "ttl_ms": 60_000}
         answer = await committed(rita, 1, [{"kind": "grant", **lease}], epoch)
         fence = answer["result"]["results"][0][1]
-        served.service.host.charges.charge("rita", 10 * DEBT_MS_MAX * 1_000)
+        served.service.host.charges.charge("rita", 10 * LOAD.debt_ms_max * 1_000)
         assert "result" in await ann.ask(1, "list", LIST)
-        numbers = range(100, 100 + 3 * READS_WAITING_MAX)
+        numbers = range(100, 100 + 3 * DEFAULT.service.reads_waiting_max)
         for number in numbers:
             await rita.send({"id": number, "method": "list", "params": LIST})
         name = {"lane": 0, "incarnation": "i", "step": 2}
         ops = [{"kind": "renew", **lease, "fence": fence}]
         renew = {**MAIN, "id": name, "epoch": epoch, "ops": ops}
         await rita.send({"id": 2, "method": "commit", "params": renew})
-        answers = [await rita.receive() for _ in range(2 * READS_WAITING_MAX + 1)]
+        answers = [await rita.receive() for _ in range(2 * DEFAULT.service.reads_waiting_max + 1)]
         assert "result" in answers.pop(), "the renewal was asked for last"
         assert {each["error"]["data"]["code"] for each in answers} == {"overloaded"}
-        assert {each["id"] for each in answers} == set(numbers[READS_WAITING_MAX:])
+        assert {each["id"] for each in answers} == set(numbers[DEFAULT.service.reads_waiting_max :])
         pass_time(served, 3_600)
-        for _ in range(READS_WAITING_MAX):
+        for _ in range(DEFAULT.service.reads_waiting_max):
             assert "result" in await rita.receive()
 
 
@@ -281,7 +282,7 @@ async def test_an_account_that_is_alone_does_not_wait(tmp_path: Path) -> None:
     ):
         await filled(ann)
         pass_time(served, 1)  # strangers who said hello are no company
-        served.service.host.charges.charge("ann", 10 * DEBT_MS_MAX * 1_000)
+        served.service.host.charges.charge("ann", 10 * LOAD.debt_ms_max * 1_000)
         for number in range(10, 20):
             assert "result" in await ann.ask(number, "list", LIST)
         assert account(served, "ann").balance_ms < 0
@@ -297,7 +298,7 @@ async def test_a_client_that_would_wait_too_long_learns_when_to_retry(tmp_path: 
         await filled(ann)
         charges = served.service.host.charges
         charges.learn("rita", "list", 1_000)
-        charges.charge("rita", 10 * DEBT_MS_MAX * 1_000)
+        charges.charge("rita", 10 * LOAD.debt_ms_max * 1_000)
         charges.charge("ann", 10_000_000)  # and next to nothing is left to repay it with
         await rita.send({"id": 50, "method": "list", "params": LIST})
         await wait_until(lambda: _true(waiting(served)))

@@ -7,6 +7,7 @@ from blackboard.core.access import AccessGrant, Credential, Narrowing, Principal
 from blackboard.errors import Overloaded, RateLimited
 from blackboard.server.overload import rate_limits as rates
 from blackboard.server.overload.rate_limits import Meter, Meters, Rates
+from tests.lowered import lowered
 
 TWO = Rates(requests_per_second=2, burst_ms=1_000)
 
@@ -65,9 +66,8 @@ def test_what_is_handed_on_draws_on_the_same_account() -> None:
 def test_accounts_are_forgotten_that_owe_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """METERS_MAX are kept; when all of them owe something, nobody new is let in."""
     now_ms = 0.0
-    monkeypatch.setattr(rates, "METERS_MAX", 2)
     monkeypatch.setattr(rates, "clock_ms", lambda: now_ms)
-    meters = Meters(TWO)
+    meters = Meters(TWO, lowered(meters_max=2))
     ada, bob = (meter_of(meters, holder(name)) for name in ("ada", "bob"))
     ada.take_request(now_ms)
     meter_of(meters, holder("eve")).take_request(now_ms)

@@ -5,13 +5,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from blackboard.limits import (
-    STRANGERS_MAX,
-    STRANGERS_PER_PEER_MAX,
-    UNGREETED_MAX,
-    UNGREETED_PER_PEER_MAX,
-)
+from blackboard.limits import DEFAULT
 from blackboard.server.overload.strangers import Strangers, peer_of
+
+SERVICE = DEFAULT.service
 
 
 class Somebody:
@@ -95,7 +92,11 @@ def test_what_counts_as_one_peer(one: object, other: object, same: bool) -> None
 
 
 @pytest.mark.parametrize(
-    ("limit", "peers"), [(STRANGERS_PER_PEER_MAX, 1), (STRANGERS_MAX, STRANGERS_MAX)]
+    ("limit", "peers"),
+    [
+        (SERVICE.strangers_per_peer_max, 1),
+        (SERVICE.strangers_max, SERVICE.strangers_max),
+    ],
 )
 def test_the_edges_of_a_process(limit: int, peers: int) -> None:
     """The limits per address and in all. With one more connection, the first one is closed."""
@@ -106,10 +107,13 @@ def test_the_edges_of_a_process(limit: int, peers: int) -> None:
     assert gone(some) == [0]
 
 
-@pytest.mark.parametrize(("limit", "peers"), [(UNGREETED_PER_PEER_MAX, 1), (UNGREETED_MAX, 4)])
+@pytest.mark.parametrize(
+    ("limit", "peers"),
+    [(SERVICE.ungreeted_per_peer_max, 1), (SERVICE.ungreeted_max, 4)],
+)
 def test_the_edges_of_those_who_have_not_greeted(limit: int, peers: int) -> None:
     """The same limits for the WebSockets among them."""
-    strangers = Strangers(UNGREETED_MAX, UNGREETED_PER_PEER_MAX)
+    strangers = Strangers(SERVICE.ungreeted_max, SERVICE.ungreeted_per_peer_max)
     some = arrive(strangers, *(f"peer{number % peers}" for number in range(limit)))
     assert gone(some) == []
     arrive(strangers, "peer0")

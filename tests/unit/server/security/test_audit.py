@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +30,9 @@ from blackboard.server.security.audit import (
     missing,
     unproved,
 )
+from blackboard.server.security.kept import ARCHIVED
 from blackboard.server.service import Service
-from blackboard.server.sweeper import Sweeper
+from blackboard.server.sweeper import OWN_BOARDS, Sweeper
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.lowered import lowered
 from tests.unit.server.hooked import service_over
@@ -91,12 +94,9 @@ async def test_what_is_recorded(service: Service) -> None:
     ]
 
 
-async def test_records_that_expired_are_removed(
-    tmp_path: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(engine_check_interval_ms=20, sweep_entries_max=2)
+async def test_records_that_expired_are_removed(tmp_path: Path, limits: Limits) -> None:
     """All of them, however many there are, and no other one."""
-    monkeypatch.setattr("blackboard.server.service.ENGINE_CHECK_INTERVAL_MS", 20)
-    monkeypatch.setattr("blackboard.server.sweeper.SWEEP_ENTRIES_MAX", 2)
     async with Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as service:
         audit = service.host.audit
         audit.note_service("recover", "main", "recent")
@@ -135,7 +135,7 @@ async def test_two_services_remove_an_expired_record_once(
         await wait_until(is_due)
         sweeper, late = (Sweeper(service.boards, each) for each in ("ab", "cd"))
         due = await store.due(AUDIT_BOARD, limit=1)
-        await sweeper.tend_audit(100)
+        await sweeper.tend_own(100)
         assert await records(service) == []
         with monkeypatch.context() as patched:
 
@@ -143,7 +143,7 @@ async def test_two_services_remove_an_expired_record_once(
                 return due
 
             patched.setattr(store, "due", as_before)
-            await late.tend_audit(100)
+            await late.tend_own(100)
         assert (sweeper.expired, late.expired, late.refused) == (1, 0, 1)
 
 
@@ -161,7 +161,7 @@ async def test_the_log_of_the_audit_is_compacted(tmp_path: Path, is_archived: bo
             service.host.archiver.follow(AUDIT_BOARD)
             head = await store.open(AUDIT_BOARD)
             await service.host.archiver.reached(AUDIT_BOARD, head.revision, 60_000)
-        await Sweeper(service.boards, "ab").tend_audit(10)
+        await Sweeper(service.boards, "ab").tend_own(10)
         assert (await store.open(AUDIT_BOARD)).log_entries == 10
         found = [record.what for _, record in await audit.read(None, 100)]
         assert found == [str(number) for number in range(30)]
@@ -169,6 +169,72 @@ async def test_the_log_of_the_audit_is_compacted(tmp_path: Path, is_archived: bo
         again = await archive_beside(tmp_path)
         async with Service(await SqliteStore.at(tmp_path, "memory"), archive=again) as service:
             assert len(await service.host.audit.read(None, 100)) == 30
+
+
+async def test_what_expired_leaves_the_archive_too(tmp_path: Path) -> None:
+    """The records that are kept stay, and come back when the engine has lost them."""
+    archive = await archive_beside(tmp_path)
+    async with Service(await SqliteStore.at(tmp_path, "memory"), archive=archive) as service:
+        store, audit, archiver = service.host.store, service.host.audit, service.host.archiver
+        assert archiver is not None
+        audit.note_service("recover", "main", "recent")
+        await audit.settle()
+        await record_for_a_moment(service, 3)
+
+        async def is_due() -> bool:
+            return len((await store.due(AUDIT_BOARD, limit=9)).entries) == 3
+
+        async def archived() -> None:
+            archiver.follow(AUDIT_BOARD)
+            head = await store.open(AUDIT_BOARD)
+            await archiver.reached(AUDIT_BOARD, head.revision, 60_000)
+
+        await archived()
+        assert len(archived_items(tmp_path)) == 4
+        await wait_until(is_due)
+        sweeper = Sweeper(service.boards, "ab")
+        await sweeper.tend_own(100)
+        await archived()
+        await sweeper.tend_own(100)  # it pruned a moment ago
+        assert len(archived_items(tmp_path)) > 1
+        await Sweeper(service.boards, "cd").tend_own(100)
+        assert len(archived_items(tmp_path)) == 1
+    for file in (tmp_path / "boards").glob("~audit*"):
+        file.unlink()
+    again = await archive_beside(tmp_path)
+    async with Service(await SqliteStore.at(tmp_path, "memory"), archive=again) as service:
+        assert [what for _, _, what, _ in await records(service)][:1] == ["recent"]
+        await Sweeper(service.boards, "ef").tend_own(100)
+    again = await archive_beside(tmp_path)
+    async with Service(await SqliteStore.at(tmp_path, "memory"), archive=again) as service:
+        assert [what for _, _, what, _ in await records(service)][:1] == ["recent"]
+
+
+def archived_items(directory: Path) -> list[str]:
+    """Keys of the audit's records that the archive has, one per version."""
+    with closing(sqlite3.connect(directory / "archive.db")) as connection:
+        found = connection.execute("SELECT key FROM version WHERE key LIKE 'system/audit/%'")
+        return [str(key) for (key,) in found]
+
+
+@pytest.mark.parametrize("board", OWN_BOARDS)
+@pytest.mark.parametrize("is_archived", [False, True])
+async def test_the_log_of_each_own_board_is_compacted(
+    tmp_path: Path, board: str, is_archived: bool
+) -> None:
+    """Also of those that the archive does not have."""
+    archive = await archive_beside(tmp_path) if is_archived else None
+    async with Service(await SqliteStore.at(tmp_path, "memory"), archive=archive) as service:
+        store, archiver = service.host.store, service.host.archiver
+        epoch = (await store.open(board)).epoch.id
+        for number in range(30):
+            ops = (Put("system/some/key", encode_value(number)),)
+            await store.commit(board, [prepare(Commit(system_id(), epoch, ops))])
+        if archiver is not None and board in ARCHIVED:
+            archiver.follow(board)
+            await archiver.reached(board, (await store.open(board)).revision, 60_000)
+        await Sweeper(service.boards, "ab").tend_own(10)
+        assert (await store.open(board)).log_entries == 10
 
 
 async def test_a_wish_is_recorded_in_words(tmp_path: Path) -> None:

@@ -15,18 +15,25 @@ from blackboard.core import access
 from blackboard.core.access import Credential, Principal
 from blackboard.core.model import Outcome
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
-from blackboard.limits import ACCESS_STALE_MS, REVOKED_TTL_MS, Limits
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.security import revocations
 from blackboard.server.security.revocations import Revocations
 from blackboard.server.service import Service
 from blackboard.wire.codec import Prepared
 from tests.conformance.peers import Peer
+from tests.lowered import lowered, marked
 from tests.unit.server.hooked import HookedStore, service_over
 from tests.waiting import wait_until
 
 PATIENCE_S = 60
 ADA = replace(access.agent("ada"), credential=Credential("ada", ("token-1",), 0))
 Parts = tuple[Service, HookedStore]
+
+
+@pytest.fixture
+def limits(request: pytest.FixtureRequest) -> Limits:
+    """The usual ones: how often a process hears, and what is stale, matters here."""
+    return marked(request.node)
 
 
 @pytest.fixture
@@ -182,9 +189,7 @@ async def test_an_edit_that_waits_is_not_committed_under_a_revoked_token(
         assert str(other.text) == "first "
 
 
-async def test_who_hears_nothing_lets_nobody_in(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_hears_nothing_lets_nobody_in(parts: Parts) -> None:
     """ACCESS_STALE_MS after the last news, and until there is some again."""
     service, store = parts
     found = service.host.revocations
@@ -193,7 +198,7 @@ async def test_who_hears_nothing_lets_nobody_in(
     async def away() -> None:
         raise Unavailable("engine", "away")
 
-    monkeypatch.setattr(revocations, "ACCESS_STALE_MS", 1_500)
+    found._limits = lowered(access_stale_ms=1_500).security
     store.hook("before log", away)
 
     async def is_refused() -> bool:
@@ -221,19 +226,17 @@ async def test_the_edge_of_staleness(parts: Parts, monkeypatch: pytest.MonkeyPat
     found, loop = service.host.revocations, asyncio.get_running_loop()
     now_s = loop.time()
     monkeypatch.setattr(loop, "time", lambda: now_s)
-    found._heard_s = now_s - ACCESS_STALE_MS / 1000 + 0.001
+    found._heard_s = now_s - DEFAULT.security.access_stale_ms / 1000 + 0.001
     found.check(ADA)
-    found._heard_s = now_s - ACCESS_STALE_MS / 1000 - 0.001
+    found._heard_s = now_s - DEFAULT.security.access_stale_ms / 1000 - 0.001
     with pytest.raises(Unavailable):
         found.check(ADA)
 
 
-async def test_who_cannot_begin_to_follow_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(access_stale_ms=50)
+async def test_who_cannot_begin_to_follow_says_so(tmp_path: Path, limits: Limits) -> None:
     """After ACCESS_STALE_MS, and not before the first answer."""
-    monkeypatch.setattr(revocations, "ACCESS_STALE_MS", 50)
-    async with service_over(tmp_path) as (service, store):
+    async with service_over(tmp_path, limits) as (service, store):
 
         async def away() -> None:
             raise Unavailable("engine", "away")
@@ -287,10 +290,14 @@ async def test_a_record_lasts_as_long_as_any_token(parts: Parts) -> None:
     link, found = service.link(access.operator()), service.host.revocations
     before_ms = time.time_ns() // 1_000_000
     await link.revoke(tokens=["unsaid"])
-    await link.revoke(tokens=["too-long"], until_ms=before_ms + 2 * REVOKED_TTL_MS)
+    await link.revoke(tokens=["too-long"], until_ms=before_ms + 2 * DEFAULT.security.revoked_ttl_ms)
     after_ms = time.time_ns() // 1_000_000
     for until_ms in found._until.values():
-        assert before_ms + REVOKED_TTL_MS <= until_ms <= after_ms + REVOKED_TTL_MS
+        assert (
+            before_ms + DEFAULT.security.revoked_ttl_ms
+            <= until_ms
+            <= after_ms + DEFAULT.security.revoked_ttl_ms
+        )
 
 
 def _asks(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:

@@ -1,0 +1,229 @@
+"""What a service sends is read within the limits of a client, however it is cut into pieces."""
+
+import asyncio
+import itertools
+import struct
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies as st
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame, Opcode
+from websockets.server import ServerProtocol
+
+from blackboard.client.remote.connect import Address, ClientSocket, connect
+from blackboard.limits import FRAME_BYTES_MAX
+from tests.waiting import TIMEOUT_S, wait_until
+
+_CLOSE = 0x88
+PROTOCOL = "blackboard.v1+msgpack"
+READ_BYTES = 64 * 1024
+SIZES = st.sampled_from([0, 1, 125, 126, 127, 65_535, 65_536, READ_BYTES * 3]) | st.integers(0, 999)
+
+
+def header(first: int, size: int, *, masked: bool = False) -> bytes:
+    """The header of a frame whose first byte is `first`."""
+    mask = 0x80 if masked else 0
+    if size <= 125:
+        return bytes((first, mask | size))
+    if size <= 0xFFFF:
+        return struct.pack("!BBH", first, mask | 126, size)
+    return struct.pack("!BBQ", first, mask | 127, size)
+
+
+def message(content: bytes) -> bytes:
+    """A message of one frame."""
+    return header(0x82, len(content)) + content
+
+
+class Peer:
+    """The service's end: it greets as a WebSocket server, and then sends what it is told."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.writer: asyncio.StreamWriter | None = None
+        self.gone = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        protocol = ServerProtocol(subprotocols=[PROTOCOL])  # type: ignore[list-item]
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            protocol.receive_data(head)
+            [request] = protocol.events_received()
+            protocol.send_response(protocol.accept(request))  # type: ignore[arg-type]
+            writer.write(b"".join(protocol.data_to_send()))
+            self.writer = writer
+            while (data := await reader.read(65_536)) and data[0] != _CLOSE:
+                self.received += data
+        except OSError:
+            pass
+        finally:
+            self.gone.set()
+            writer.close()
+
+    async def send(self, *pieces: bytes) -> None:
+        """Send pieces, one after the other."""
+        assert self.writer is not None
+        for piece in pieces:
+            self.writer.write(piece)
+            await self.writer.drain()
+
+    def end(self) -> None:
+        """Break the connection off."""
+        assert self.writer is not None
+        self.writer.transport.abort()
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[ClientSocket, Peer, list[bytes]]]:
+    """A client's socket, the other end, and what the client took."""
+    peer, taken = Peer(), list[bytes]()
+    server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        async with connect(Address(f"ws://127.0.0.1:{port}"), None) as socket:
+            socket.take = taken.append
+            try:
+                yield socket, peer, taken
+            finally:
+                peer.end()
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def closed(socket: ClientSocket) -> int | None:
+    """The close code that the client sent; None if it sent none."""
+    with pytest.raises(ConnectionClosed) as ended:
+        await asyncio.wait_for(socket.recv(), TIMEOUT_S)
+    return None if ended.value.sent is None else ended.value.sent.code
+
+
+def cut(stream: bytes, places: Sequence[float]) -> list[bytes]:
+    """`stream` in pieces, cut at fractions of it."""
+    at = sorted({int(place * len(stream)) for place in places} | {0, len(stream)})
+    return [stream[start:end] for start, end in itertools.pairwise(at)]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(SIZES, min_size=1, max_size=6), st.lists(st.floats(0, 1), max_size=8))
+@example([0, 0, 0], [0.5])
+@example([READ_BYTES - 4, 1, READ_BYTES], [])
+async def test_messages_arrive_whole_and_in_order(sizes: list[int], places: list[float]) -> None:
+    """Of any size, in any pieces, many of them in one piece."""
+    sent = [bytes([number]) * size for number, size in enumerate(sizes)]
+    async with connected() as (_, peer, taken):
+        await peer.send(*cut(b"".join(map(message, sent)), places))
+
+        async def all_came() -> bool:
+            return len(taken) == len(sent)
+
+        await wait_until(all_came)
+    assert taken == sent
+
+
+BAD = {
+    "an opcode that is none": (header(0x83, 1) + b"x", 1002),
+    "a control opcode that is none": (header(0x8B, 0), 1002),
+    "reserved bits": (header(0xC2, 1) + b"x", 1002),
+    "a masked frame": (header(0x82, 1, masked=True) + b"mask" + b"x", 1002),
+    "a masked frame, cut off": (header(0x82, 1, masked=True), 1002),
+    "a ping in fragments": (header(0x09, 1) + b"x", 1002),
+    "a ping that is too long": (header(0x89, 126) + b"x" * 126, 1002),
+    "a continuation of nothing": (header(0x80, 1) + b"x", 1002),
+    "a message within the fragments of another": (
+        header(0x02, 1) + b"x" + header(0x82, 1) + b"x",
+        1002,
+    ),
+    "a message that is too large": (header(0x82, FRAME_BYTES_MAX + 1), 1009),
+    "a length of 64 bits": (header(0x82, 2**64 - 1), 1009),
+    "fragments that are too large": (
+        header(0x02, 1) + b"x" + header(0x80, FRAME_BYTES_MAX),
+        1009,
+    ),
+    "a close code that is none": (header(0x88, 2) + struct.pack("!H", 999), 1002),
+    "a close of one byte": (header(0x88, 1) + b"x", 1002),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_what_breaks_the_rules_ends_the_connection(bad: str, is_cut: bool) -> None:
+    """With the code that says why; what came before was taken, and what comes after is not."""
+    data, code = BAD[bad]
+    async with connected() as (socket, peer, taken):
+        pieces = [data[n : n + 1] for n in range(min(len(data), 12))] if is_cut else []
+        await peer.send(message(b"before"), *pieces, data[len(pieces) :] + message(b"after"))
+        assert await closed(socket) == code
+    assert b"before" in taken
+    assert b"after" not in taken
+
+
+@pytest.mark.parametrize("part", [1, 3, 10, 60_000])
+async def test_a_message_that_is_cut_off_is_not_taken(part: int) -> None:
+    async with connected() as (socket, peer, taken):
+        await peer.send(message(b"before"), message(b"x" * 70_000)[:part])
+        await wait_for(taken, 1)
+        peer.end()
+        assert await closed(socket) is None
+    assert taken == [b"before"]
+
+
+async def wait_for(taken: list[bytes], count: int) -> None:
+    """Wait until `count` messages were taken."""
+
+    async def came() -> bool:
+        return len(taken) >= count
+
+    await wait_until(came)
+
+
+async def test_the_largest_message_is_taken() -> None:
+    """At the edge: FRAME_BYTES_MAX bytes; one byte more is too large, see above."""
+    async with connected() as (_, peer, taken):
+        await peer.send(header(0x82, FRAME_BYTES_MAX), bytes(FRAME_BYTES_MAX))
+        await wait_for(taken, 1)
+    assert [len(each) for each in taken] == [FRAME_BYTES_MAX]
+
+
+async def test_a_ping_between_messages_is_answered() -> None:
+    """Also within the fragments of a message, and in one piece with others."""
+    ping = header(0x89, 4) + b"ping"
+    async with connected() as (_, peer, taken):
+        await peer.send(message(b"one") + ping + message(b"two"))
+        await wait_for(taken, 2)
+        pong = Frame(Opcode.PONG, b"ping")
+
+        async def answered() -> bool:
+            return len(peer.received) >= len(pong.serialize(mask=True))
+
+        await wait_until(answered)
+        assert peer.received[0] == 0x8A
+    assert taken == [b"one", b"two"]
+
+
+async def test_text_and_fragments_come_through_recv() -> None:
+    """They are not taken, and nor is anything behind them: messages stay in order."""
+    async with connected() as (socket, peer, taken):
+        await peer.send(message(b"one") + header(0x81, 3) + b"two" + message(b"three"))
+        async with asyncio.timeout(TIMEOUT_S):
+            assert [await socket.recv(), await socket.recv()] == ["two", b"three"]
+        assert taken == [b"one"]
+        socket.take = taken.append
+        await peer.send(header(0x02, 2) + b"fo", header(0x80, 2) + b"ur", message(b"five"))
+        async with asyncio.timeout(TIMEOUT_S):
+            assert [await socket.recv(), await socket.recv()] == [b"four", b"five"]
+    assert taken == [b"one"]
+
+
+async def test_a_close_has_its_code_and_reason() -> None:
+    async with connected() as (socket, peer, taken):
+        close = struct.pack("!H", 4401) + b"the token has expired"
+        await peer.send(message(b"one") + header(0x88, len(close)) + close + message(b"after"))
+        with pytest.raises(ConnectionClosed) as ended:
+            await asyncio.wait_for(socket.recv(), TIMEOUT_S)
+    assert ended.value.rcvd is not None
+    assert (ended.value.rcvd.code, ended.value.rcvd.reason) == (4401, "the token has expired")
+    assert taken == [b"one"]
