@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.ours import OursArchived, OursEmbedded, OursInProcess, OursRedis
+from bench.ours import OursArchived, OursEmbedded, OursInProcess, OursRedis, OursTeam
 from bench.peers import (
     Etcd,
     Nats,
@@ -16,6 +16,7 @@ from bench.rows import Row
 ROWS: tuple[type[Row], ...] = (
     OursEmbedded,
     OursArchived,
+    OursTeam,
     OursRedis,
     OursInProcess,
     Etcd,

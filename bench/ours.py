@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -164,6 +165,27 @@ class OursArchived(OursEmbedded):
     async def start(self, lab: Lab) -> None:
         server, self.endpoint = await serve_ours(lab, self.name, (), archive=())
         self.servers = [server]
+
+
+class OursTeam(OursEmbedded):
+    """`ours-embedded`, where each connection but the first is an agent with rights of its own.
+
+    That is what teams are; tokens of one principal would hide what different rights cost.
+    """
+
+    name: ClassVar[str] = "ours-team"
+    cells: ClassVar[frozenset[str]] = frozenset({"fan"})
+
+    async def start(self, lab: Lab) -> None:
+        await super().start(lab)
+        self._agents = itertools.count()
+
+    async def connect(self) -> Connection:
+        number = next(self._agents)
+        agent = f"agent{number}" if number else None
+        url = f"ws://{LOOPBACK}:{self.endpoint.port}"
+        connect = client_module("blackboard").connect
+        return await connected(connect(url, token=self.endpoint.token, agent=agent))
 
 
 class OursRedis(OursEmbedded):

@@ -1,9 +1,11 @@
 """The one table of limits: what bounds everything that could grow, and why so much.
 
 Two kinds stand apart. Constants in capitals belong to the format and the protocol: every process
-that shares a board must agree on them, so nobody can change them. What one process may choose for
-itself is a field of `Limits`, one frozen value that is passed in: `blackboard.open(limits=...)`,
-`connect(limits=...)`, `Service(limits=...)`. `DEFAULT` has what is used otherwise:
+that shares a board must agree on them, so nobody can change them. A few are defaults of
+arguments, or timeouts of an engine or an archive, which are not passed in. What one process may
+choose for itself is a field of `Limits`, one frozen value that is passed in:
+`blackboard.open(limits=...)`, `connect(limits=...)`, `Service(limits=...)`. `DEFAULT` has what is
+used otherwise:
 
     limits = replace(DEFAULT, client=replace(DEFAULT.client, merge_attempts_max=64))
 

@@ -232,8 +232,8 @@ MUTANTS = (
     Mutant(
         "it is told before it is written",
         "blackboard/engines/sqlite/board.py",
-        "        self._writers.submit(self._write, group, taken)\n",
-        "        self._writers.submit(self._write, group, taken)\n        self._finish(group)\n",
+        "        self._writers.submit(self._write, group, work)\n",
+        "        self._writers.submit(self._write, group, work)\n        self._finish(group)\n",
         "tests/faults/test_power_sqlite.py -k acknowledged",
     ),
     Mutant(

@@ -29,7 +29,14 @@ from blackboard.core.commit import (
     name_of,
     narrowed_from,
 )
-from blackboard.core.entry_digest import Leaves, content_of as content_hash, is_salted, standing
+from blackboard.core.entry_digest import (
+    Leaves,
+    content_of as content_hash,
+    digest_of_one,
+    is_ordinary,
+    is_salted,
+    standing,
+)
 from blackboard.core.lease import from_result, to_result
 from blackboard.errors import Corrupt
 from blackboard.limits import BLOB_BYTES, VALUE_BYTES_MAX
@@ -341,13 +348,17 @@ class ChainLink:
 
     def __init__(self, entry: LogEntry) -> None:
         self._entry = entry
-        self._leaves = Leaves(entry) if is_salted(entry) else None
+        self._digest: bytes | None = None
+        self._is_ordinary = is_ordinary(entry)
+        self._leaves = Leaves(entry) if not self._is_ordinary and is_salted(entry) else None
         self._stands = standing(entry)
         self._changes: list[list[Any]] = []
 
     def add(self, change: Change, hashed: bytes | None) -> None:
         """Add the next change; `hashed` is the SHA-256 of its value."""
-        if self._leaves is not None:
+        if self._is_ordinary:
+            self._digest = digest_of_one(self._entry, hashed)
+        elif self._leaves is not None:
             self._leaves.add(change, hashed)
         else:
             if (stands := self._stands.get(len(self._changes))) is not None:
@@ -356,10 +367,10 @@ class ChainLink:
 
     def after(self, chain: bytes) -> bytes:
         """The chain after the entry."""
-        if self._leaves is None:
+        computed = self._digest if self._leaves is None else self._leaves.digest()
+        if computed is None:
             return hashlib.sha256(chain + _canonical(self._entry, self._changes)).digest()
-        both = self._entry.digest + self._leaves.digest()
-        return hashlib.sha256(chain + both).digest()
+        return hashlib.sha256(chain + self._entry.digest + computed).digest()
 
 
 def next_chain(chain: bytes, entry: LogEntry) -> bytes:

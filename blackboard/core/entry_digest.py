@@ -143,10 +143,30 @@ class Leaves:
 
 def digest_of(entry: LogEntry) -> bytes:
     """The digest of an entry with a salt."""
+    if is_ordinary(entry):
+        return digest_of_one(entry, content_of(entry.changes[0]))
     leaves = Leaves(entry)
     for change in entry.changes:
         leaves.add(change, content_of(change))
     return leaves.digest()
+
+
+def is_ordinary(entry: LogEntry) -> bool:
+    """Whether it has a salt and one change, as most entries do: see `digest_of_one`."""
+    return len(entry.changes) == 1 and entry.kept is None and bool(entry.salt)
+
+
+def digest_of_one(entry: LogEntry, content: bytes | None) -> bytes:
+    """The digest of an ordinary entry; `content` is the SHA-256 of its change's value.
+
+    The same as with `Leaves`, in two thirds of the time: each commit is hashed by its engine and by
+    the archive.
+    """
+    salts = hashlib.shake_256(_LEAF + entry.salt).digest(2 * SALT_BYTES)
+    shown = leaf_of(salts[:SALT_BYTES], entry.changes[0], content, 1)
+    hidden = _hash_leaf(salts[SALT_BYTES:], _hidden(entry))
+    filling = hashlib.shake_256(_ENTRY + entry.salt).digest(2 * HASH_BYTES)
+    return digest_over(entry, [shown, hidden, filling[:HASH_BYTES], filling[HASH_BYTES:]])
 
 
 def digest_over(entry: LogEntry, leaves: Sequence[bytes]) -> bytes:

@@ -15,6 +15,7 @@ import pytest
 
 from blackboard.core.commit import Commit, CommitId, Committed, LogEntry
 from blackboard.engines.sqlite import file as sqlite_file
+from blackboard.engines.sqlite.file import journal_path
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.wire.codec import prepare
@@ -23,25 +24,47 @@ from tests.faults.disk import Event, Lost, Power, Recorder, Told, recorded
 from tests.faults.sqlite_child import random_ops
 from tests.faults.test_sqlite_crash import copy_board, first_epoch, load, replay
 from tests.proof import Layer
+from tests.waiting import wait_until
 
 CUTS = int(os.environ.get("BLACKBOARD_TEST_CUTS", "60"))
 WRITERS = 6
 COMMITS = 40
 """Of each writer."""
+RESTS = 4
+"""Moments in a run in which the board is idle."""
 BOARD = "crash"
 WAL_PAGES = 150
 """Between two checkpoints, so that a run has several and the journal begins again."""
 
 
-async def write(store: SqliteStore, recorder: Recorder, number: int, dice: random.Random) -> None:
+async def write(
+    store: SqliteStore,
+    recorder: Recorder,
+    number: int,
+    dice: random.Random,
+    steps: range = range(1, COMMITS + 1),
+) -> None:
     """Commit, and note each acknowledgement in the moment in which it comes."""
     epoch = (await store.open(BOARD)).epoch.id
-    for step in range(1, COMMITS + 1):
+    for step in steps:
         ops = random_ops(dice)
         prepared = prepare(Commit(CommitId(f"agent{number}", 0, "1", step), epoch, ops))
         [outcome] = await store.commit(BOARD, [prepared])
         assert isinstance(outcome, Committed), outcome
         recorder.events.append(Told(outcome.revision, prepared.digest))
+
+
+async def rest(store: SqliteStore) -> None:
+    """Write nothing until the board is idle and has emptied its journal."""
+    board = store._boards[BOARD]
+    board._idle_s = 0.0
+    board._look_if_idle()
+
+    async def is_short() -> bool:
+        size = journal_path(board._file.path).stat().st_size
+        return size <= sqlite_file._IDLE_JOURNAL_BYTES
+
+    await wait_until(is_short)
 
 
 async def record(directory: Path, dice: random.Random) -> tuple[dict[str, bytes], list[Event]]:
@@ -52,7 +75,10 @@ async def record(directory: Path, dice: random.Random) -> tuple[dict[str, bytes]
     before = {str(path): path.read_bytes() for path in (directory / "boards").iterdir()}
     with recorded() as recorder:
         store = await SqliteStore.at(directory)
-        await asyncio.gather(*(write(store, recorder, i, dice) for i in range(WRITERS)))
+        for first in range(1, COMMITS + 1, COMMITS // RESTS):
+            steps = range(first, first + COMMITS // RESTS)
+            await asyncio.gather(*(write(store, recorder, i, dice, steps) for i in range(WRITERS)))
+            await rest(store)
         events = list(recorder.events)
         await store.aclose()
     assert any(str(event.path).endswith("-wal") for event in events if not isinstance(event, Told))

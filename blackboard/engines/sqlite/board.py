@@ -13,6 +13,7 @@ Invariants
   loaded, and a renewal waits only for the commits before it to be written.
 - `_durable` is the head as of the last written group; `_tail` holds the newest log entries up to
   it, without a gap.
+- an idle board holds no large journal: it is emptied some seconds after the last write.
 - after a failed write (`failure` is set) every call of the board fails: it must be loaded again
   from its file, but not in this process after a failed sync (`failure.is_last`).
 
@@ -188,6 +189,9 @@ _LARGE_CHANGES: Final = 512
 """Changes of a commit, each of which may be on a page of its own. After such a commit the journal
 is copied into the file at once, rather than during the next commit."""
 _COPY_AFTER_S: Final = 0.1  # the callers that waited for the commit have continued by then
+_IDLE_S: Final = 10.0
+"""After so long without a write, and at most twice as long, a board empties its journal. A person
+who types, or an agent that thinks, commits more often."""
 _APART_OPS: Final = 4_096
 """Operations from which on a restore is decided and applied in a thread: so many take 10 to 25 ms,
 which would block the event loop for all boards."""
@@ -234,6 +238,10 @@ class EmbeddedBoard:
         self._starting = False
         self._copying: asyncio.TimerHandle | None = None
         self._is_copy_due = False
+        self._idle_s = _IDLE_S
+        self._idle: asyncio.TimerHandle | None = None
+        self._is_idle = False  # whether nothing was written since the timer was set
+        self._is_shrink_due = False
         self._gives_way = False  # one timer for all groups: most are written before it rings
         self._queued = 0
         self._held_until_s = 0.0  # by the loop's clock; 0 = not held
@@ -244,6 +252,7 @@ class EmbeddedBoard:
         # One future for each waiter, in order; a common one would need a shield.
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._tail = LogTail(file.limits.watch)
+        self._watch_idle()  # a process that was killed may have left a large journal
 
     @property
     def read_only(self) -> str:
@@ -414,8 +423,11 @@ class EmbeddedBoard:
             await self._next_wake()
         self._writing = group = WriteGroup(head=self._durable)
         found = self._loop.run_in_executor(self._writers, self._file.scrub)
-        found.add_done_callback(lambda _: self._written(group, None))
-        return await asyncio.shield(found)
+        found.add_done_callback(lambda done: self._written(group, _failure_of(done)))
+        try:
+            return await asyncio.shield(found)
+        except WriteError as failure:
+            raise Unavailable(f"board {self.name}", failure.reason) from failure
 
     def _start_soon(self) -> None:
         """Start writing after the callbacks that are ready, so that callers that woke together
@@ -440,8 +452,8 @@ class EmbeddedBoard:
         self._writing = group
         return self._hand_over(group, group.touched.taken(self._state))
 
-    def _hand_over(self, group: WriteGroup, taken: Taken | None) -> None:
-        self._writers.submit(self._write, group, taken)
+    def _hand_over(self, group: WriteGroup, work: Taken | Callable[[], None]) -> None:
+        self._writers.submit(self._write, group, work)
         if not self._gives_way:
             self._give_way_later(group)
 
@@ -458,10 +470,27 @@ class EmbeddedBoard:
 
     def _copy_journal(self) -> None:
         """Copy the journal in place of a group: commits that arrive in the meantime wait."""
-        if self._is_copy_due:
-            self._is_copy_due = False
+        if self._is_copy_due or self._is_shrink_due:
+            work = self._file.shrink_journal if self._is_shrink_due else self._file.checkpoint
+            self._is_copy_due = self._is_shrink_due = False
             self._writing = WriteGroup(head=self._durable)
-            self._hand_over(self._writing, None)
+            self._hand_over(self._writing, work)
+
+    def _watch_idle(self) -> None:
+        """Note a write, and empty the journal when no other one followed it for `_idle_s`."""
+        self._is_shrink_due = False
+        self._is_idle = self._idle is None
+        if self._idle is None and not self.read_only:
+            self._idle = self._loop.call_later(self._idle_s, self._look_if_idle)
+
+    def _look_if_idle(self) -> None:
+        self._idle = None
+        if self.failure is not None or self._file.is_closed:
+            return None
+        if not self._is_idle:
+            return self._watch_idle()
+        self._is_shrink_due = True
+        return self._start_soon()
 
     def _give_way(self, group: WriteGroup) -> None:
         """Yield the interpreter lock to the writer thread for a moment.
@@ -475,16 +504,17 @@ class EmbeddedBoard:
         if self._writing is not None:
             self._give_way_later(self._writing)
 
-    def _write(self, group: WriteGroup, taken: Taken | None) -> None:
-        """Runs in a writer thread; None: copy the journal. Notifies the event loop in any case."""
+    def _write(self, group: WriteGroup, work: Taken | Callable[[], None]) -> None:
+        """Runs in a writer thread: writes a group, or calls what takes its place. Notifies the
+        event loop in any case."""
         failure: WriteError | None = WriteError("the writer ended", certain=False)
         try:
-            if taken is None:
-                self._file.checkpoint()
-            else:
-                writes = taken.writes(self._weight)
+            if isinstance(work, Taken):
+                writes = work.writes(self._weight)
                 self._weight = writes.weight
                 group.log_remains = self._file.write(writes)
+            else:
+                work()
             failure = None
         except WriteError as error:
             failure = error
@@ -498,8 +528,10 @@ class EmbeddedBoard:
             self._fail(failure)  # first: a caller that gets the error must not find the board open
             group.tell_failure(self.name, failure)
             return
+        if not group.changes_nothing:
+            self._watch_idle()
         self._finish(group)
-        if self._gathering.calls or self._is_copy_due:
+        if self._gathering.calls or self._is_copy_due or self._is_shrink_due:
             self._start_soon()
 
     def _finish(self, group: WriteGroup) -> None:
@@ -578,6 +610,8 @@ class EmbeddedBoard:
             await self._next_wake()
         let_go = self._file.close if self.failure is None else self._file.abandon
         self.failure = self.failure or WriteError("it was closed", certain=True)
+        if self._idle is not None:
+            self._idle.cancel()
         self._lift()
         self._wake()
         await self._loop.run_in_executor(self._writers, let_go)
@@ -666,6 +700,13 @@ class EmbeddedBoard:
 
 def _only_renews(prepared: Prepared) -> bool:
     return all(isinstance(op, Renew) for op in prepared.commit.ops)
+
+
+def _failure_of(work: "asyncio.Future[bool]") -> WriteError | None:
+    error = work.exception()
+    if error is None or isinstance(error, WriteError):
+        return error
+    return WriteError(str(error), certain=False)
 
 
 def _undecided() -> WriteError:

@@ -76,6 +76,11 @@ CUT_OFF_MAX: Final = 1
 """Transactions that a power loss can leave incomplete."""
 
 
+def journal_path(path: Path) -> Path:
+    """The journal of the file at `path`."""
+    return path.with_name(f"{path.name}-wal")
+
+
 def open_index(path: Path) -> BinaryIO:
     """Open the index of the journal of the file at `path` for reading.
 
@@ -99,7 +104,7 @@ def forgotten(path: Path, page_bytes: int, index: BinaryIO) -> int:
 
     A connection must have read the file, and still have it open. Errors: OSError.
     """
-    journal = path.with_name(f"{path.name}-wal")
+    journal = journal_path(path)
     if not journal.exists():
         return 0
     with journal.open("rb") as file:
@@ -147,6 +152,9 @@ _COMPACT_ROWS: Final = 4096  # log entries removed by one transaction
 PAGE_BYTES: Final = 4096
 _CACHE_KIB: Final = 32 * 1024
 _WAL_PAGES: Final = 4096  # 16 MiB between two checkpoints
+_IDLE_JOURNAL_BYTES: Final = 16 * PAGE_BYTES
+"""The journal that an idle board may keep: that of a few commits. So a board that gets a commit now
+and then does not copy its journal each time."""
 _PASSING: Final = frozenset(
     [
         sqlite3.SQLITE_BUSY,
@@ -458,31 +466,53 @@ class BoardFile:
     def checkpoint(self) -> None:
         """Copy the journal into the file. A commit that makes the journal too long does so, too.
 
-        A failure changes nothing: the journal stays, and is copied later. A failed sync raises
-        WriteError with `is_last`. Must not run during a `write`, on a connection of its own: before
-        3.51.3 that can damage the file (https://www.sqlite.org/wal.html#walresetbug).
+        Errors: as `_copy_journal`. Must not run during a `write`, on a connection of its own:
+        before 3.51.3 that can damage the file (https://www.sqlite.org/wal.html#walresetbug).
         """
-        self._deferred.note_copy()
-        try:
-            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.Error as error:
-            if suspect.is_failed_sync(error):
-                raise self._failed(error, certain=False) from error
+        self._copy_journal("PASSIVE")
+
+    def shrink_journal(self) -> None:
+        """Copy the journal of an idle board into the file and empty it, if it is large. It stays
+        while a reader needs it. Errors: as `_copy_journal`.
+
+        Not to be called during a `write`.
+        """
+        with contextlib.suppress(OSError):
+            if journal_path(self.path).stat().st_size > _IDLE_JOURNAL_BYTES:
+                self._copy_journal("TRUNCATE")
 
     def scrub(self) -> bool:
         """Copy the journal into the file and empty it, so that neither holds what was removed
         (`secure_delete` has overwritten it there); False while another program reads the file.
 
-        Not to be called during a `write`.
+        Errors: as `_copy_journal`. Not to be called during a `write`.
+        """
+        with self._reading:
+            if self._reader is not None:  # it may be in the middle of a snapshot
+                with contextlib.suppress(sqlite3.Error):
+                    self._reader.close()
+                self._reader = None
+            return self._copy_journal("TRUNCATE")
+
+    def _copy_journal(self, how: str) -> bool:
+        """Copy the journal into the file; returns whether no reader held that up.
+
+        A failure changes nothing: the journal stays, and is copied later. Errors: WriteError with
+        `is_last` after a failed sync.
         """
         self._deferred.note_copy()
-        with contextlib.suppress(sqlite3.Error), self._reading:
-            if self._reader is not None:  # it may be in the middle of a snapshot
-                self._reader.close()
-                self._reader = None
-            [busy, *_] = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            return not busy
-        return False
+        try:
+            [busy, *_] = self._writer.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
+        except sqlite3.Error as error:
+            if suspect.is_failed_sync(error):
+                raise self._failed(error, certain=False) from error
+            return False
+        return not busy
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed or abandoned."""
+        return self._closed
 
     @property
     def is_copy_due(self) -> bool:
@@ -577,7 +607,7 @@ def check_ordinary(path: Path) -> None:
 
 def has_no_journal(path: Path) -> bool:
     """Whether the file at `path` has no journal with content. Errors: OSError."""
-    journal = path.with_name(f"{path.name}-wal")
+    journal = journal_path(path)
     return not journal.exists() or not journal.stat().st_size
 
 

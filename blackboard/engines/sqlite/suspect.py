@@ -3,9 +3,9 @@ again.
 
 The file stays as it is for the rest of the process; a mark beside it outlives the process. The next
 process that opens it makes a copy, checks it, and puts it in place. If the mark could not be
-written either, or the process was killed before, the journal is still there, because only a clean
-shutdown removes it. So a journal that is found is written over itself before it is read
-(`disk.write_over`): then the disk holds what the page cache returns.
+written either, or the process was killed before, the journal is still there: it is emptied or
+removed only after a sync of the file succeeded. So a journal that is found is written over itself
+before it is read (`disk.write_over`): then the disk holds what the page cache returns.
 
 Only the journal needs that. Pages of the file itself that a copy of the journal has not brought to
 the disk are still in the journal, and SQLite reads them there and copies them again.

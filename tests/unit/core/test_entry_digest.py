@@ -15,6 +15,7 @@ from blackboard.core.entry_digest import (
     Leaves,
     content_of,
     digest_of,
+    digest_over,
     is_proved,
     proof_of,
 )
@@ -105,6 +106,15 @@ def test_two_changes_of_one_key_keep_their_order() -> None:
     other = Change(ChangeKind.PUT, "public/a", b"\x02")
     forth, back = (replace(ENTRY, changes=pair) for pair in ((one, other), (other, one)))
     assert digest_of(forth) != digest_of(back)
+
+
+@pytest.mark.parametrize("change", ENTRY.changes, ids=lambda change: change.kind.value)
+def test_an_entry_with_one_change_is_hashed_like_any_other(change: Change) -> None:
+    """By a shorter way, because most entries are of this form."""
+    entry = replace(ENTRY, changes=(change,))
+    leaves = Leaves(entry)
+    leaves.add(change, content_of(change))
+    assert digest_of(entry) == leaves.digest() == digest_over(entry, leaves_of(entry))
 
 
 @given(st.integers(0, 40))

@@ -21,20 +21,28 @@ async def test_a_refusal_alone_is_not_written(opened: Opened) -> None:
     assert opened.gate.writes == 1
 
 
-@pytest.mark.parametrize(("limit", "value"), [("BATCH_COMMITS_MAX", 4), ("BATCH_BYTES_MAX", 1_000)])
-async def test_a_transaction_takes_only_so_much(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
-    """What comes when it is full waits for the next one, in order."""
-    monkeypatch.setattr(limits, limit, value)
+async def written_in_three(opened: Opened, calls: int, each: int) -> None:
+    """So many calls at once, of so many commits each, take three transactions."""
     opened.gate.open.clear()
-    calls = [asyncio.create_task(opened.board.commit([opened.step(240)])) for _ in range(12)]
+    steps = [[opened.step(240) for _ in range(each)] for _ in range(calls)]
+    tasks = [asyncio.create_task(opened.board.commit(batch)) for batch in steps]
     await turn()
     opened.gate.open.set()
-    outcomes = [outcome for call in calls for outcome in await call]
+    outcomes = [outcome for task in tasks for outcome in await task]
     revisions = [outcome.revision for outcome in outcomes if isinstance(outcome, Committed)]
-    assert revisions == list(range(1, 13))
+    assert revisions == list(range(1, calls * each + 1))
     assert opened.gate.writes == 3
+
+
+async def test_a_transaction_takes_only_so_many_commits(opened: Opened) -> None:
+    """What comes when it is full waits for the next one, in order."""
+    await written_in_three(opened, calls=3, each=limits.BATCH_COMMITS_MAX)
+
+
+@pytest.mark.limits(batch_bytes_max=1_000)
+async def test_a_transaction_takes_only_so_many_bytes(opened: Opened) -> None:
+    """What comes when it is full waits for the next one, in order."""
+    await written_in_three(opened, calls=12, each=1)
 
 
 async def test_a_rule_that_raises_takes_nothing_with_it(
