@@ -229,21 +229,35 @@ class _Writing:
         self._digests: dict[str, str] = {}
         items = b"".join(msgpack.packb(list(item)) for item in first.items)
         whole = {_MANIFEST: first.manifest, _SIGNATURE: first.signature, _ITEMS: items}
-        for member, data in whole.items():
-            self._zip.writestr(member, data)
-            self._digests[member] = hashlib.sha256(data).hexdigest()
-        self._member = _Member(self._zip.open(_ENTRIES, "w", force_zip64=True))
+        try:
+            for member, data in whole.items():
+                self._zip.writestr(member, data)
+                self._digests[member] = hashlib.sha256(data).hexdigest()
+            self._member = _Member(self._zip.open(_ENTRIES, "w", force_zip64=True))
+        except BaseException:
+            with self._closed():
+                raise
 
     def __enter__(self) -> "_Writing":
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        with self._file:
+        with self._closed():
             self._digests[_ENTRIES] = self._member.close()
             self._header |= {"entries": self.entries, "sha256": self._digests}
             self._zip.writestr(_HEADER, json.dumps(self._header, indent=2))
             self._zip.comment = b"0" * _SEAL_BYTES  # becomes the seal
             self._zip.close()
+
+    @contextlib.contextmanager
+    def _closed(self) -> Iterator[None]:
+        """Close the file at the end of the block."""
+        try:
+            with self._file:
+                yield
+        except BaseException:
+            self._zip.fp = None  # or it would try to write its end when it is collected
+            raise
 
     def add(self, page: ExportPage) -> None:
         """Write a page of entries."""

@@ -119,8 +119,9 @@ class Store(Protocol):
 
         It exists completely or not at all: until then `open` raises Unavailable, and the remains of
         a crash are removed by the next `seed` of that name. With `replaces` an existing board is
-        removed first; after a failure there may be neither. Errors: InvalidRequest when the board
-        exists; HeadMoved when its head is not `replaces`: nothing changed.
+        removed first; after a failure there is that, or neither until the next `seed`. Errors:
+        InvalidRequest when the board exists; HeadMoved when its head is not `replaces`: nothing
+        changed.
         """
 
     async def drop(self, board: str) -> None:

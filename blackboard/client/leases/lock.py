@@ -488,7 +488,8 @@ class Keeper:
                     await self._renew()
                 self._deadline_s = sent_s + self._ttl_s
             except (Unavailable, OutcomeUnknown):
-                continue
+                if loop.time() >= self._deadline_s:  # it failed before the timeout could
+                    raise TimeoutError from None
 
     def _ended(self, watchdog: "asyncio.Task[None]") -> None:
         error = None if watchdog.cancelled() else watchdog.exception()

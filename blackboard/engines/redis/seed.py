@@ -5,6 +5,8 @@ Invariants
   serve others in between.
 - Only the last step makes it a board. Every step first compares the name of this call, so that two
   calls for the same board never mix.
+- A failure leaves nothing. But in place of a board that was replaced it leaves an unfinished one:
+  the next user would otherwise begin an empty board, which looks as if it had lost nothing.
 """
 
 import secrets
@@ -88,8 +90,8 @@ class _Making:
 
     async def run(self, pages: AsyncIterator[Sequence[Entry]]) -> None:
         old = self._replaces
-        await self._call("begin", *(() if old is None else (old.revision, old.epoch.id)))
         try:
+            await self._call("begin", *(() if old is None else (old.revision, old.epoch.id)))
             step, after = _Step(), ""
             async for page in pages:
                 after = check_seed(self._seed, after, page)
@@ -102,8 +104,9 @@ class _Making:
             await self._call("page", *step.arguments())
             await self._end()
         except BaseException:
-            with anyio.CancelScope(shield=True), suppress(BlackboardError):
-                await self._call("undo")
+            if old is None:
+                with anyio.CancelScope(shield=True), suppress(BlackboardError):
+                    await self._call("undo")
             raise
 
     def _count(self, entry: Entry) -> None:

@@ -297,11 +297,13 @@ class BoardFile:
         with self._translated(), closing(self._writer.cursor()) as cursor:
             self._check_format(cursor)
             if not self.read_only:
-                self._index = self._index or open_index(self.path)
+                use_journal(self._writer, self.path)
             head = cursor.execute(
                 "SELECT revision, time_ms, oldest, checksum, clean FROM head WHERE board = ?",
                 (board,),
             ).fetchone()
+            if not self.read_only:  # that read has made it
+                self._index = self._index or open_index(self.path)
             if head is None:
                 raise self._corrupt(f"it is not the file of board {board}")
             revision, time_ms, oldest, kept, clean = head
@@ -589,6 +591,19 @@ class BoardFile:
 
     def _corrupt(self, reason: str) -> Corrupt:
         return Corrupt(what=str(self.path), reason=reason)
+
+
+def use_journal(connection: sqlite3.Connection, path: Path) -> None:
+    """Make sure that a file has a write-ahead log. Copies by VACUUM INTO have none.
+
+    Errors: Unavailable: on a full disk, SQLite keeps the mode as it was, and raises nothing.
+    sqlite3.Error.
+    """
+    for statement in ("PRAGMA journal_mode", "PRAGMA journal_mode=WAL"):
+        [mode] = connection.execute(statement).fetchone()
+        if mode == "wal":
+            return
+    raise Unavailable(what=str(path), reason=f"its journal mode stays {mode!r}: is the disk full?")
 
 
 def check_ordinary(path: Path) -> None:

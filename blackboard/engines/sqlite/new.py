@@ -24,6 +24,7 @@ from blackboard.engines.sqlite.file import (
     INSERT_EPOCH,
     PAGE_BYTES,
     translated,
+    use_journal,
 )
 from blackboard.engines.sqlite.rows import ENTRY, NEXT_ITEM, checksum, epoch_row, weigh
 from blackboard.engines.sqlite.schema import schema_text
@@ -81,10 +82,14 @@ def keep_in_mind(path: Path, revision: Revision, epoch: int) -> None:
     draft = place.with_name(f"{place.name}.new")
     with translated(place):
         draft.unlink(missing_ok=True)  # after a failed sync a file is never synced again
-        with open_new(draft) as out:
-            json.dump({"revision": revision, "epoch": epoch}, out)
-        sync_path(draft)
-        draft.replace(place)
+        try:
+            with open_new(draft) as out:
+                json.dump({"revision": revision, "epoch": epoch}, out)
+            sync_path(draft)
+            draft.replace(place)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
         sync_path(place.parent)
 
 
@@ -162,7 +167,7 @@ class NewFile:
             connection.execute("INSERT INTO head VALUES (?, ?, ?, ?, ?, 1)", head)
             connection.execute(INSERT_EPOCH, begun)
             connection.execute("COMMIT")
-            connection.execute("PRAGMA journal_mode=WAL")
+            use_journal(connection, self._beside)
             self._close()
             sync_path(self._beside)
             _remove_beside(self._path)  # of a board of that name that was removed

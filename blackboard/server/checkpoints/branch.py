@@ -42,12 +42,12 @@ _PAUSE_MS: Final = 50
 async def alone(archive: Archive, board: str) -> AsyncIterator[None]:
     """Exclude other makers of a board of that name, in all processes.
 
-    Errors: Unavailable when another one is in progress.
+    Errors: Unavailable when another one is in progress. Cancellation: the next one need not wait.
     """
     slot = _SLOT.format(zlib.crc32(board.encode()) % _SLOTS)
     owner = secrets.token_hex(8)
     for _ in range(_ALONE_WAIT_MS // _PAUSE_MS):
-        fence = await archive.take(slot, owner, _ALONE_MS)
+        fence = await _take(archive, slot, owner)
         if fence is not None:
             break
         await asyncio.sleep(_PAUSE_MS / 1000)
@@ -57,9 +57,30 @@ async def alone(archive: Archive, board: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        await finish(_give_up(archive, slot, fence, keeping))
+
+
+async def _take(archive: Archive, slot: str, owner: str) -> int | None:
+    """Cancellation: nothing is held, although the database may have granted it already."""
+    taking = asyncio.ensure_future(archive.take(slot, owner, _ALONE_MS))
+    try:
+        return await asyncio.shield(taking)
+    except asyncio.CancelledError:
+        with suppress(BlackboardError):
+            await finish(_give_back(archive, slot, taking))
+        raise
+
+
+async def _give_back(archive: Archive, slot: str, taking: "asyncio.Future[int | None]") -> None:
+    fence = await taking
+    if fence is not None:
         await archive.give_up(slot, fence)
+
+
+async def _give_up(archive: Archive, slot: str, fence: int, keeping: "asyncio.Task[None]") -> None:
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await archive.give_up(slot, fence)
 
 
 async def _keep(archive: Archive, slot: str, owner: str) -> None:

@@ -135,15 +135,15 @@ class _Recovery:
     async def _stands(self) -> Head | None:
         """The head of the engine's board, once it is archived up to there.
 
-        None when there is none, or only what a killed recovery left.
+        None when there is none, or only what an unfinished recovery left.
         """
         try:
             await self._boards.use(self._board)
+            head = await self._host.store.open(self._board)
         except Unavailable:
             if await self._host.store.exists(self._board):
                 raise
             return None
-        head = await self._host.store.open(self._board)
         await self._archiver.reached(self._board, head.revision, self._archiver.takeover_ms)
         return head
 

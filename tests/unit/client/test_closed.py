@@ -10,7 +10,8 @@ import blackboard
 from blackboard.archive.database import Database
 from blackboard.client.client import Client
 from blackboard.client.remote.link import connect
-from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
+from blackboard.errors import BlackboardError, LeaseLost, OutcomeUnknown, Unavailable
+from blackboard.limits import LEASE_TTL_MS_MIN
 from tests.lowered import lowered
 from tests.serving import Served
 from tests.unit.server.http.conversation import PATIENCE_S
@@ -67,11 +68,12 @@ async def test_a_document_ends(client: Client) -> None:
 
 
 async def test_who_waits_for_a_lock_waits_no_more(client: Client) -> None:
+    """And who holds it is told when its lease has run out."""
     board = client.board("b")
     held = asyncio.Event()
 
     async def hold() -> None:
-        async with board.lock("public/x"):
+        async with board.lock("public/x", ttl_ms=LEASE_TTL_MS_MIN):
             held.set()
             await asyncio.Event().wait()
 
@@ -84,6 +86,8 @@ async def test_who_waits_for_a_lock_waits_no_more(client: Client) -> None:
             await client.aclose()
             with pytest.raises(BlackboardError):
                 await waiting
+            with pytest.raises(LeaseLost):
+                await holding
     finally:
         holding.cancel()
         await asyncio.gather(holding, return_exceptions=True)
