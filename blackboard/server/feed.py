@@ -292,12 +292,12 @@ class Feed:
             # Only what the ring has, which drops what a redaction takes away.
             is_whole = self._after < entries[0].revision
             for view in concerned:
-                sleepers = self._sleeping.pop(view, None)
+                sleepers = self._sleeping.get(view)
                 if sleepers is None:
                     continue
-                if is_whole and self._deliver(sleepers, entries):
-                    self._sleeping[view] = sleepers
-                else:
+                # They stay where a failure of this reader finds them until they were served.
+                if not (is_whole and self._deliver(sleepers, entries)):
+                    del self._sleeping[view]
                     sleepers.wake(self._last)
         self._last = entries[-1]
         self._wake_due()
@@ -319,6 +319,9 @@ class Feed:
         start: Position | None = None
         for woken, watcher in list(sleepers.woken.items()):
             if woken.done():
+                continue
+            if watcher.position.revision >= entries[0].revision:
+                woken.set_result(passed)  # it read the log itself, ahead of this feed
                 continue
             if watcher.has_taker and (made is None or watcher.position is not start):
                 start = watcher.position  # one object for all that took the same delivery before

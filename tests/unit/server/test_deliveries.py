@@ -19,7 +19,7 @@ from blackboard.core.path import parse_patterns
 from blackboard.core.redaction import NOTE, RECORDS
 from blackboard.core.view import View
 from blackboard.core.watch import Position
-from blackboard.errors import Unauthenticated
+from blackboard.errors import Unauthenticated, Unavailable
 from blackboard.limits import DEFAULT
 from blackboard.server.feed import Feed, Permitted, Watcher
 from blackboard.server.service import Service
@@ -96,6 +96,65 @@ async def taken(taking: Taking, count: int) -> None:
 def revisions(delivery: Delivery) -> list[int]:
     """The revisions of a delivery."""
     return [entry.revision for entry in delivery.revisions]
+
+
+async def test_a_watcher_that_is_ahead_of_the_feed_gets_nothing_twice(
+    parts: tuple[Service, HookedStore],
+) -> None:
+    """It resumes from what another process delivered before this one has read the log."""
+    feed, board = await opened(parts[0])
+    released, behind, ahead = anyio.Event(), Taking(), Taking()
+
+    async def hold() -> None:
+        if asyncio.current_task() is feed._tail:
+            await released.wait()
+
+    parts[1].hook("before log", hold)
+    async with feed.watch(PUBLIC, None) as first:
+        for number in range(3):
+            await board.put("public/x", number)
+        epoch = (await parts[1].open("main")).epoch.id
+        async with feed.watch(PUBLIC, Position(epoch, 2)) as second:
+            first.deliver_to(behind)
+            second.deliver_to(ahead)
+            waiting = [asyncio.ensure_future(anext(each)) for each in (first, second)]
+            try:
+                await is_asleep(feed, 2)
+                released.set()
+                with anyio.fail_after(PATIENCE_S):
+                    assert revisions(await waiting[1]) == [3]
+                waiting[1] = asyncio.ensure_future(anext(second))
+                await taken(behind, 1)
+                assert revisions(behind.taken[0]) == [1, 2, 3]
+                await is_asleep(feed, 2)
+                await board.put("public/x", 3)
+                await taken(behind, 2)
+                await taken(ahead, 1)
+                assert revisions(ahead.taken[0]) == [4]
+            finally:
+                for each in waiting:
+                    each.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_failure_of_the_feed_reaches_those_that_it_was_serving(
+    parts: tuple[Service, HookedStore],
+) -> None:
+    """Whatever goes wrong while a delivery is made for watchers that wait."""
+    feed, board = await opened(parts[0])
+
+    def broken() -> bool:
+        raise RuntimeError("a bug in the taker")
+
+    async with feed.watch(PUBLIC, None) as watcher:
+        watcher.deliver_to(Taking(broken))
+        waiting = asyncio.ensure_future(anext(watcher))
+        await is_asleep(feed)
+        await board.put("public/x", 1)
+        with anyio.fail_after(PATIENCE_S):
+            assert revisions(await waiting) == [1]
+            with pytest.raises(Unavailable):
+                await anext(watcher)
 
 
 async def test_a_watcher_that_waits_is_not_woken(parts: tuple[Service, HookedStore]) -> None:
