@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from blackboard.arguments import checks_arguments
 from blackboard.client import merge_patch as merge
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.diff_pages import difference_pages, differences_by_key
@@ -93,6 +94,7 @@ from blackboard.wire.codec import decode_value, encode_value
 T = TypeVar("T")
 
 
+@checks_arguments
 class Board:
     """One board, seen and changed by one agent.
 
@@ -375,6 +377,8 @@ class Board:
 
         Errors: the last Conflict after `attempts` runs; whatever `body` raises, nothing committed.
         """
+        if attempts < 1:
+            raise InvalidRequest("attempts", f"{attempts} is below 1: write how often to run it")
         for attempt in range(attempts):
             try:
                 async with self.step(agent) as step:
@@ -382,7 +386,7 @@ class Board:
             except Conflict:
                 if attempt == attempts - 1:
                     raise
-        raise ValueError("attempts must be at least 1")
+        raise AssertionError("the last attempt returns or raises")
 
     async def refresh(self) -> None:
         """Accept the board as it is now, after a StaleEpoch: continue in its present epoch.
