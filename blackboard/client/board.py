@@ -127,6 +127,11 @@ class Board:
         """How long this process waits, how often it tries, and how much it keeps."""
         return self._link.limits
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its client was closed: every further call raises Unavailable."""
+        return self._link.is_closed
+
     def as_agent(self, agent: str) -> "Board":
         """The same board with the name and the rights of `agent`; it needs its own `refresh`.
 
