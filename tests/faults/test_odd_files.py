@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,23 @@ async def test_an_archive_with_a_damaged_table(data: Path) -> None:
             with pytest.raises(BlackboardError, match="malformed"):
                 await call
         assert await board.get("public/a") == 2
+
+
+async def test_an_archive_of_another_version(data: Path) -> None:
+    """The error says what it lacks and which way there is; nothing in it is changed."""
+    file = data / "archive.db"
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("ALTER TABLE version RENAME COLUMN item TO later")
+    before = file.read_bytes()
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=r"lacks columns .*\(version\.item\).*Export") as raised:
+            await blackboard.open(data)
+        assert "archive.db" in raised.value.what
+    assert file.read_bytes() == before
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("ALTER TABLE version RENAME COLUMN later TO item")
+    async with blackboard.open(data) as client:
+        assert (await client.board("main").verify()).findings == ()
 
 
 @pytest.mark.parametrize("spoil", [dead_link, pipe, directory, zeros], ids=lambda s: s.__name__)
