@@ -554,19 +554,11 @@ class Board:
         first the state (`watch.state`), then exactly what follows it. `coalesce`: when behind,
         several revisions may come as one with the newest change of each key.
         """
-        if not isinstance(after, int | str | None):
-            raise InvalidRequest(field="after", reason=f"a {type(after).__name__} is no position")
         position = Position.parse(after) if isinstance(after, str) else None
         request = WatchRequest(tuple(patterns), position, coalesce)
         revision = after if isinstance(after, int) else None
-        return Watch(
-            self._link,
-            self.name,
-            request,
-            revision=revision,
-            snapshot=snapshot,
-            saw=self._writer.saw,
-        )
+        saw = self._writer.saw
+        return Watch(self._link, self.name, request, revision=revision, snapshot=snapshot, saw=saw)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
