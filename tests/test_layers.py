@@ -6,7 +6,7 @@ import graphlib
 from tests.source_tree import Source, sources
 
 FLOORS = (
-    "_lazy errors limits units",
+    "_lazy arguments errors limits units",
     "core",
     "wire",
     "engines integrity",

@@ -16,7 +16,10 @@ FOLDER_FILES_MAX = 16
 FOLDERS_OF_COMMANDS = {"blackboard/cli": 25, "blackboard/runtime": 25}
 PARAMETERS_MAX = 6
 COLUMNS_MAX = 100
-PASS_ARGUMENTS_ON = {("blackboard/runtime/context.py", "tool")}
+PASS_ARGUMENTS_ON = {
+    ("blackboard/arguments.py", "checked"),
+    ("blackboard/runtime/context.py", "tool"),
+}
 VAGUE_NAMES = {"common", "helper", "helpers", "manager", "managers", "misc", "util", "utils"}
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b(?!.*https?://)")
 MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root|tmp|home|Users|opt)/\w")

@@ -24,7 +24,12 @@ from obstore.store import LocalStore, ObjectStore, from_url
 
 from blackboard.engines.disk import sync_path
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
-from blackboard.integrity.private_files import make_directory, open_new_binary
+from blackboard.integrity.private_files import (
+    NotOrdinaryError,
+    make_directory,
+    open_new_binary,
+    read_bytes,
+)
 from blackboard.limits import BLOB_CALLS_MAX, BLOB_GRACE_MS, ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS
 
 _TIMEOUT: Final = timedelta(milliseconds=ENGINE_TIMEOUT_MS)
@@ -90,16 +95,26 @@ class Blobs:
         path = _path(name)
         try:
             async with self._calls:
-                found = await obstore.get_async(self._store, path)
-                value = bytes(await found.bytes_async())
+                value = await self._read(path)
         except FileNotFoundError as error:
             raise Corrupt(what=f"blob {path}", reason=f"missing from {self._where}") from error
+        except NotOrdinaryError as error:
+            raise Corrupt(
+                what=f"blob {path}", reason=f"in {self._where}, {error.strerror}"
+            ) from error
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
         if hashlib.sha256(value).digest() != name:
             reason = f"its {len(value)} bytes are not those that were written"
             raise Corrupt(what=f"blob {path}", reason=reason)
         return value
+
+    async def _read(self, path: str) -> bytes:
+        """The object store would open whatever has the name, and a pipe for ever."""
+        if self._directory is not None:
+            return await asyncio.to_thread(read_bytes, self._directory / path)
+        found = await obstore.get_async(self._store, path)
+        return bytes(await found.bytes_async())
 
     async def put_all(self, values: Iterable[bytes]) -> None:
         """Store several values at once. Errors: Unavailable."""
@@ -112,6 +127,10 @@ class Blobs:
                 await self.put(value)
 
     async def _holds(self, name: bytes) -> bool:
+        """What is no ordinary file does not count: a blob that is put takes its place."""
+        if self._directory is not None:
+            file = self._directory / _path(name)
+            return file.is_file() and not file.is_symlink()
         try:
             async with self._calls:
                 await obstore.head_async(self._store, _path(name))

@@ -190,6 +190,18 @@ _VACUUM_BY_HAND: Final = (
     " deleted data until they are overwritten"
 )
 _JOURNAL_BY_HAND: Final = "another program reads the archive: its journal holds deleted data"
+_EXPORT_IT: Final = (
+    "another version of Blackboard made it. Export its checkpoints with that version (blackboard"
+    " export), and import them into a new data directory with this one (blackboard import)"
+)
+_SQLITE_COLUMNS: Final = text(
+    "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c"
+    " WHERE m.type = 'table'"
+)
+_POSTGRES_COLUMNS: Final = text(
+    "SELECT table_name, column_name FROM information_schema.columns"
+    " WHERE table_schema = current_schema()"
+)
 _WRITES: Final = "blackboard_writes"
 _METER: Final = "blackboard_meter"
 _PAUSE_S: Final = 0.01
@@ -240,6 +252,7 @@ class Database:
                 else:
                     await _check_passive(connection, self.name)
                 await connection.run_sync(_make_tables)
+                await connection.run_sync(_check_columns, self.name)
         except Unavailable as error:
             if self._file is None or not _is_without_room(error):
                 raise
@@ -258,6 +271,7 @@ class Database:
             async with self.reading() as connection:
                 await _check_passive(connection, self.name)
                 await connection.execute(_A_BOARD)  # without tables there is nothing to read
+                await connection.run_sync(_check_columns, self.name)
         except Unavailable:
             raise error from None
         self._read_only = f"{why}: the archive can be read; to write, {needed}"
@@ -571,6 +585,26 @@ def _make_tables(connection: Connection) -> None:
         if name not in present:
             for statement in statements:
                 connection.exec_driver_sql(statement)
+
+
+def _check_columns(connection: Connection, name: str) -> None:
+    """Errors: Corrupt when a table lacks a column, as in an archive of another version.
+
+    Otherwise the first statement that uses it would fail, and each later one, as if a further
+    attempt could help.
+    """
+    is_sqlite = connection.dialect.name == "sqlite"
+    rows = connection.execute(_SQLITE_COLUMNS if is_sqlite else _POSTGRES_COLUMNS)
+    present = {(table, column) for table, column in rows}
+    missing = [
+        f"{table.name}.{column.name}"
+        for table in METADATA.sorted_tables
+        for column in table.columns
+        if (table.name, column.name) not in present
+    ]
+    if missing:
+        reason = f"it lacks columns that this version reads ({', '.join(missing)}): {_EXPORT_IT}"
+        raise Corrupt(what=f"archive {name}", reason=reason)
 
 
 @cache

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from blackboard.arguments import checks_arguments
 from blackboard.client import merge_patch as merge
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.diff_pages import difference_pages, differences_by_key
@@ -93,6 +94,7 @@ from blackboard.wire.codec import decode_value, encode_value
 T = TypeVar("T")
 
 
+@checks_arguments
 class Board:
     """One board, seen and changed by one agent.
 
@@ -124,6 +126,11 @@ class Board:
     def limits(self) -> Limits:
         """How long this process waits, how often it tries, and how much it keeps."""
         return self._link.limits
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its client was closed: every further call raises Unavailable."""
+        return self._link.is_closed
 
     def as_agent(self, agent: str) -> "Board":
         """The same board with the name and the rights of `agent`; it needs its own `refresh`.
@@ -375,6 +382,8 @@ class Board:
 
         Errors: the last Conflict after `attempts` runs; whatever `body` raises, nothing committed.
         """
+        if attempts < 1:
+            raise InvalidRequest("attempts", f"{attempts} is below 1: write how often to run it")
         for attempt in range(attempts):
             try:
                 async with self.step(agent) as step:
@@ -382,7 +391,7 @@ class Board:
             except Conflict:
                 if attempt == attempts - 1:
                     raise
-        raise ValueError("attempts must be at least 1")
+        raise AssertionError("the last attempt returns or raises")
 
     async def refresh(self) -> None:
         """Accept the board as it is now, after a StaleEpoch: continue in its present epoch.
@@ -545,19 +554,11 @@ class Board:
         first the state (`watch.state`), then exactly what follows it. `coalesce`: when behind,
         several revisions may come as one with the newest change of each key.
         """
-        if not isinstance(after, int | str | None):
-            raise InvalidRequest(field="after", reason=f"a {type(after).__name__} is no position")
         position = Position.parse(after) if isinstance(after, str) else None
         request = WatchRequest(tuple(patterns), position, coalesce)
         revision = after if isinstance(after, int) else None
-        return Watch(
-            self._link,
-            self.name,
-            request,
-            revision=revision,
-            snapshot=snapshot,
-            saw=self._writer.saw,
-        )
+        saw = self._writer.saw
+        return Watch(self._link, self.name, request, revision=revision, snapshot=snapshot, saw=saw)
 
     # --- checkpoints ------------------------------------------------------------------------------
 

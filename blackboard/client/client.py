@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Seque
 from pathlib import Path
 from types import TracebackType
 
+from blackboard.arguments import checks_arguments
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.board import Board
 from blackboard.client.export import import_board
@@ -19,6 +20,7 @@ from blackboard.units import Key, Milliseconds
 DEFAULT_BOARD = "main"
 
 
+@checks_arguments
 class Client:
     """Access to the boards of one service, as one principal."""
 

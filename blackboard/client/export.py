@@ -170,6 +170,7 @@ def _end_of(path: Path) -> str:
 async def import_board(link: Transport, path: Path, board: str, note: str) -> None:
     """Make `board` of what is in `path`. See `Client.import_board`."""
     request = secrets.token_hex(8)
+    _check_ordinary(path)
     try:
         with _Reading(path) as reading:
             spec = ImportRequest(request, reading.manifest, reading.signature, reading.items, note)
@@ -182,6 +183,17 @@ async def import_board(link: Transport, path: Path, board: str, note: str) -> No
     except (OSError, UnicodeEncodeError) as error:  # the latter: a name that no file can have
         raise InvalidRequest(field="file", reason=str(error)) from error
     await link.import_end(board, request)
+
+
+def _check_ordinary(path: Path) -> None:
+    """Errors: InvalidRequest unless `path` leads to a file: a pipe would keep its reader waiting
+    for good."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it, or no Unicode
+        raise InvalidRequest(field="file", reason=str(error)) from error
+    if not stat.S_ISREG(mode):
+        raise InvalidRequest(field="file", reason=f"{path} is no regular file")
 
 
 # --- writing --------------------------------------------------------------------------------------

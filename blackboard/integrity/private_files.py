@@ -53,12 +53,32 @@ def read_text(path: Path) -> str:
     Errors: OSError, also for anything but an ordinary file: a pipe would never end. ValueError when
     it is not UTF-8.
     """
+    with os.fdopen(_open_ordinary(path), encoding="utf-8") as file:
+        return file.read()
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file that this service wrote, under its own name.
+
+    Errors: FileNotFoundError; NotOrdinaryError, also for a symbolic link; OSError.
+    """
+    if path.is_symlink():
+        raise NotOrdinaryError(errno.EINVAL, "it is a symbolic link", str(path))
+    with os.fdopen(_open_ordinary(path), "rb") as file:
+        return file.read()
+
+
+class NotOrdinaryError(OSError):
+    """At the path is a pipe, a directory, a device or a link in place of a file."""
+
+
+def _open_ordinary(path: Path) -> int:
+    """Open a file to be read. Without O_NONBLOCK, a pipe that nobody writes to would never open."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
-    with os.fdopen(handle, encoding="utf-8") as file:
-        return file.read()
+        raise NotOrdinaryError(errno.EINVAL, "it is not an ordinary file", str(path))
+    return handle
 
 
 def open_new(path: Path) -> TextIO:

@@ -14,6 +14,7 @@ Invariants
 - An unrequested cancellation is a crash: only `stop` and the end of `run` stop the agent.
 - losing the identity, or the board for a while, does not count as a crash: the agent attaches
   again, in the queue.
+- When the client of the board is closed, nothing is tried again: `run` ends with the error.
 - an agent that is asked to stop finishes its current step, or abandons it after `grace_ms`; either
   way the identity is released, and uncommitted work has no effect.
 
@@ -243,16 +244,18 @@ class Supervisor:
     async def run(self) -> AgentExit:
         """Run and supervise the agent.
 
-        Errors: none of the agent's; those are counted. Cancellation: the current step is abandoned
-        at once, and the identity released.
+        Errors: none of the agent's; those are counted. Unavailable or OutcomeUnknown once the
+        client of the board was closed. Cancellation: the current step is abandoned at once, and the
+        identity released.
         """
         ended: AgentExit | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._end_in_time)
-            tasks.start_soon(self._crashes.take_back)
-            with self._scope:
-                ended = await self._live()
-            tasks.cancel_scope.cancel()
+        with ended_by_close(self._board):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._end_in_time)
+                tasks.start_soon(self._crashes.take_back)
+                with self._scope:
+                    ended = await self._live()
+                tasks.cancel_scope.cancel()
         return ended or self._ended("stopped")
 
     async def _end_in_time(self) -> None:
@@ -268,11 +271,13 @@ class Supervisor:
             except _OVERTAKEN as error:
                 log.info("agent %s waits for its identity: %s", self.agent.name, error)
             except _AWAY as error:
+                if self._board.is_closed:
+                    raise
                 log.warning("agent %s cannot reach the board: %s", self.agent.name, error)
             except Exception as error:  # noqa: BLE001 - every crash of an agent is recorded
                 if await self._crashes.add(error, hopeless=isinstance(error, _HOPELESS)):
                     return self._ended("crash_loop")
-            with anyio.move_on_after(self._crashes.pause_s()):
+            with anyio.move_on_after(0 if self._board.is_closed else self._crashes.pause_s()):
                 await self._stop.wait()
         return self._ended("stopped")
 
@@ -319,6 +324,21 @@ class Supervisor:
     def _ended(self, how: How, outcome: str = "") -> AgentExit:
         crashes = self._crashes
         return AgentExit(self.agent.name, how, outcome, crashes.total, crashes.error)
+
+
+@contextmanager
+def ended_by_close(board: Board) -> Iterator[None]:
+    """For a block that runs a group of tasks on `board`: once its client was closed, several of
+    them fail, and the first error stands for all."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        error: Exception = group
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        if not board.is_closed or not isinstance(error, BlackboardError):
+            raise
+        raise error from None
 
 
 async def supervise(

@@ -47,7 +47,7 @@ from blackboard.runtime.context import Context
 from blackboard.runtime.run import Rest
 from blackboard.runtime.stall import Lookout, OnDead
 from blackboard.runtime.state import Status, StoredState, state_key
-from blackboard.runtime.supervisor import AgentExit, RestartPolicy, Supervisor
+from blackboard.runtime.supervisor import AgentExit, RestartPolicy, Supervisor, ended_by_close
 from blackboard.units import Key
 from blackboard.wire.codec import encode_value
 
@@ -132,8 +132,10 @@ async def run_team(
     continues. `on_dead`: when an agent was given up and all remaining ones wait, "report" says so,
     in the log and at `public/~team/stalled`, and keeps waiting; "stop" also stops them, unless a
     request for approval is open. Returns how each ended. Errors: InvalidRequest for two agents with
-    one name, or another `on_dead`; LimitExceeded for more than TEAM_AGENTS_MAX. Cancellation: all
-    current steps are abandoned, and all identities released.
+    one name, or another `on_dead`; LimitExceeded for more than TEAM_AGENTS_MAX; Unavailable or
+    OutcomeUnknown at once when the client of `board` is closed: current steps are abandoned, and
+    identities end with their leases. Cancellation: all current steps are abandoned, and all
+    identities released.
     """
     make = make_supervisor or (lambda agent: Supervisor(agent, board, RestartPolicy()))
     if on_dead not in ("report", "stop"):
@@ -170,12 +172,13 @@ class _Team:
         """Until all have ended."""
         for agent in self._roots.values():
             await self._enrol(agent)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_always, lambda: self._follow(tasks))
-            tasks.start_soon(_always, lambda: self._stop_when_set(stop))
-            tasks.start_soon(_always, lambda: self._look_out(on_dead))
-            await self._all_ended()
-            tasks.cancel_scope.cancel()
+        with ended_by_close(self._board):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_always, lambda: self._follow(tasks))
+                tasks.start_soon(_always, lambda: self._stop_when_set(stop))
+                tasks.start_soon(_always, lambda: self._look_out(on_dead))
+                await self._all_ended()
+                tasks.cancel_scope.cancel()
         return dict(self.ended)
 
     async def _enrol(self, agent: Agent[Any]) -> None:
@@ -204,6 +207,8 @@ class _Team:
             except (Compacted, Resync, RolledBack, StaleEpoch):
                 await self._board.refresh()
             except BlackboardError as error:
+                if self._board.is_closed:
+                    raise
                 log.warning("the roster cannot be read: %s", error)
                 await anyio.sleep(_AWAY_PAUSE_S)
 
@@ -227,7 +232,7 @@ class _Team:
                 continue
             self.ended.pop(name, None)
             seat = self._living[name] = _Seat(agent, member)
-            tasks.start_soon(seat.hold, self._tend)
+            tasks.start_soon(seat.hold, self._tend, self._board)
         self._changed.set()
 
     async def _refuse(self, name: str, member: TeamMember) -> None:
@@ -375,8 +380,8 @@ class _Seat:
         if self.life is not None:
             self.life.stop()
 
-    async def hold(self, tend: Callable[["_Seat"], Awaitable[None]]) -> None:
-        """Run `tend`, and again after the board could not be reached."""
+    async def hold(self, tend: Callable[["_Seat"], Awaitable[None]], board: Board) -> None:
+        """Run `tend`, and again after the board could not be reached, unless it was closed."""
         try:
             with self._scope:
                 while True:
@@ -388,6 +393,8 @@ class _Seat:
                             raise
                         log.warning("agent %s is supervised again", self.agent.name, exc_info=True)
                     except (BoardFrozen, Unavailable, OutcomeUnknown, StaleEpoch) as error:
+                        if board.is_closed:
+                            raise
                         log.warning("agent %s is not supervised: %s", self.agent.name, error)
                     await anyio.sleep(_AWAY_PAUSE_S)
         finally:

@@ -16,6 +16,7 @@ from sqlalchemy import text
 from blackboard.archive.base import Archive
 from blackboard.archive.database import Database
 from blackboard.archive.sql import SqlArchive
+from blackboard.errors import Corrupt
 from blackboard.integrity.signing import Seal
 from tests.conformance.rules_archive import ReadingRules
 from tests.conformance.rules_archive_redact import RedactRules
@@ -81,3 +82,12 @@ class ArchiveSuite(ReadingRules, WritingRules, VerifyRules, RedactRules):
     async def archive(self, place: Place) -> Archive:
         """The archive, opened."""
         return await place.open()
+
+    async def test_an_archive_of_another_version_is_named_as_that(self, place: Place) -> None:
+        """It is refused when it is opened, with what it lacks and which way there is."""
+        await place.open()
+        await place.change("ALTER TABLE version RENAME COLUMN item TO later")
+        with pytest.raises(Corrupt, match=r"lacks columns .*\(version\.item\).*Export its"):
+            await place.open()
+        await place.change("ALTER TABLE version RENAME COLUMN later TO item")
+        await place.open()

@@ -3,6 +3,7 @@
 import pytest
 
 from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.client.documents.document import Document
 from blackboard.core import access
 from blackboard.core.commit import ABSENT, Grant, KeyAt, Put, Release, Renew
@@ -155,6 +156,10 @@ class AccountRules:
         assert (freeze.by, caught.value.by) == ("ada@kid", "ada@kid")
         notes = [logged.note for logged in await root.log()]
         assert {"frozen by ada@kid: look", "thawed by ada@kid"} <= set(notes)
+        await Client(kid._link).redact("public/b", board=kid.name, why="pasted")
+        records = [e.value async for e in root.scan("system/redactions/**")]
+        told = [(record["key"], record["by"], record["why"]) for record in records]
+        assert told == [("public/b", "ada@kid", "pasted")]
 
     async def test_a_document_tells_the_account(self, team: Team, ada: Board) -> None:
         """And what is known of a peer is known of its account, not of its name."""

@@ -6,7 +6,7 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.client.step import Step
 from blackboard.core.commit import ABSENT, Grant, HeldFence, KeyAt
-from blackboard.errors import Conflict, Fenced, LocalProtocolError, TypeMismatch
+from blackboard.errors import Conflict, Fenced, InvalidRequest, LocalProtocolError, TypeMismatch
 from tests.conformance.team import Team
 
 
@@ -320,7 +320,7 @@ class StepRules:
         with pytest.raises(KeyError):
             await ada.run_step("ada", broken)
         assert (runs, (await ada.head()).revision) == (1, 0)
-        with pytest.raises(ValueError, match="attempts"):
+        with pytest.raises(InvalidRequest, match="attempts"):
             await ada.run_step("ada", broken, attempts=0)
 
     async def test_an_operator_takes_steps_for_agents_with_their_names_and_rights(

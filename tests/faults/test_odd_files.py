@@ -9,11 +9,13 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import blackboard
+from blackboard.archive.blobs import Blobs
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.tokens import check_secret
 from blackboard.server.settings import Settings, secret_of
@@ -142,6 +144,23 @@ async def test_an_archive_with_a_damaged_table(data: Path) -> None:
         assert await board.get("public/a") == 2
 
 
+async def test_an_archive_of_another_version(data: Path) -> None:
+    """The error says what it lacks and which way there is; nothing in it is changed."""
+    file = data / "archive.db"
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("ALTER TABLE version RENAME COLUMN item TO later")
+    before = file.read_bytes()
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=r"lacks columns .*\(version\.item\).*Export") as raised:
+            await blackboard.open(data)
+        assert "archive.db" in raised.value.what
+    assert file.read_bytes() == before
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("ALTER TABLE version RENAME COLUMN later TO item")
+    async with blackboard.open(data) as client:
+        assert (await client.board("main").verify()).findings == ()
+
+
 @pytest.mark.parametrize("spoil", [dead_link, pipe, directory, zeros], ids=lambda s: s.__name__)
 async def test_a_signing_key_that_is_none(data: Path, spoil: Callable[[Path], None]) -> None:
     """It is never made anew: the manifests that it signed would count no longer."""
@@ -196,3 +215,55 @@ async def test_a_board_file_of_another_format(data: Path) -> None:
     async with blackboard.open(data) as client:
         with pytest.raises(Corrupt, match="it has format 2, and this version reads format 3"):
             await client.board("main").get("public/a")
+
+
+@pytest.mark.parametrize("spoil", [link, dead_link, pipe, directory], ids=lambda s: s.__name__)
+async def test_a_large_archived_value_that_is_no_file(
+    data: Path, spoil: Callable[[Path], None]
+) -> None:
+    """Reads of the past that need it fail at once; a pipe would keep each of them, and the close of
+    the client, for good."""
+    value = "x" * 100_000
+    async with blackboard.open(data) as client:
+        board = client.board("main")
+        revision = (await board.put("public/large", value)).revision
+        await board.put("public/large", 1)
+        assert await board.get("public/large", at=revision) == value
+    [file] = (path for path in (data / "blobs").rglob("*") if path.is_file())
+    spoil(file)
+    async with blackboard.open(data) as client:
+        board = client.board("main")
+        for _ in range(2):
+            for call in (board.get("public/large", at=revision), board.history("public/large")):
+                with pytest.raises(Corrupt, match=f"blob .*{file.name}.*(link|ordinary)"):
+                    await call
+        assert [finding for finding in (await board.verify()).findings if file.name in str(finding)]
+        await client.board("other").put("public/large", 1)
+        assert await board.get("public/a", at=1) == 1
+
+
+@pytest.mark.parametrize("spoil", [link, dead_link, pipe], ids=lambda s: s.__name__)
+async def test_a_blob_that_is_no_file_is_written_again(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    """When its value is stored once more, as if it were missing."""
+    blobs = Blobs.at(str(tmp_path / "blobs"))
+    name = await blobs.put(b"value")
+    spoil(tmp_path / "blobs" / name.hex()[:2] / name.hex())
+    with pytest.raises(Corrupt):
+        await blobs.get(name)
+    await blobs.put_missing([b"value"])
+    assert await blobs.get(name) == b"value"
+
+
+@pytest.mark.parametrize("spoil", [pipe, directory, zeros], ids=lambda s: s.__name__)
+async def test_an_export_that_is_none(data: Path, spoil: Callable[[Path], None]) -> None:
+    """A pipe is not waited for."""
+    file = data.parent / "export"
+    async with blackboard.open(data) as client:
+        await client.board("main").checkpoint("c")
+        await client.board("main").export("c", file)
+        spoil(file)
+        with pytest.raises((Corrupt, InvalidRequest)):
+            await client.import_board(file, "new")
+        assert "new" not in await client.boards()

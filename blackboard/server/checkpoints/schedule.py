@@ -48,9 +48,11 @@ _NOTE: Final = "pruned"
 
 
 def check_policy(policy: RetentionPolicy) -> None:
-    """Errors: InvalidRequest for a number that is negative or too large for a time."""
+    """Errors: InvalidRequest for a number that is none, negative or too large for a time."""
     for name in ("last", "days", "history_ms"):
         number = getattr(policy, name)
+        if type(number) is not int and (name != "history_ms" or number is not None):
+            raise InvalidRequest(name, f"a {type(number).__name__} here: write a whole number")
         if number is not None and number < 0:
             raise InvalidRequest(field=name, reason=f"{number} is negative")
         if number is not None and number > INTEGER_MAX:

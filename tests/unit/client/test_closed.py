@@ -8,13 +8,18 @@ import pytest
 
 import blackboard
 from blackboard.archive.database import Database
+from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.remote.link import connect
 from blackboard.errors import BlackboardError, LeaseLost, OutcomeUnknown, Unavailable
 from blackboard.limits import LEASE_TTL_MS_MIN
+from blackboard.runtime.supervisor import Supervisor
+from blackboard.runtime.team import run_team
 from tests.lowered import lowered
 from tests.serving import Served
+from tests.unit.runtime.crew import Counter, Hopeless, Patient, Slow
 from tests.unit.server.http.conversation import PATIENCE_S
+from tests.waiting import wait_until
 
 HOUR_MS = 3_600_000
 PATIENT = lowered(commit_timeout_ms=HOUR_MS, request_timeout_ms=HOUR_MS)
@@ -91,6 +96,47 @@ async def test_who_waits_for_a_lock_waits_no_more(client: Client) -> None:
     finally:
         holding.cancel()
         await asyncio.gather(holding, return_exceptions=True)
+
+
+@pytest.mark.parametrize("stays_in_its_step", [False, True])
+async def test_a_team_ends_with_the_error(client: Client, *, stays_in_its_step: bool) -> None:
+    """It does not try to reach the board for good: neither agents that rest, nor one in a step,
+    nor the team itself."""
+    board = client.board("b")
+    agents: list[Counter] = [Patient("ada"), Counter("bob"), Hopeless("eve")]
+    slow = Slow("kim")
+    running = asyncio.create_task(run_team(board, [*agents, slow] if stays_in_its_step else agents))
+    try:
+        await wait_until(lambda: _is_present(board, "ada"))
+        if stays_in_its_step:
+            await slow.begun.wait()
+        async with asyncio.timeout(PATIENCE_S):
+            await client.aclose()
+            with pytest.raises((Unavailable, OutcomeUnknown)):
+                await running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_supervised_agent_ends_with_the_error(client: Client) -> None:
+    board = client.board("b")
+    assert not board.is_closed
+    running = asyncio.create_task(Supervisor(Patient("ada"), board).run())
+    try:
+        await wait_until(lambda: _is_present(board, "ada"))
+        async with asyncio.timeout(PATIENCE_S):
+            await client.aclose()
+            assert board.is_closed
+            with pytest.raises((Unavailable, OutcomeUnknown)):
+                await running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def _is_present(board: Board, agent: str) -> bool:
+    return any(present.agent == agent for present in await board.agents())
 
 
 async def test_an_archive_that_is_closed_lets_its_transaction_end(tmp_path: Path) -> None:

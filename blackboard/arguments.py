@@ -1,0 +1,189 @@
+"""Checks what callers pass to a class of the interface, by the annotations of its methods.
+
+    @checks_arguments
+    class Board: ...
+
+A value of another type than the annotated one is refused where it enters, embedded and over a
+WebSocket alike, before anything is sent: InvalidRequest names the parameter, and says what to pass.
+The annotations are the table; there is no second list of parameters. What a type cannot say, such
+as the grammar of a key, is checked further in.
+
+Invariants
+- A method is checked before its body runs. One that returns an awaitable raises when it is awaited,
+  every other one at the call.
+- A wrong number or name of arguments stays Python's own TypeError.
+"""
+
+import re
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
+from inspect import Parameter, iscoroutinefunction, signature
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from blackboard.errors import InvalidRequest
+
+T = TypeVar("T")
+Accepts = Callable[[Any], bool]
+_INTEGER_BITS_MAX = 1_024
+"""Python refuses to write larger integers as text, which every error about them would do."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def checks_arguments(cls: type[T]) -> type[T]:
+    """Make every public method of `cls` check its arguments. Errors: InvalidRequest, on use."""
+    for name, method in list(vars(cls).items()):
+        if not name.startswith("_") and isinstance(method, types.FunctionType):
+            setattr(cls, name, _checked(method))
+    return cls
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    if len(signature(method).parameters) == 1:  # self
+        return method
+    check = _Check(method)
+    if iscoroutinefunction(method):
+
+        @wraps(method)
+        async def checked(*args: Any, **named: Any) -> Any:
+            check(args, named)
+            return await method(*args, **named)
+
+    else:
+
+        @wraps(method)
+        def checked(*args: Any, **named: Any) -> Any:
+            check(args, named)
+            return method(*args, **named)
+
+    return checked
+
+
+class _Check:
+    """Checks the arguments of calls of one method; reads its annotations at the first one, since
+    few programs call every method."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self._in_order: Sequence[str] = ()
+        self._rest = ""
+        self._wanted: dict[str, tuple[Accepts, str]] = {}
+        self._is_read = False
+
+    def __call__(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """Errors: InvalidRequest for the first argument that is not of its type."""
+        if not self._is_read:
+            self._read()
+        for name, value in zip(self._in_order, args, strict=False):
+            self._look(name, value)
+        if self._rest:
+            for value in args[len(self._in_order) :]:
+                self._look(self._rest, value)
+        for name, value in named.items():
+            self._look(name, value)
+
+    def _look(self, name: str, value: Any) -> None:
+        wanted = self._wanted.get(name)
+        if wanted is not None and not wanted[0](value):
+            raise InvalidRequest(name, f"{_kind_of(value)} here: pass {wanted[1]}")
+
+    def _read(self) -> None:
+        parameters = list(signature(self._method).parameters.values())
+        hints = get_type_hints(self._method)
+        for parameter in parameters:
+            if parameter.name in hints:
+                self._wanted[parameter.name] = _wanted(hints[parameter.name])
+        self._in_order = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        self._rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), "")
+        self._is_read = True
+
+
+def _wanted(hint: Any) -> tuple[Accepts, str]:
+    """Which values `hint` accepts, and what to say that it wants."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if origin in (Union, types.UnionType):
+        each = [_wanted(part) for part in parts]
+        return (lambda value: any(accepts(value) for accepts, _ in each)), _either(each)
+    if origin is Literal:
+        return (lambda value: value in parts), _listed([repr(part) for part in parts])
+    if origin is Sequence:
+        return _sequence_of(*_wanted(parts[0]))
+    if origin is tuple:
+        each = [_wanted(part) for part in parts]
+        return _tuple_of([accepts for accepts, _ in each]), "a tuple of " + ", ".join(
+            text for _, text in each
+        )
+    if origin is Callable or hint is Callable:
+        return callable, "a function"
+    if isinstance(hint, type):
+        return (lambda value: isinstance(value, hint)), _article(hint.__name__)
+    return (lambda _: True), "anything"  # Any, and the variables of a generic method
+
+
+def _is_integer(value: Any) -> bool:
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and value.bit_length() <= _INTEGER_BITS_MAX
+    )
+
+
+def _is_text(value: Any) -> bool:
+    """No encoding can carry half a surrogate pair."""
+    return isinstance(value, str) and (value.isascii() or not _SURROGATE.search(value))
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, Path) and "\0" not in str(value)
+
+
+_PLAIN: dict[Any, tuple[Accepts, str]] = {
+    int: (_is_integer, "a whole number"),
+    str: (_is_text, "a str"),
+    bool: (lambda value: isinstance(value, bool), "True or False"),
+    type(None): (lambda value: value is None, "None"),
+    Path: (_is_path, "a Path"),
+    Any: (lambda _: True, "anything"),
+}
+
+
+def _sequence_of(accepts: Accepts, text: str) -> tuple[Accepts, str]:
+    def all_of(value: Any) -> bool:
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
+            return False
+        return all(map(accepts, value))
+
+    return all_of, f"a list in which each item is {text}"
+
+
+def _tuple_of(each: Sequence[Accepts]) -> Accepts:
+    def every(value: Any) -> bool:
+        if not isinstance(value, tuple | list) or len(value) != len(each):
+            return False
+        return all(accepts(part) for accepts, part in zip(each, value, strict=True))
+
+    return every
+
+
+def _either(each: Sequence[tuple[Accepts, str]]) -> str:
+    return _listed([text for _, text in each])
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
+
+
+def _kind_of(value: Any) -> str:
+    """What `value` is, for an error; never the value itself, which may be a secret."""
+    if isinstance(value, int) and not isinstance(value, bool) and not _is_integer(value):
+        return "an int of too many digits"
+    if isinstance(value, str) and not _is_text(value):
+        return "text that is not Unicode"
+    return _article(type(value).__name__)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
