@@ -19,7 +19,8 @@ local function send(command, key, arguments)
 end
 
 local function begin()
-  local m = call('HMGET', META, 'rev', 'epoch', 'gone', 'number')
+  local m = call('HMGET', META, 'rev', 'epoch', 'gone', 'number', 'seed')
+  if m[5] == name then return 'ok' end  -- repeated, and may be late: after its pages
   if m[1] and not ARGV[3] then return 'exists' end
   if m[1] and (m[1] ~= ARGV[3] or m[2] ~= ARGV[4]) then return 'at ' .. m[1] end
   call('UNLINK', unpack(KEYS))

@@ -57,6 +57,23 @@ async def test_a_step_is_bounded(
     assert last.entries == tuple(entries(count, size)[-1:])
 
 
+async def test_a_repeated_first_step_that_comes_late_takes_nothing_away(
+    redis_store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, it was sent again, and the first one arrives after the pages."""
+    make = Scripts.make
+
+    async def late(scripts: Scripts, board: str, arguments: Sequence[Any]) -> bytes:
+        if arguments[0] == "end":
+            assert await make(scripts, board, ["begin", arguments[1]]) == b"ok"
+        return await make(scripts, board, arguments)
+
+    monkeypatch.setattr(Scripts, "make", late)
+    await redis_store.seed(BOARD, SEED, one_page(entries(3, 10)))
+    found = await redis_store.list(BOARD, "", limit=9)
+    assert found.entries == tuple(entries(3, 10))
+
+
 async def test_the_second_maker_of_a_board_wins_and_the_first_is_told(
     redis_store: RedisStore,
 ) -> None:
