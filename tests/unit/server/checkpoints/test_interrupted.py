@@ -148,6 +148,27 @@ async def making(service: Service, name: str) -> None:
 
 
 @pytest.mark.slow
+async def test_an_import(service: Service, tmp_path: Path) -> None:
+    """There is a whole board or none; the next call makes it, in the name of the same person."""
+    client = Client(service.link(access.operator()))
+    file = tmp_path / "exported"
+    await (await filled(client, "main")).export("one", file)
+    at, was_reached = 0, True
+    while was_reached:
+        name = f"b{at}"
+        was_reached = (await interrupted(client.import_board(file, name), at)).was_reached
+        with suppress(InvalidRequest):  # there is a board of that name
+            await client.import_board(file, name)
+        board = client.board(name)
+        assert await content(board) == THEN, at
+        await board.put("public/new", 1)
+        assert (await board.verify()).ok
+        await client.remove_board(name)
+        at += 1
+    assert at > 10
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("unshielded")
 async def test_a_recovery(service: Service) -> None:
     """What is there is what was, or nothing; the next call recovers it."""
