@@ -409,7 +409,9 @@ class RequestHandler:
             self.principal, Right.READ, paths.document_prefix(paths.check_document(key))
         )
         await self._begin(board)
-        joined = self._host.documents.join(board, key, self.principal, self._check_token)
+        joined = self._host.documents.join(
+            board, key, self.principal, self._check_token, self._log_wait_ms
+        )
         async with joined as session:
             yield session
 
@@ -748,6 +750,11 @@ class RequestHandler:
         refusal = meter.take_log(size, clock_ms())
         if refusal is not None:
             raise refusal
+
+    def _log_wait_ms(self, size: int) -> Milliseconds:
+        """Charge `size` bytes of log to the account, or return when it may add them."""
+        refusal = None if self._meter is None else self._meter.take_log(size, clock_ms())
+        return 0 if refusal is None else max(1, refusal.retry_after_ms or 0)
 
     def _check_token(self) -> None:
         """Errors: Unauthenticated when the token, which may have been refreshed, has expired."""

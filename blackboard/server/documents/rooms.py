@@ -14,7 +14,7 @@ from blackboard.limits import DEFAULT, Limits
 from blackboard.server.documents.awareness import Publishing
 from blackboard.server.documents.room import Room
 from blackboard.server.documents.session import Session
-from blackboard.units import Key
+from blackboard.units import Key, Milliseconds
 
 
 class Documents:
@@ -38,11 +38,13 @@ class Documents:
         key: Key,
         principal: Principal,
         check: Callable[[], None] = lambda: None,
+        pay: Callable[[int], Milliseconds] = lambda _: 0,
     ) -> AsyncIterator[Session]:
         """A session of `principal` with the document at `key`, which begins empty.
 
         It ends with the first message, in either direction, for which `check` raises
-        Unauthenticated.
+        Unauthenticated. `pay` charges the bytes of an edit; if it returns a time, the edit waits
+        for so long and is charged then.
 
         Errors: AccessDenied unless everything below `<key>/~doc` may be read; LimitExceeded above
         DOCUMENTS_MAX documents or DOCUMENT_SESSIONS_MAX sessions with this one; InvalidRequest;
@@ -55,7 +57,7 @@ class Documents:
         room.users += 1
         try:
             await room.ready()
-            session = Session(room, principal, can_edit=can_edit, check=check)
+            session = Session(room, principal, can_edit=can_edit, check=check, pay=pay)
             serving = asyncio.create_task(session.run(), name=f"session with {key}")
             try:
                 yield session

@@ -34,22 +34,32 @@ from blackboard.errors import (
 )
 from blackboard.limits import BARRIER_GRACE_MS, BARRIER_MS_MAX, DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.server.documents.room import Room
+from blackboard.units import Milliseconds
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, Edit, Message, Met, QueryAwareness, Step1, Step2
 
 log = logging.getLogger(__name__)
 _BARRIER_PAUSE_S = 0.05
+_PAY_PAUSE_MS_MAX = 1_000
+"""Longest wait of an edit before its token is checked again."""
 
 
 class Session:
     """A peer that is connected as `agent`, on `account`. Made by `Documents.join`."""
 
     def __init__(
-        self, room: Room, who: Principal, *, can_edit: bool, check: Callable[[], None]
+        self,
+        room: Room,
+        who: Principal,
+        *,
+        can_edit: bool,
+        check: Callable[[], None],
+        pay: Callable[[int], Milliseconds],
     ) -> None:
         self.agent, self.account = who.name, who.account
         self.signed = signature(who.name, narrowed_from(who))
         self._check_token = check
+        self._pay = pay
         self.can_edit = can_edit
         self._room = room
         self._outgoing_max = room.limits.service.outgoing_bytes_max
@@ -254,9 +264,18 @@ class Session:
                 break
             updates.append(next_one.update)
             self._incoming.popleft()
+        if self.can_edit:
+            await self._afford(sum(map(len, updates)))
         await self._commit(_together(updates))
         # Its earlier edits were accepted or refused, so from here on it is up to date.
         self._is_stale = False
+
+    async def _afford(self, size: int) -> None:
+        """Wait until the account may add so many bytes to the logs. Meanwhile its peer's messages
+        wait in the queue, which is bounded, and it still gets the edits of others."""
+        while wait_ms := self._pay(size):
+            self._check_token()
+            await asyncio.sleep(min(wait_ms, _PAY_PAUSE_MS_MAX) / 1000)
 
     async def _commit(self, update: bytes) -> None:
         if not self.can_edit:

@@ -154,6 +154,34 @@ async def test_the_growth_of_the_logs_has_a_rate(tmp_path: Path) -> None:
             await other.board("main").put("public/a", "x" * 60_000)
 
 
+async def test_edits_of_documents_count_for_the_growth_of_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait, and are neither refused nor lost; another account edits the same document."""
+    now_ms = [clock_ms()]
+    monkeypatch.setattr("blackboard.server.requests.clock_ms", lambda: now_ms[0])
+    async with rated(tmp_path, Rates(log_bytes_per_hour=100_000)) as served:
+        ada = blackboard.connect(served.url, token=served.token(ADA))
+        bob = blackboard.connect(served.url, token=served.token(BOB))
+        async with ada as mine, bob as other:
+            async with mine.board("main").document("public/d") as one:
+                one.text().append("a" * 60_000)
+                await one.synced()
+                one.text().append("b" * 60_000)
+                with pytest.raises(Unavailable):
+                    await one.synced(timeout_ms=200)
+                with pytest.raises(RateLimited):
+                    await mine.board("main").put("public/a", "x" * 60_000)
+                async with other.board("main").document("public/d") as two:
+                    two.text().append("c" * 30_000)
+                    await two.synced()
+                    assert str(two.text()) == "a" * 60_000 + "c" * 30_000
+                now_ms[0] += 3_600_000
+                await one.synced()
+            async with other.board("main").document("public/d") as again:
+                assert "b" * 60_000 in str(again.text())
+
+
 async def test_our_client_comes_back_when_it_was_told_to(tmp_path: Path) -> None:
     """The caller only sees that it takes longer. Each commit happens once."""
     async with rated(tmp_path, Rates(requests_per_second=100, burst_ms=100)) as served:
