@@ -28,8 +28,8 @@ MUTANTS = (
     Mutant(
         "a document is open to a revoked token",
         "blackboard/server/documents/rooms.py",
-        "check=check)\n",
-        "check=lambda: None)\n",
+        "check=check,",
+        "check=lambda: None,",
         f"{UNIT}/server/security/test_revocations.py -k document",
     ),
     Mutant(
