@@ -55,7 +55,7 @@ types: $(STAMP)
 	$(RUN)mypy --strict $(PYTHON_FOLDERS)
 
 # Which tests belong to which of these three: tests/tiers.py.
-check: $(STAMP) lint ## Check what needs no server: style, types, rules, units: 2.5 minutes
+check: $(STAMP) lint ## Check what needs no server: style, types, rules, units: 2 minutes
 	@echo "check: types, and the quick tests, $(WORKERS) at a time"
 	$(call tests_and_types,-q -m quick)
 
