@@ -1,0 +1,1216 @@
+// Written by `python -m tools.js_methods` from blackboard/errors/: change that instead.
+
+/** Root of the tree. Never thrown itself: `code` and `fields` are stable, the message is not. */
+export class BlackboardError extends Error {
+  static code = 'error'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = []
+
+  /**
+   * @param {Record<string, unknown>} fields
+   * @param {string} [message] as the service worded it
+   */
+  constructor (fields, message) {
+    super(message)
+    this.name = new.target.name
+    /** The stable code of the error. */
+    this.code = new.target.code
+    /** Whether the same request may be sent again. */
+    this.retryable = new.target.retryable
+    /** The fields by name, as in the table of errors. */
+    this.fields = /** @type {Record<string, unknown>} */ (Object.create(null))
+    for (const name of new.target.names) this.fields[name] = fields[name]
+    if (message === undefined) this.message = worded(this.code, this.fields)
+  }
+}
+
+/**
+ * @param {string} code
+ * @param {Record<string, unknown>} fields
+ */
+function worded (code, fields) {
+  const shown = Object.keys(fields).filter(name => fields[name] !== null)
+  return `${code}: ${shown.map(name => `${name}=${printed(fields[name])}`).join(' ')}`
+}
+
+/** @param {unknown} value */
+function printed (value) {
+  try {
+    return JSON.stringify(value, (_, part) => typeof part === 'bigint' ? String(part) : part)
+  } catch {
+    return String(value)
+  }
+}
+
+/**
+ * `model` did not answer, or not usably: `reason`. `status` is the HTTP status, if any.
+ *
+ * Temporary failures have already been retried.
+ */
+export class ModelFailed extends BlackboardError {
+  static code = 'model_failed'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['model', 'reason', 'status']
+
+  /**
+   * @param {{ model: string, reason: string, status?: number | null }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ ({ status: null, ...fields }), message)
+    /** @type {string} */
+    this.model = /** @type {any} */ (this.fields['model'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+    /** @type {number | null} */
+    this.status = /** @type {any} */ (this.fields['status'])
+  }
+}
+
+/**
+ * Call `name` of an agent failed `attempts` times, at last because of `reason`; recorded.
+ */
+export class CallFailed extends BlackboardError {
+  static code = 'call_failed'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['name', 'attempts', 'reason']
+
+  /**
+   * @param {{ name: string, attempts: number, reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {number} */
+    this.attempts = /** @type {any} */ (this.fields['attempts'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+  }
+}
+
+/**
+ * Call `name`, made at most once, was begun; ask where it went, by `idempotency_key`.
+ */
+export class CallInterrupted extends BlackboardError {
+  static code = 'call_interrupted'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['name', 'idempotency_key']
+
+  /**
+   * @param {{ name: string, idempotency_key: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.idempotency_key = /** @type {any} */ (this.fields['idempotency_key'])
+  }
+}
+
+/**
+ * In a replay, call `number` of a step of `agent` was `found`; recorded is `expected`.
+ */
+export class Diverged extends BlackboardError {
+  static code = 'diverged'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['agent', 'number', 'expected', 'found']
+
+  /**
+   * @param {{ agent: string, number: number, expected: string, found: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.agent = /** @type {any} */ (this.fields['agent'])
+    /** @type {number} */
+    this.number = /** @type {any} */ (this.fields['number'])
+    /** @type {string} */
+    this.expected = /** @type {any} */ (this.fields['expected'])
+    /** @type {string} */
+    this.found = /** @type {any} */ (this.fields['found'])
+  }
+}
+
+/**
+ * Something cancelled the work of `agent` though nobody asked for that: `reason`.
+ *
+ * It counts as a crash: what the step had not committed did not happen.
+ */
+export class AgentInterrupted extends BlackboardError {
+  static code = 'agent_interrupted'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['agent', 'reason']
+
+  /**
+   * @param {{ agent: string, reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.agent = /** @type {any} */ (this.fields['agent'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+  }
+}
+
+/**
+ * The state of `agent` has schema version `stored`; this code knows versions up to `known`.
+ */
+export class SchemaTooNew extends BlackboardError {
+  static code = 'schema_too_new'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['agent', 'stored', 'known']
+
+  /**
+   * @param {{ agent: string, stored: number, known: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.agent = /** @type {any} */ (this.fields['agent'])
+    /** @type {number} */
+    this.stored = /** @type {any} */ (this.fields['stored'])
+    /** @type {number} */
+    this.known = /** @type {any} */ (this.fields['known'])
+  }
+}
+
+/**
+ * The state of `agent` cannot leave schema version `version`: `reason`. It stays as it is.
+ */
+export class MigrationFailed extends BlackboardError {
+  static code = 'migration_failed'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['agent', 'version', 'reason']
+
+  /**
+   * @param {{ agent: string, version: number, reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.agent = /** @type {any} */ (this.fields['agent'])
+    /** @type {number} */
+    this.version = /** @type {any} */ (this.fields['version'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+  }
+}
+
+/**
+ * A state of `agent` is not acceptable: `reason`. It was not written, or not taken in.
+ */
+export class InvalidState extends BlackboardError {
+  static code = 'invalid_state'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['agent', 'reason']
+
+  /**
+   * @param {{ agent: string, reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.agent = /** @type {any} */ (this.fields['agent'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+  }
+}
+
+/**
+ * Lease `key`, held under `fence`, was lost in the middle of a block, because of `reason`.
+ *
+ * The block was cancelled. Its earlier commits stand; none after another holder took the lease
+ * takes effect. `holder` has it now, if that is known.
+ */
+export class LeaseLost extends BlackboardError {
+  static code = 'lease_lost'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['key', 'fence', 'reason', 'holder']
+
+  /**
+   * @param {{ key: string, fence: number, reason: string, holder?: string | null }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ ({ holder: null, ...fields }), message)
+    /** @type {string} */
+    this.key = /** @type {any} */ (this.fields['key'])
+    /** @type {number} */
+    this.fence = /** @type {any} */ (this.fields['fence'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+    /** @type {string | null} */
+    this.holder = /** @type {any} */ (this.fields['holder'])
+  }
+}
+
+/**
+ * Not done: `what` cannot be reached or cannot answer now. Trying again is safe.
+ */
+export class Unavailable extends BlackboardError {
+  static code = 'unavailable'
+  static retryable = true
+  /** @type {ReadonlyArray<string>} */
+  static names = ['what', 'reason']
+
+  /**
+   * @param {{ what: string, reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.what = /** @type {any} */ (this.fields['what'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+  }
+}
+
+/**
+ * Not done: `what` has too much to do. Trying again is safe, after `retry_after_ms`.
+ */
+export class Overloaded extends Unavailable {
+  static code = 'overloaded'
+  static retryable = true
+  /** @type {ReadonlyArray<string>} */
+  static names = ['what', 'reason', 'retry_after_ms']
+
+  /**
+   * @param {{ what: string, reason: string, retry_after_ms: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.what = /** @type {any} */ (this.fields['what'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+    /** @type {number} */
+    this.retry_after_ms = /** @type {any} */ (this.fields['retry_after_ms'])
+  }
+}
+
+/**
+ * Not done: the principal asked for more than its rate allows; `what` names the rate.
+ */
+export class RateLimited extends Overloaded {
+  static code = 'rate_limited'
+  static retryable = true
+  /** @type {ReadonlyArray<string>} */
+  static names = ['what', 'reason', 'retry_after_ms']
+
+  /**
+   * @param {{ what: string, reason: string, retry_after_ms: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.what = /** @type {any} */ (this.fields['what'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+    /** @type {number} */
+    this.retry_after_ms = /** @type {any} */ (this.fields['retry_after_ms'])
+  }
+}
+
+/**
+ * What changes something was sent, and its answer did not come: it may have been done or not.
+ *
+ * A commit is named by `agent`, `lane`, `incarnation` and `step`; sending the same one again gets
+ * its outcome, unless it is `final`: later answers have displaced it, and only the board's log can
+ * show it. Another request of `agent` is identified by `method` ("restore"), and by `request` if
+ * it has one; sending the same request again gets its outcome.
+ */
+export class OutcomeUnknown extends BlackboardError {
+  static code = 'outcome_unknown'
+  static retryable = true
+  /** @type {ReadonlyArray<string>} */
+  static names = ['agent', 'lane', 'incarnation', 'step', 'reason', 'final', 'method', 'request']
+
+  /**
+   * @param {{ agent: string, lane: number | null, incarnation: string | null, step: number | null, reason: string, final?: boolean, method?: string, request?: string | null }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ ({ final: false, method: "commit", request: null, ...fields }), message)
+    /** @type {string} */
+    this.agent = /** @type {any} */ (this.fields['agent'])
+    /** @type {number | null} */
+    this.lane = /** @type {any} */ (this.fields['lane'])
+    /** @type {string | null} */
+    this.incarnation = /** @type {any} */ (this.fields['incarnation'])
+    /** @type {number | null} */
+    this.step = /** @type {any} */ (this.fields['step'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+    /** @type {boolean} */
+    this.final = /** @type {any} */ (this.fields['final'])
+    /** @type {string} */
+    this.method = /** @type {any} */ (this.fields['method'])
+    /** @type {string | null} */
+    this.request = /** @type {any} */ (this.fields['request'])
+  }
+}
+
+/**
+ * This side tried what the connection's state does not allow. A bug of the caller.
+ */
+export class LocalProtocolError extends BlackboardError {
+  static code = 'local_protocol_error'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['reason']
+
+  /**
+   * @param {{ reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+  }
+}
+
+/**
+ * The peer sent something that is not the protocol. `close_code` suits the WebSocket close.
+ */
+export class RemoteProtocolError extends BlackboardError {
+  static code = 'remote_protocol_error'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['reason', 'close_code']
+
+  /**
+   * @param {{ reason: string, close_code?: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ ({ close_code: 1002, ...fields }), message)
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+    /** @type {number} */
+    this.close_code = /** @type {any} */ (this.fields['close_code'])
+  }
+}
+
+/**
+ * `what` is not what was written: `reason`. Never retried, never repaired silently.
+ */
+export class Corrupt extends BlackboardError {
+  static code = 'corrupt'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['what', 'reason']
+
+  /**
+   * @param {{ what: string, reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.what = /** @type {any} */ (this.fields['what'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+  }
+}
+
+/**
+ * `what` has format `found`, and this program knows formats up to `known`; it is unchanged.
+ */
+export class NewerFormat extends BlackboardError {
+  static code = 'newer_format'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['what', 'found', 'known']
+
+  /**
+   * @param {{ what: string, found: number, known: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.what = /** @type {any} */ (this.fields['what'])
+    /** @type {number} */
+    this.found = /** @type {any} */ (this.fields['found'])
+    /** @type {number} */
+    this.known = /** @type {any} */ (this.fields['known'])
+  }
+}
+
+/**
+ * `what` has format `found`, and this program reads formats from `oldest` on; it is unchanged.
+ *
+ * `lacks` names the columns that it would have to have, if it has no mark of its format.
+ */
+export class OlderFormat extends BlackboardError {
+  static code = 'older_format'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['what', 'found', 'oldest', 'lacks']
+
+  /**
+   * @param {{ what: string, found: number, oldest: number, lacks?: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ ({ lacks: "", ...fields }), message)
+    /** @type {string} */
+    this.what = /** @type {any} */ (this.fields['what'])
+    /** @type {number} */
+    this.found = /** @type {any} */ (this.fields['found'])
+    /** @type {number} */
+    this.oldest = /** @type {any} */ (this.fields['oldest'])
+    /** @type {string} */
+    this.lacks = /** @type {any} */ (this.fields['lacks'])
+  }
+}
+
+/**
+ * The engine's `setting` has `value`, with which data would be lost; `needed` would do.
+ */
+export class EngineRefused extends BlackboardError {
+  static code = 'engine_refused'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['setting', 'value', 'needed']
+
+  /**
+   * @param {{ setting: string, value: string, needed: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.setting = /** @type {any} */ (this.fields['setting'])
+    /** @type {string} */
+    this.value = /** @type {any} */ (this.fields['value'])
+    /** @type {string} */
+    this.needed = /** @type {any} */ (this.fields['needed'])
+  }
+}
+
+/**
+ * Process `pid` owns the data directory `path`; connect to it at `url` instead.
+ *
+ * With `is_this_process` the owner is a client of the caller's own: use it, or close it first.
+ */
+export class DataDirectoryInUse extends BlackboardError {
+  static code = 'data_directory_in_use'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['path', 'pid', 'url', 'is_this_process']
+
+  /**
+   * @param {{ path: string, pid: number | null, url: string | null, is_this_process?: boolean }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ ({ is_this_process: false, ...fields }), message)
+    /** @type {string} */
+    this.path = /** @type {any} */ (this.fields['path'])
+    /** @type {number | null} */
+    this.pid = /** @type {any} */ (this.fields['pid'])
+    /** @type {string | null} */
+    this.url = /** @type {any} */ (this.fields['url'])
+    /** @type {boolean} */
+    this.is_this_process = /** @type {any} */ (this.fields['is_this_process'])
+  }
+}
+
+/**
+ * The request was refused and nothing changed.
+ */
+export class Rejected extends BlackboardError {
+  static code = 'rejected'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = []
+
+  /**
+   * @param {{  }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+  }
+}
+
+/**
+ * A condition did not hold.
+ *
+ * `key` is the one whose condition failed; `expected` its mod_revision as the commit had it (0 =
+ * absent, -1 = present; for a prefix: unchanged since), `actual` the one that the board has (0 =
+ * absent). `by` wrote it last, at `at_revision` (the deletion's, when the key is gone). `current`
+ * is the value as it is now if it is small and you may read it. `head` is the board's revision.
+ */
+export class Conflict extends Rejected {
+  static code = 'conflict'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['key', 'expected', 'actual', 'by', 'at_revision', 'head', 'current']
+
+  /**
+   * @param {{ key: string, expected: number, actual: number, by?: string | null, at_revision?: number, head?: number, current?: unknown }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ ({ by: null, at_revision: 0, head: 0, current: null, ...fields }), message)
+    /** @type {string} */
+    this.key = /** @type {any} */ (this.fields['key'])
+    /** @type {number} */
+    this.expected = /** @type {any} */ (this.fields['expected'])
+    /** @type {number} */
+    this.actual = /** @type {any} */ (this.fields['actual'])
+    /** @type {string | null} */
+    this.by = /** @type {any} */ (this.fields['by'])
+    /** @type {number} */
+    this.at_revision = /** @type {any} */ (this.fields['at_revision'])
+    /** @type {number} */
+    this.head = /** @type {any} */ (this.fields['head'])
+    /** @type {unknown} */
+    this.current = /** @type {any} */ (this.fields['current'])
+  }
+}
+
+/**
+ * The commit relies on fence `fence` of lease `key`; the current is `current` (0 = free).
+ */
+export class Fenced extends Rejected {
+  static code = 'fenced'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['key', 'fence', 'current', 'holder']
+
+  /**
+   * @param {{ key: string, fence: number, current: number, holder?: string | null }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ ({ holder: null, ...fields }), message)
+    /** @type {string} */
+    this.key = /** @type {any} */ (this.fields['key'])
+    /** @type {number} */
+    this.fence = /** @type {any} */ (this.fields['fence'])
+    /** @type {number} */
+    this.current = /** @type {any} */ (this.fields['current'])
+    /** @type {string | null} */
+    this.holder = /** @type {any} */ (this.fields['holder'])
+  }
+}
+
+/**
+ * Lease `key` belongs to `holder` under `fence` until `until_ms` (engine clock).
+ */
+export class LeaseHeld extends Rejected {
+  static code = 'lease_held'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['key', 'holder', 'fence', 'until_ms']
+
+  /**
+   * @param {{ key: string, holder: string, fence: number, until_ms: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.key = /** @type {any} */ (this.fields['key'])
+    /** @type {string} */
+    this.holder = /** @type {any} */ (this.fields['holder'])
+    /** @type {number} */
+    this.fence = /** @type {any} */ (this.fields['fence'])
+    /** @type {number} */
+    this.until_ms = /** @type {any} */ (this.fields['until_ms'])
+  }
+}
+
+/**
+ * For `waited_ms` no entry that matches `pattern` was free.
+ */
+export class NothingToClaim extends Rejected {
+  static code = 'nothing_to_claim'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['pattern', 'waited_ms']
+
+  /**
+   * @param {{ pattern: string, waited_ms: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.pattern = /** @type {any} */ (this.fields['pattern'])
+    /** @type {number} */
+    this.waited_ms = /** @type {any} */ (this.fields['waited_ms'])
+  }
+}
+
+/**
+ * The board is in epoch `current`, not in `yours`.
+ *
+ * `cause` says why the epoch began ("engine": the engine came back; "restore": the board was
+ * restored). `from_revision` is the last revision that survived, `head` the board's revision now.
+ * If several epochs began since your last request, both fields belong to the last one: then
+ * revisions below `from_revision` that you saw may be lost too.
+ */
+export class StaleEpoch extends Rejected {
+  static code = 'stale_epoch'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['yours', 'current', 'number', 'cause', 'from_revision', 'head']
+
+  /**
+   * @param {{ yours: string, current: string, number: number, cause: string, from_revision: number, head: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.yours = /** @type {any} */ (this.fields['yours'])
+    /** @type {string} */
+    this.current = /** @type {any} */ (this.fields['current'])
+    /** @type {number} */
+    this.number = /** @type {any} */ (this.fields['number'])
+    /** @type {string} */
+    this.cause = /** @type {any} */ (this.fields['cause'])
+    /** @type {number} */
+    this.from_revision = /** @type {any} */ (this.fields['from_revision'])
+    /** @type {number} */
+    this.head = /** @type {any} */ (this.fields['head'])
+  }
+}
+
+/**
+ * A restore was prepared for revision `expected`, and the board's head is `head` by now.
+ */
+export class HeadMoved extends Rejected {
+  static code = 'head_moved'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['expected', 'head']
+
+  /**
+   * @param {{ expected: number, head: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {number} */
+    this.expected = /** @type {any} */ (this.fields['expected'])
+    /** @type {number} */
+    this.head = /** @type {any} */ (this.fields['head'])
+  }
+}
+
+/**
+ * A checkpoint that was asked for at revision `since` waits for `agent`.
+ *
+ * Commit the agent's memory, with `Delete(key)` among the operations; then continue. Until then,
+ * all other commits of the agent are refused, except changes of its leases.
+ */
+export class SnapshotFirst extends Rejected {
+  static code = 'snapshot_first'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['agent', 'key', 'since']
+
+  /**
+   * @param {{ agent: string, key: string, since: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.agent = /** @type {any} */ (this.fields['agent'])
+    /** @type {string} */
+    this.key = /** @type {any} */ (this.fields['key'])
+    /** @type {number} */
+    this.since = /** @type {any} */ (this.fields['since'])
+  }
+}
+
+/**
+ * The board takes no commits until it is thawed: `by` froze it because of `note`.
+ *
+ * It was frozen at `since_ms` (the engine's clock), as revision `revision`. Reads and watches go
+ * on; commits of a board of `Board.waiting_for_thaw` wait instead.
+ */
+export class BoardFrozen extends Rejected {
+  static code = 'board_frozen'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['by', 'note', 'since_ms', 'revision']
+
+  /**
+   * @param {{ by: string, note: string, since_ms: number, revision: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.by = /** @type {any} */ (this.fields['by'])
+    /** @type {string} */
+    this.note = /** @type {any} */ (this.fields['note'])
+    /** @type {number} */
+    this.since_ms = /** @type {any} */ (this.fields['since_ms'])
+    /** @type {number} */
+    this.revision = /** @type {any} */ (this.fields['revision'])
+  }
+}
+
+/**
+ * There is no board `board`, and this request does not create one.
+ */
+export class NoSuchBoard extends Rejected {
+  static code = 'no_such_board'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['board']
+
+  /**
+   * @param {{ board: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.board = /** @type {any} */ (this.fields['board'])
+  }
+}
+
+/**
+ * Board `board` has no checkpoint `name`.
+ */
+export class NoSuchCheckpoint extends Rejected {
+  static code = 'no_such_checkpoint'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['board', 'name']
+
+  /**
+   * @param {{ board: string, name: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.board = /** @type {any} */ (this.fields['board'])
+  }
+}
+
+/**
+ * No checkpoint was taken: `agents` did not bring in their state within `timeout_ms`.
+ */
+export class BarrierMissed extends Rejected {
+  static code = 'barrier_missed'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['agents', 'timeout_ms']
+
+  /**
+   * @param {{ agents: string[], timeout_ms: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string[]} */
+    this.agents = /** @type {any} */ (this.fields['agents'])
+    /** @type {number} */
+    this.timeout_ms = /** @type {any} */ (this.fields['timeout_ms'])
+  }
+}
+
+/**
+ * This attempt was not applied: it may be a late copy of one that was applied long ago.
+ *
+ * Since `known`, the board's revision that its writer knew, another process of `agent` displaced
+ * an answer of this lane; it may have been this commit's. If this was the only attempt, send it
+ * again with `head`, of the epoch that it named, as `known`; otherwise the outcome is unknown.
+ */
+export class AttemptTooOld extends Rejected {
+  static code = 'attempt_too_old'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['agent', 'lane', 'incarnation', 'step', 'known', 'head']
+
+  /**
+   * @param {{ agent: string, lane: number, incarnation: string, step: number, known: number, head: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.agent = /** @type {any} */ (this.fields['agent'])
+    /** @type {number} */
+    this.lane = /** @type {any} */ (this.fields['lane'])
+    /** @type {string} */
+    this.incarnation = /** @type {any} */ (this.fields['incarnation'])
+    /** @type {number} */
+    this.step = /** @type {any} */ (this.fields['step'])
+    /** @type {number} */
+    this.known = /** @type {any} */ (this.fields['known'])
+    /** @type {number} */
+    this.head = /** @type {any} */ (this.fields['head'])
+  }
+}
+
+/**
+ * Step `step` of this agent's lane is older than the last one accepted, `last_step`.
+ */
+export class StepSuperseded extends Rejected {
+  static code = 'step_superseded'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['agent', 'step', 'last_step']
+
+  /**
+   * @param {{ agent: string, step: number, last_step: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.agent = /** @type {any} */ (this.fields['agent'])
+    /** @type {number} */
+    this.step = /** @type {any} */ (this.fields['step'])
+    /** @type {number} */
+    this.last_step = /** @type {any} */ (this.fields['last_step'])
+  }
+}
+
+/**
+ * The operation on `key` needs a value of type `wanted` but found `found`.
+ */
+export class TypeMismatch extends Rejected {
+  static code = 'type_mismatch'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['key', 'wanted', 'found']
+
+  /**
+   * @param {{ key: string, wanted: string, found: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.key = /** @type {any} */ (this.fields['key'])
+    /** @type {string} */
+    this.wanted = /** @type {any} */ (this.fields['wanted'])
+    /** @type {string} */
+    this.found = /** @type {any} */ (this.fields['found'])
+  }
+}
+
+/**
+ * An edit of document `key` was not acceptable, and the session has ended.
+ *
+ * `cause`: "malformed", "foreign" (under somebody else's client id), "gap" (an earlier edit is
+ * missing), "too_large", "stale" (made before a restore that its author had not seen),
+ * "read_only", "frozen" (the board is), "too_slow" (the client did not read) or "closed". The
+ * document and other clients are not affected.
+ */
+export class DocumentRefused extends Rejected {
+  static code = 'document_refused'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['key', 'cause', 'reason']
+
+  /**
+   * @param {{ key: string, cause: string, reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.key = /** @type {any} */ (this.fields['key'])
+    /** @type {string} */
+    this.cause = /** @type {any} */ (this.fields['cause'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+  }
+}
+
+/**
+ * `limit` names a row of blackboard/limits.py; `value` was more than its `maximum`.
+ *
+ * `account` is set if the limit is one account's share: it is the one that has used it up.
+ */
+export class LimitExceeded extends Rejected {
+  static code = 'limit_exceeded'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['limit', 'value', 'maximum', 'where', 'account']
+
+  /**
+   * @param {{ limit: string, value: number, maximum: number, where?: string | null, account?: string | null }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ ({ where: null, account: null, ...fields }), message)
+    /** @type {string} */
+    this.limit = /** @type {any} */ (this.fields['limit'])
+    /** @type {number} */
+    this.value = /** @type {any} */ (this.fields['value'])
+    /** @type {number} */
+    this.maximum = /** @type {any} */ (this.fields['maximum'])
+    /** @type {string | null} */
+    this.where = /** @type {any} */ (this.fields['where'])
+    /** @type {string | null} */
+    this.account = /** @type {any} */ (this.fields['account'])
+  }
+}
+
+/**
+ * `principal` does not have `right` on `key` (a key, a pattern or a method).
+ */
+export class AccessDenied extends Rejected {
+  static code = 'access_denied'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['principal', 'right', 'key']
+
+  /**
+   * @param {{ principal: string, right: string, key: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.principal = /** @type {any} */ (this.fields['principal'])
+    /** @type {string} */
+    this.right = /** @type {any} */ (this.fields['right'])
+    /** @type {string} */
+    this.key = /** @type {any} */ (this.fields['key'])
+  }
+}
+
+/**
+ * `field` of the request is not acceptable because of `reason`.
+ */
+export class InvalidRequest extends Rejected {
+  static code = 'invalid_request'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['field', 'reason']
+
+  /**
+   * @param {{ field: string, reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.field = /** @type {any} */ (this.fields['field'])
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+  }
+}
+
+/**
+ * No token was given, or the one given is malformed, expired or not ours.
+ */
+export class Unauthenticated extends Rejected {
+  static code = 'unauthenticated'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['reason']
+
+  /**
+   * @param {{ reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {string} */
+    this.reason = /** @type {any} */ (this.fields['reason'])
+  }
+}
+
+/**
+ * The log starts at revision `oldest` now; `revision` and what follows it are gone from it.
+ */
+export class Compacted extends Rejected {
+  static code = 'compacted'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['revision', 'oldest']
+
+  /**
+   * @param {{ revision: number, oldest: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {number} */
+    this.revision = /** @type {any} */ (this.fields['revision'])
+    /** @type {number} */
+    this.oldest = /** @type {any} */ (this.fields['oldest'])
+  }
+}
+
+/**
+ * Revision `revision` does not exist yet; the board's head is `head`.
+ */
+export class FutureRevision extends Rejected {
+  static code = 'future_revision'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['revision', 'head']
+
+  /**
+   * @param {{ revision: number, head: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {number} */
+    this.revision = /** @type {any} */ (this.fields['revision'])
+    /** @type {number} */
+    this.head = /** @type {any} */ (this.fields['head'])
+  }
+}
+
+/**
+ * The position `revision` belongs to a history that is no longer the board's.
+ *
+ * Everything after `from_revision` that you saw was lost or abandoned. The board is in `epoch`
+ * with revision `head`: read the state there, and go on from it. If several epochs began since
+ * `revision`, `from_revision` is where the last one went on: what you saw below it may be gone,
+ * too.
+ */
+export class RolledBack extends Rejected {
+  static code = 'rolled_back'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['revision', 'epoch', 'from_revision', 'head']
+
+  /**
+   * @param {{ revision: number, epoch: string, from_revision: number, head: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {number} */
+    this.revision = /** @type {any} */ (this.fields['revision'])
+    /** @type {string} */
+    this.epoch = /** @type {any} */ (this.fields['epoch'])
+    /** @type {number} */
+    this.from_revision = /** @type {any} */ (this.fields['from_revision'])
+    /** @type {number} */
+    this.head = /** @type {any} */ (this.fields['head'])
+  }
+}
+
+/**
+ * A restore at revision `revision` changed more than one delivery can hold.
+ *
+ * The board is in `epoch`, with the content of `from_revision`: read the state, and watch on from
+ * the revision that it was read at.
+ */
+export class Resync extends Rejected {
+  static code = 'resync'
+  static retryable = false
+  /** @type {ReadonlyArray<string>} */
+  static names = ['revision', 'epoch', 'from_revision']
+
+  /**
+   * @param {{ revision: number, epoch: string, from_revision: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(/** @type {any} */ (fields), message)
+    /** @type {number} */
+    this.revision = /** @type {any} */ (this.fields['revision'])
+    /** @type {string} */
+    this.epoch = /** @type {any} */ (this.fields['epoch'])
+    /** @type {number} */
+    this.from_revision = /** @type {any} */ (this.fields['from_revision'])
+  }
+}
+
+/** Every error by its code.
+ * @type {ReadonlyMap<string, new (fields: any, message?: string) => BlackboardError>}
+ */
+export const BY_CODE = new Map(/** @type {any} */ ([
+  [ModelFailed.code, ModelFailed],
+  [CallFailed.code, CallFailed],
+  [CallInterrupted.code, CallInterrupted],
+  [Diverged.code, Diverged],
+  [AgentInterrupted.code, AgentInterrupted],
+  [SchemaTooNew.code, SchemaTooNew],
+  [MigrationFailed.code, MigrationFailed],
+  [InvalidState.code, InvalidState],
+  [LeaseLost.code, LeaseLost],
+  [Unavailable.code, Unavailable],
+  [Overloaded.code, Overloaded],
+  [RateLimited.code, RateLimited],
+  [OutcomeUnknown.code, OutcomeUnknown],
+  [LocalProtocolError.code, LocalProtocolError],
+  [RemoteProtocolError.code, RemoteProtocolError],
+  [Corrupt.code, Corrupt],
+  [NewerFormat.code, NewerFormat],
+  [OlderFormat.code, OlderFormat],
+  [EngineRefused.code, EngineRefused],
+  [DataDirectoryInUse.code, DataDirectoryInUse],
+  [Rejected.code, Rejected],
+  [Conflict.code, Conflict],
+  [Fenced.code, Fenced],
+  [LeaseHeld.code, LeaseHeld],
+  [NothingToClaim.code, NothingToClaim],
+  [StaleEpoch.code, StaleEpoch],
+  [HeadMoved.code, HeadMoved],
+  [SnapshotFirst.code, SnapshotFirst],
+  [BoardFrozen.code, BoardFrozen],
+  [NoSuchBoard.code, NoSuchBoard],
+  [NoSuchCheckpoint.code, NoSuchCheckpoint],
+  [BarrierMissed.code, BarrierMissed],
+  [AttemptTooOld.code, AttemptTooOld],
+  [StepSuperseded.code, StepSuperseded],
+  [TypeMismatch.code, TypeMismatch],
+  [DocumentRefused.code, DocumentRefused],
+  [LimitExceeded.code, LimitExceeded],
+  [AccessDenied.code, AccessDenied],
+  [InvalidRequest.code, InvalidRequest],
+  [Unauthenticated.code, Unauthenticated],
+  [Compacted.code, Compacted],
+  [FutureRevision.code, FutureRevision],
+  [RolledBack.code, RolledBack],
+  [Resync.code, Resync],
+]))
+
+/**
+ * The error that a peer described; an unknown code becomes RemoteProtocolError.
+ * @param {unknown} code
+ * @param {Record<string, unknown>} fields
+ * @param {string} [message]
+ * @returns {BlackboardError}
+ */
+export function fromFields (code, fields, message) {
+  const kind = typeof code === 'string' ? BY_CODE.get(code) : undefined
+  if (kind === undefined) {
+    return new RemoteProtocolError({ reason: `error ${printed(code)?.slice(0, 100)}` })
+  }
+  return new kind(/** @type {any} */ (fields), message)
+}

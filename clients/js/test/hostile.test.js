@@ -1,0 +1,276 @@
+// A service that does not keep to the protocol: each call ends in time, with an error of the tree.
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { createServer } from 'node:http'
+import { once } from 'node:events'
+import { test } from 'node:test'
+import { AccessDenied, InvalidRequest, LimitExceeded, LocalProtocolError, OutcomeUnknown, RemoteProtocolError, Unauthenticated, Unavailable, connect } from '../src/index.js'
+import { FRAME_BYTES_MAX } from '../src/limits.js'
+import { encodeValue, pack, unpack } from '../src/msgpack.js'
+
+const MAGIC = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
+const LIMITS = { connect_wait_ms: 0, handshake_timeout_ms: 2000, request_timeout_ms: 300, commit_timeout_ms: 300, connect_pauses_ms: [0, 20] }
+const OPTIONS = { token: 'x', patience_ms: 300, limits: LIMITS }
+const WELCOME = { principal: 'ada', agent: 'ada', account: 'ada', engine: 'e', level: 'disk', server_time_ms: 0, version: '1', limits: {} }
+const EPOCH = { number: 1, id: 'e', cause: 'created', from_revision: 0, revision: 0 }
+const HEAD = { revision: 0, epoch: EPOCH, oldest: 1, time_ms: 0, log_entries: 0 }
+
+function frame (content, first = 0x82) {
+  const size = content.length
+  const head = size < 126 ? [first, size] : size < 65536 ? [first, 126, size >> 8, size & 255] : [first, 127, 0, 0, 0, 0, size >>> 24, (size >> 16) & 255, (size >> 8) & 255, size & 255]
+  return Buffer.concat([Buffer.from(head), content])
+}
+
+// The messages in what a client sent, so far as whole frames have come.
+function * messages (state, chunk) {
+  state.data = Buffer.concat([state.data, chunk])
+  for (;;) {
+    const { data } = state
+    if (data.length < 2) return
+    const short = data[1] & 127
+    const start = short === 126 ? 4 : short === 127 ? 10 : 2
+    if (data.length < start + 4) return
+    const size = short === 126 ? data.readUInt16BE(2) : short === 127 ? Number(data.readBigUInt64BE(2)) : short
+    if (data.length < start + 4 + size) return
+    const mask = data.subarray(start, start + 4)
+    const content = Buffer.from(data.subarray(start + 4, start + 4 + size)).map((byte, i) => byte ^ mask[i & 3])
+    state.data = data.subarray(start + 4 + size)
+    if ((data[0] & 15) === 2) yield * unpack(content)
+  }
+}
+
+/** A server whose `answer(message, socket)` says what to send; `greets` answers hello as it should be. */
+async function service (t, answer, { greets = true, respond } = {}) {
+  const sockets = new Set()
+  const server = createServer((request, response) => respond?.(response) ?? response.end())
+  server.on('upgrade', (request, socket) => {
+    sockets.add(socket)
+    socket.on('error', () => {})
+    if (respond !== undefined) return respond(socket)
+    const accept = createHash('sha1').update(request.headers['sec-websocket-key'] + MAGIC).digest('base64')
+    socket.write(`HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Protocol: blackboard.v1+msgpack\r\nSec-WebSocket-Accept: ${accept}\r\n\r\n`)
+    const state = { data: Buffer.alloc(0) }
+    socket.on('data', chunk => {
+      for (const message of messages(state, chunk)) {
+        const found = greets && message.method === 'hello' ? { id: message.id, result: WELCOME } : answer(message, socket)
+        if (found !== undefined) socket.write(frame(Buffer.from(pack([found]))))
+      }
+    })
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.after(() => { for (const socket of sockets) socket.destroy(); server.close() })
+  return `ws://127.0.0.1:${server.address().port}`
+}
+
+async function client (t, url, options = OPTIONS) {
+  const found = await connect(url, options)
+  t.after(() => found.close())
+  return found
+}
+
+const FRAMES = {
+  'an opcode that is none': frame(Buffer.from('x'), 0x83),
+  'a control opcode that is none': frame(Buffer.alloc(0), 0x8b),
+  'reserved bits': frame(Buffer.from('x'), 0xc2),
+  'a masked frame': Buffer.from([0x82, 0x81, 1, 2, 3, 4, 5]),
+  'a ping in fragments': frame(Buffer.from('x'), 0x09),
+  'a ping that is too long': frame(Buffer.alloc(126), 0x89),
+  'a continuation of nothing': frame(Buffer.from('x'), 0x80),
+  'a message within the fragments of another': Buffer.concat([frame(Buffer.from('x'), 0x02), frame(Buffer.from('x'))]),
+  'a message that is too large': Buffer.from([0x82, 127, 0, 0, 0, 0, 0, 0x80, 0, 1]),
+  'a length of 64 bits': Buffer.from([0x82, 127, 255, 255, 255, 255, 255, 255, 255, 255]),
+  'too many fragments': Buffer.concat([frame(Buffer.from('x'), 0x02), ...Array(5000).fill(frame(Buffer.from('x'), 0x00))]),
+  text: frame(Buffer.from('[]'), 0x81),
+  'no msgpack': frame(Buffer.from([0xc1])),
+  'no array': frame(Buffer.from(pack({}))),
+  'an empty array': frame(Buffer.from(pack([]))),
+  'a message that is no map': frame(Buffer.from(pack([5]))),
+  'an answer to nothing': frame(Buffer.from(pack([{ id: 999, result: null }]))),
+  'an id that is no number': frame(Buffer.from(pack([{ id: '__proto__', result: null }]))),
+  'an unknown notification': frame(Buffer.from(pack([{ method: 'constructor', params: {} }]))),
+  'changes without members': frame(Buffer.from(pack([{ method: 'changes', params: {} }]))),
+  'changes that are none': frame(Buffer.from(pack([{ method: 'changes', params: { watch: 1, position: 'e:1:', revisions: [{ revision: 'x' }] } }]))),
+  'a notification without params': frame(Buffer.from(pack([{ method: 'changes' }]))),
+  'a broken connection': null
+}
+
+for (const [name, bytes] of Object.entries(FRAMES)) {
+  test(`${name} ends the connection, and a read is Unavailable`, async t => {
+    let asked = 0
+    const url = await service(t, (message, socket) => {
+      asked++
+      if (bytes === null) socket.destroy()
+      else socket.write(bytes)
+    })
+    const board = (await client(t, url)).board()
+    await assert.rejects(board.get('public/a'), Unavailable)
+    assert.ok(asked >= 1)
+  })
+}
+
+test('a commit whose answer is broken is told as unknown, and never as refused', async t => {
+  const url = await service(t, (message, socket) => {
+    if (message.method === 'head') return { id: message.id, result: HEAD }
+    socket.destroy()
+    return undefined
+  })
+  const board = (await client(t, url)).board()
+  await assert.rejects(board.put('public/a', 1), error => error instanceof OutcomeUnknown && error.agent === 'ada' && error.step === 1)
+})
+
+test('a refused retry supersedes the attempt whose outcome is unknown', async t => {
+  const commits = []
+  const url = await service(t, (message, socket) => {
+    if (message.method === 'head') return { id: message.id, result: HEAD }
+    commits.push(message.params)
+    if (commits.length === 1) return void socket.destroy()
+    if (commits.length === 2) {
+      const fields = { key: 'public/a', expected: 0, actual: 3 }
+      return { id: message.id, error: { code: -32010, message: 'taken', data: { code: 'conflict', fields } } }
+    }
+    return { id: message.id, result: { revision: 4, time_ms: 0, results: [0], level: 'disk' } }
+  })
+  const board = (await client(t, url, { ...OPTIONS, patience_ms: 5000, limits: { ...LIMITS, request_timeout_ms: 5000, commit_timeout_ms: 5000 } })).board()
+  await assert.rejects(board.put('public/a', 1, { expected: 0 }), { code: 'conflict', message: 'taken' })
+  const [first, again, mark] = commits
+  assert.deepStrictEqual(again.id, first.id)
+  assert.deepStrictEqual([first.known, first.retry_since, again.retry_since], [0, undefined, 0])
+  assert.deepStrictEqual([mark.id.lane, mark.id.step], [first.id.lane, first.id.step + 1])
+  assert.deepStrictEqual(mark.ops, [{ kind: 'delete', key: 'private/ada/~superseded' }])
+})
+
+const ANSWERS = {
+  'an entry without a value': { revision: 1, epoch: 'e', entries: [{ key: 'public/a', mod_revision: 1 }] },
+  'a value that is not bytes': { revision: 1, epoch: 'e', entries: [{ key: 'public/a', mod_revision: 1, value: 'x' }] },
+  'a value that is not msgpack': { revision: 1, epoch: 'e', entries: [{ key: 'public/a', mod_revision: 1, value: new Uint8Array([0xc1]) }] },
+  'no entries': { revision: 1, epoch: 'e' },
+  'entries that are none': { revision: 1, epoch: 'e', entries: [null] }
+}
+for (const [name, result] of Object.entries(ANSWERS)) {
+  test(`${name} is the fault of the service`, async t => {
+    const url = await service(t, ({ id }) => ({ id, result }))
+    await assert.rejects((await client(t, url)).board().get('public/a'), RemoteProtocolError)
+  })
+}
+
+test('errors that are none, and codes that nobody knows, are the fault of the service', async t => {
+  const bad = [null, 5, {}, { data: null }, { data: { code: 'nonsense', fields: {} } }, { data: { code: '__proto__', fields: {} } }, { data: { code: 'conflict', fields: null } }]
+  let next = 0
+  const url = await service(t, ({ id }) => ({ id, error: bad[next++] }))
+  const board = (await client(t, url)).board()
+  for (let i = 0; i < bad.length; i++) await assert.rejects(board.get('public/a'), RemoteProtocolError)
+})
+
+test('a receipt that is none is the fault of the service', async t => {
+  const url = await service(t, ({ id, method }) => ({ id, result: method === 'head' ? HEAD : { revision: 'x' } }))
+  await assert.rejects((await client(t, url)).board().put('public/a', 1), RemoteProtocolError)
+})
+
+test('a service that says nothing is given up in time', async t => {
+  const url = await service(t, () => undefined)
+  const board = (await client(t, url)).board()
+  await assert.rejects(board.get('public/a'), { code: 'unavailable' })
+})
+
+test('a connection on which nothing comes is given up', async t => {
+  let connections = 0
+  const url = await service(t, message => {
+    if (message.method === 'hello') connections++
+    return message.method === 'hello' ? { id: message.id, result: WELCOME } : undefined
+  }, { greets: false })
+  await client(t, url, { ...OPTIONS, limits: { ...LIMITS, ping_interval_ms: 50 } })
+  while (connections < 3) await new Promise(resolve => setImmediate(resolve))
+})
+
+test('a handshake that is refused says why', async t => {
+  const refusals = [['401 x', Unauthenticated], ['403 x', InvalidRequest], ['503 x', Unavailable], ['200 x', Unavailable]]
+  for (const [status, kind] of refusals) {
+    const url = await service(t, () => undefined, {
+      respond: socket => socket.end(`HTTP/1.1 ${status}\r\nContent-Length: 16\r\nConnection: close\r\n\r\n{"reason":"why"}`)
+    })
+    await assert.rejects(connect(url, OPTIONS), kind)
+  }
+  for (const reply of ['HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: no\r\n\r\n', 'nonsense\r\n\r\n', '']) {
+    const url = await service(t, () => undefined, { respond: socket => socket.end(reply) })
+    await assert.rejects(connect(url, OPTIONS), Unavailable)
+  }
+})
+
+test('a hello that is refused or nonsense ends the attempt', async t => {
+  const close = code => (_, socket) => void socket.end(frame(Buffer.from([code >> 8, code & 255]), 0x88))
+  const cases = [[() => undefined, Unavailable], [({ id }) => ({ id, result: null }), Unavailable], [({ id }) => ({ id, result: {} }), Unavailable],
+    [close(4401), Unauthenticated], [close(4403), AccessDenied], [close(1013), Unavailable]]
+  for (const [answer, kind] of cases) {
+    const url = await service(t, answer, { greets: false })
+    await assert.rejects(connect(url, { ...OPTIONS, limits: { ...LIMITS, handshake_timeout_ms: 200 } }), kind)
+  }
+})
+
+test('nothing listens', async () => {
+  await assert.rejects(connect('ws://127.0.0.1:1', OPTIONS), Unavailable)
+})
+
+test('a request that is too large is refused before it is sent', async t => {
+  const url = await service(t, ({ id }) => ({ id, result: HEAD }))
+  const board = (await client(t, url)).board()
+  const ops = Array.from({ length: 9 }, (_, i) => ({ kind: 'put', key: `public/${i}`, value: 'x'.repeat(1000000) }))
+  await assert.rejects(board.commit(ops), error => error instanceof LimitExceeded && error.limit === 'FRAME_BYTES_MAX' && error.maximum === FRAME_BYTES_MAX)
+})
+
+test('an abort ends any wait with its reason, and nothing stays behind', async t => {
+  const url = await service(t, ({ id, method }) => method === 'head' ? { id, result: HEAD } : method === 'watch' ? { id, result: { position: 'e:0:' } } : undefined)
+  const board = (await client(t, url, { ...OPTIONS, limits: { ...LIMITS, request_timeout_ms: 60000 }, patience_ms: 60000 })).board()
+  const reason = new Error('enough')
+  const calls = [signal => board.get('public/a', { signal }), signal => board.put('public/a', 1, { signal }), signal => board.checkpoint('a', { signal }),
+    async signal => await (await board.watch('public/**')).next({ signal }), signal => board.withLock('public/a', () => {}, { signal: AbortSignal.abort(reason) })]
+  for (const call of calls) {
+    const abort = new AbortController()
+    setTimeout(() => abort.abort(reason), 30)
+    await assert.rejects(call(abort.signal), error => error === reason)
+    await assert.rejects(call(AbortSignal.abort(reason)), error => error === reason)
+  }
+})
+
+test('a watch is one position after another, across connections', async t => {
+  const starts = new Set()
+  const url = await service(t, ({ id, method, params }, socket) => {
+    if (method === 'head') return { id, result: HEAD }
+    if (method !== 'watch') return { id, result: null }
+    starts.add(params.after)
+    socket.write(frame(Buffer.from(pack([{ id, result: { position: params.after } }]))))
+    const revision = Number(params.after.split(':')[1]) + 1
+    const change = { kind: 'put', key: 'public/a', value: encodeValue(revision) }
+    const changes = { watch: params.watch, position: `e:${revision}:aa`, revisions: [{ revision, time_ms: 0, author: 'ada', digest: 'aa', changes: [change] }] }
+    socket.write(frame(Buffer.from(pack([{ method: 'changes', params: changes }]))))
+    setTimeout(() => socket.destroy(), 20)
+    return undefined
+  })
+  const board = (await client(t, url)).board()
+  const watch = await board.watch('public/**', { after: 0 })
+  const found = []
+  for await (const revised of watch) {
+    found.push([revised.revision, revised.changes[0].value, watch.position])
+    if (found.length === 3) break
+  }
+  assert.deepStrictEqual(found, [[1, 1, 'e:1:aa'], [2, 2, 'e:2:aa'], [3, 3, 'e:3:aa']])
+  assert.deepStrictEqual([...starts].slice(0, 3), ['e:0:', 'e:1:aa', 'e:2:aa'])
+  await assert.rejects(watch.next(), LocalProtocolError)
+  await assert.rejects(board.watch('public/**', { after: 'no token' }), InvalidRequest)
+})
+
+test('a closed client refuses, and its steps and watches end', async t => {
+  const url = await service(t, ({ id, method }) => ({ id, result: method === 'watch' ? { position: 'e:0:' } : method === 'head' ? HEAD : { revision: 1, epoch: 'e', entries: [] } }))
+  const found = await connect(url, OPTIONS)
+  const watch = await found.board().watch('public/**')
+  const next = watch.next()
+  let kept
+  await found.board().step(step => { kept = step })
+  assert.throws(() => kept.put('public/a', 1), LocalProtocolError)
+  await assert.rejects(kept.get('public/a'), LocalProtocolError)
+  found.close()
+  found.close()
+  await assert.rejects(next)
+  await assert.rejects(found.board().get('public/a'), Unavailable)
+  await assert.rejects(found.board().put('public/a', 1), Unavailable)
+})
