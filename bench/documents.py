@@ -2,13 +2,17 @@
 
     python -m bench.documents                     everything, three rounds
     python -m bench.documents --only ours,hocus   rows whose name contains one of these
-    python -m bench.documents --cells fanout      kinds: fanout, load, stall
+    python -m bench.documents --cells fanout      kinds: fanout, load, stall, session
     python -m bench.documents --quick             does it run at all; figures are worthless
 
 Every server keeps what it is sent. Ours tells an edit when it is committed; the peers tell it
 first, and store it later: Hocuspocus the whole document every two seconds, y-websocket-server each
 update, without waiting. The clients are one Node process (bench/yjs/fanout.mjs) with a real Y.Doc
 as the editor, the same for all. In every round each cell visits all rows in a new random order.
+
+A session is a recording of two writers (bench/typing_model.py) that stock clients replay
+(bench/yjs/session.mjs). Each has a new server, which is stopped afterwards: its files are measured
+before and after.
 
 Servers and clients are installed with npm into the checkout's .servers folder (not with
 --no-fetch). Everything listens on 127.0.0.1 only. Exit status 1 means that a cell failed.
@@ -25,8 +29,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
+from bench import typing_model
 from bench.figures import Figures, Results
 from bench.machine import Facts, gather_facts
 from bench.ours import BOARD, serve_ours
@@ -168,8 +174,9 @@ CELLS: Mapping[str, Mapping[str, Any]] = {
     "fanout n=50": {"cell": "fanout", "receivers": 50, "burst": 8_000},
     "load 10,000 edits": {"cell": "load", "edits": 10_000, "rounds": 5},
     "stall": {"cell": "stall", "megabytes": 64},
+    "session of two": {"cell": "session", "edits": 26_000},
 }
-KINDS = ("fanout", "load", "stall")
+KINDS = ("fanout", "load", "stall", "session")
 PACED = {"rate": 100, "seconds": 6, "window": 1_024}
 QUICK = {"rate": 50, "seconds": 1, "burst": 300, "edits": 300, "rounds": 1, "megabytes": 8}
 
@@ -202,8 +209,34 @@ def install(*, fetch: bool) -> None:
     marker.write_text(wanted)
 
 
-async def measure(row: Row, cell: Mapping[str, Any]) -> Figures:
-    """One cell of one row, by the clients in their own process."""
+async def measure(row: Row, cell: Mapping[str, Any], lab: Lab) -> Figures:
+    """One cell of one row."""
+    if cell["cell"] != "session":
+        return await _by_clients(row, cell, "fanout.mjs")
+    alone = Lab(lab.data_folder(f"{row.name}-{random.getrandbits(40):x}"), fetch=lab.fetch)
+    try:
+        fresh = type(row)()
+        await fresh.start(alone)
+        recording = alone.folder / "recording.json"
+        recording.write_text(json.dumps(typing_model.recording(cell["edits"])))
+        figures = await _by_clients(fresh, {**cell, "recording": str(recording)}, "session.mjs")
+        recording.unlink()
+        live = _megabytes(alone.folder)
+        for server in fresh.servers:
+            server.stop()
+        return {**figures, "live MB": live, "stopped MB": _megabytes(alone.folder)}
+    finally:
+        alone.close()
+
+
+def _megabytes(folder: Path) -> float:
+    """What the files of a server take, without its log."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.parent != folder]
+    return sum(path.stat().st_size for path in files) / 1e6
+
+
+async def _by_clients(row: Row, cell: Mapping[str, Any], program: str) -> Figures:
+    """One cell, by the clients in their own process."""
     room = row.room(f"d{random.getrandbits(40):x}")
     given = {
         **cell,
@@ -215,7 +248,7 @@ async def measure(row: Row, cell: Mapping[str, Any]) -> Figures:
     }
     process = await asyncio.create_subprocess_exec(
         _node(),
-        str(INSTALLED / "fanout.mjs"),
+        str(INSTALLED / program),
         json.dumps(given),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -236,7 +269,7 @@ async def measure(row: Row, cell: Mapping[str, Any]) -> Figures:
 
 
 async def measure_all(
-    rows: Sequence[Row], options: argparse.Namespace, failed: dict[str, str]
+    rows: Sequence[Row], options: argparse.Namespace, failed: dict[str, str], lab: Lab
 ) -> Results:
     """Every cell of every row in every round; a broken cell is noted and the run goes on."""
     results = Results()
@@ -249,7 +282,7 @@ async def measure_all(
             for row in random.sample(rows, len(rows)):
                 print(f"{name}, {row.name}, round {number}", file=sys.stderr)
                 try:
-                    results.add(name, row.name, number, await measure(row, cell))
+                    results.add(name, row.name, number, await measure(row, cell, lab))
                 except Exception as error:  # noqa: BLE001 - one broken cell must not lose the rest
                     failed[f"failed {name}, {row.name}, round {number}"] = explain(error)
                 await asyncio.sleep(SETTLE_SECONDS)
@@ -286,7 +319,7 @@ async def run_all(options: argparse.Namespace) -> int:
             print(f"- skipped: {reason}")
             return 0
         rows = await start_rows(wanted(ROWS, options.only), lab, troubles)
-        results = await measure_all(rows, options, troubles)
+        results = await measure_all(rows, options, troubles, lab)
         facts = gather_facts(lab.folder)
     report(results, facts, options, troubles)
     return 1 if has_failed(troubles) else 0

@@ -62,6 +62,8 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
         ),
         Column("50 peers, p99 ms", "fanout n=50", "paced p99 ms"),
         Column("load 10,000 edits, ms", "load 10,000 edits", "load ms"),
+        Column("session of 26,000 edits, s", "session of two", "session s"),
+        Column("its files, MB", "session of two", "stopped MB"),
     ],
 }
 """The tables that gather several cells, by name."""

@@ -152,6 +152,21 @@ def _documents(row: str) -> tuple[Target, ...]:
             below=20.0,
         ),
         _flat(row),
+        Target(
+            f"a session of two writers, {row}: at most 1.3x Hocuspocus' time",
+            "session of two",
+            row,
+            "session s",
+            reference="hocuspocus",
+            below=1.3,
+        ),
+        Target(
+            f"a session of two writers, {row}: at most 1 MB of files after a stop",
+            "session of two",
+            row,
+            "stopped MB",
+            below=1.0,
+        ),
     )
 
 
