@@ -74,7 +74,7 @@ _LIMITS: Final = (
     "BOARD_KEYS_MAX",
     "BOARD_BYTES_MAX",
 )
-_COMMITTED, _DUPLICATE = 1, 2
+_COMMITTED, _DUPLICATE, _UNLOGGED = 1, 2, 3
 _BEHIND: Final = -1
 
 
@@ -139,7 +139,7 @@ def read_outcomes(
 
 def _read_outcome(prepared: Prepared, outcome: Sequence[Any], time_ms: int, level: str) -> Outcome:
     kind, *rest = outcome
-    if kind == _COMMITTED:
+    if kind in (_COMMITTED, _UNLOGGED):
         results = decode_results(rest[1]) if len(rest) > 1 else (None,) * len(prepared.commit.ops)
         return Committed(rest[0], time_ms, results, level=level)
     if kind == _DUPLICATE:

@@ -21,6 +21,11 @@ from blackboard.units import Key, Prefix
 BOARDS: Final = "blackboard:boards"
 """The set of the names of all boards; in a cluster it lies in a slot of its own."""
 
+FORMAT: Final = 1
+"""Of this layout, as field `format` of `{board}:m`; the first boards have none. A newer
+layout also writes field `run` in another form: so the scripts of older programs find no open board,
+and open.lua refuses it."""
+
 _PARTS = ("m", "log", "i", "n", "k", "x", "l")
 _HEADER = struct.Struct(">QQQQBB")
 _LARGE_VALUE = struct.Struct(">IB")

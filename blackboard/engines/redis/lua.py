@@ -23,8 +23,8 @@ from blackboard.engines.redis.driver import (
     ScriptMissingError,
     repeated,
 )
-from blackboard.engines.redis.layout import board_keys, read_head
-from blackboard.errors import NoSuchBoard, Unavailable
+from blackboard.engines.redis.layout import FORMAT, board_keys, read_head
+from blackboard.errors import NewerFormat, NoSuchBoard, Unavailable
 from blackboard.limits import EPOCH_JUMP, EPOCH_SPREAD, LEASE_TTL_MS
 from blackboard.units import Revision
 
@@ -87,7 +87,7 @@ class Scripts:
     async def open(self, board: str, *, again: bool = False) -> Head:
         """Run open.lua; a board that was removed begins `again`, or NoSuchBoard.
 
-        Errors: Unavailable.
+        Errors: NewerFormat; Unavailable.
         """
         trial = RetryBudget()
         return await repeated(lambda: self._open(trial, board, again=again), trial)
@@ -157,13 +157,15 @@ class Scripts:
         name = secrets.token_urlsafe(_EPOCH_ID_BYTES)
         jump = EPOCH_JUMP + secrets.randbelow(EPOCH_SPREAD)
         seen = max(above, self.seen(board))
-        arguments = [name, jump, seen, *ends, LEASE_TTL_MS, int(again)]
+        arguments = [name, jump, seen, *ends, LEASE_TTL_MS, int(again), FORMAT]
         reply = await self._once(trial, board, OPEN, arguments)
         if not reply:
             raise Unavailable(what=f"board {board}", reason="it is being made")
         if len(reply) == 1:  # it was removed
             self.forget(board)
             raise NoSuchBoard(board)
+        if len(reply) == 2:
+            raise NewerFormat(f"board {board}", reply[1], FORMAT)
         head = read_head(reply)
         self.note(board, head.revision)
         return head

@@ -12,7 +12,7 @@ Invariants
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, cast
 
@@ -44,6 +44,7 @@ from blackboard.engines.redis.driver import (
     repeated,
 )
 from blackboard.engines.redis.facts import read_facts, rewrite_files
+from blackboard.engines.redis.handover import Handover, Handovers
 from blackboard.engines.redis.layout import (
     BOARDS,
     board_keys,
@@ -78,10 +79,10 @@ from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
 _BLOCK_MS_MAX: Final = ENGINE_TIMEOUT_MS // 2
+"""One blocking read; longer waits repeat it, so that a dead connection is noticed."""
 _DECODED_BYTES: Final = 512 * 1024
 """Bytes of a page of the log above which it is decoded in a thread: this many bytes of small
 changes take ten milliseconds, and a restore may have ten times as many."""
-"""One blocking read; longer waits repeat it, so that a dead connection is noticed."""
 _TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
 _COMPACT_SLICE: Final = 1000
 """Log entries and tombstones per call of compact.lua: a millisecond or two."""
@@ -97,6 +98,7 @@ class RedisStore:
         self._driver = driver
         self._location = location
         self._scripts = Scripts(driver)
+        self._handovers = Handovers()
         self._commit = commit
         self._replicas = replicas
 
@@ -152,7 +154,9 @@ class RedisStore:
         # Add it to the list first: then every board that exists is listed, whatever fails in
         # between.
         await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SADD", BOARDS, board))
-        return await self._scripts.open(board, again=again)
+        head = await self._scripts.open(board, again=again)
+        self._handovers.check(board, head)
+        return head
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
         """As `Store.begin_epoch`: atomic; a repeated call begins only one epoch."""
@@ -193,6 +197,17 @@ class RedisStore:
     async def _decide(
         self, board: str, batch: Sequence[Prepared], access: Revision | None
     ) -> list[Outcome | Behind]:
+        handover = self._handovers.from_writer(board)
+        with handover.flight() if handover is not None else nullcontext():
+            return await self._decide_now(board, batch, access, handover)
+
+    async def _decide_now(
+        self,
+        board: str,
+        batch: Sequence[Prepared],
+        access: Revision | None,
+        handover: Handover | None,
+    ) -> list[Outcome | Behind]:
         seen, trial = self._scripts.seen(board), RetryBudget(self._replicas)
 
         def arguments() -> list[Argument]:
@@ -212,6 +227,8 @@ class RedisStore:
                 return [unknown(prepared, "tokens were revoked") for prepared in batch]
             return [behind] * len(batch)
         self._scripts.note(board, reply[0])
+        if handover is not None:
+            handover.note(batch, reply)
         return [*read_outcomes(batch, reply, level=REPLICA if trial.reached else "")]
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
@@ -251,20 +268,42 @@ class RedisStore:
     ) -> LogPage:
         """A page of the log after revision `after`, see `Store.log`.
 
-        Waiting blocks a dedicated connection. Its reply is only a hint: the page is then read
-        together with the head and the low-water mark. Errors: Compacted, FutureRevision,
-        Unavailable.
+        Waiting blocks a dedicated connection. Its reply is only a hint: the page is then made of
+        what this process committed (handover.py), or read together with the head and the low-water
+        mark. Errors: Compacted, FutureRevision, Unavailable.
         """
+        if wait_ms <= 0:
+            return await self._log_page(board, after, limit)
+        handover = self._handovers.to_reader(board)
+        with handover.reading():
+            return await self._next_page(board, handover, after, limit, wait_ms)
+
+    async def _next_page(
+        self, board: str, handover: Handover, after: Revision, limit: int, wait_ms: Milliseconds
+    ) -> LogPage:
         until = anyio.current_time() + wait_ms / 1000
-        arguments: list[Argument] = [after, limit, PAGE_BYTES_MAX]
+        is_read = handover.continues(after)
         while True:
-            reply = await self._scripts.run(board, LOG, arguments)
-            page = await _log_page(reply, after)
-            self._scripts.note(board, page.head.revision)
+            if (taken := handover.take(after, limit)) is not None:
+                return taken
+            if not is_read:
+                page = await self._log_page(board, after, limit)
+                handover.read(page)
+                if page.entries:
+                    return page
             left_ms = int((until - anyio.current_time()) * 1000)
-            if page.entries or left_ms <= 0:
+            if left_ms > 0:
+                if await self._wait(board, after, min(left_ms, _BLOCK_MS_MAX)):
+                    await handover.settle(after)
+            elif not is_read:
                 return page
-            await self._wait(board, after, min(left_ms, _BLOCK_MS_MAX))
+            is_read = False
+
+    async def _log_page(self, board: str, after: Revision, limit: int) -> LogPage:
+        reply = await self._scripts.run(board, LOG, [after, limit, PAGE_BYTES_MAX])
+        page = await _log_page(reply, after)
+        self._scripts.note(board, page.head.revision)
+        return page
 
     async def compact(self, board: str, oldest: Revision) -> Head:
         """Drop log entries and tombstones below `oldest`, in slices of bounded size.
@@ -273,6 +312,7 @@ class RedisStore:
         the next call continues with what is left below it. Errors: Unavailable.
         """
         cursor: bytes | str = ""
+        self._handovers.forget(board)  # also what a redaction takes away
         while True:
             step: list[Argument] = [oldest, cursor, _COMPACT_SLICE]
             reply = await self._scripts.run(board, COMPACT, step)
@@ -307,6 +347,7 @@ class RedisStore:
         keys = board_keys(board)
         await repeated(lambda: self._driver.send(RetryBudget(), keys[0], "UNLINK", *keys))
         self._scripts.forget(board)
+        self._handovers.forget(board)
         await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SREM", BOARDS, board))
 
     async def remove(self, board: str, *, above: Revision = 0) -> None:
@@ -314,6 +355,7 @@ class RedisStore:
         removed."""
         check_name(board, "board")
         await self._scripts.remove(board, above)
+        self._handovers.forget(board)
         await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SREM", BOARDS, board))
 
     async def removed(self, board: str) -> Revision | None:
@@ -362,14 +404,14 @@ class RedisStore:
         self._scripts.note(board, reading.revision)
         return reading, is_cut
 
-    async def _wait(self, board: str, after: Revision, block_ms: Milliseconds) -> None:
-        """Block until the log has an entry after `after`, or for `block_ms`."""
+    async def _wait(self, board: str, after: Revision, block_ms: Milliseconds) -> bool:
+        """Block until the log has an entry after `after`, or for `block_ms`; whether it has."""
         key = log_key(board)
         command = ("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", key, f"{after}-0")
         try:
-            await self._driver.send(RetryBudget(), key, *command)
+            return bool(await self._driver.send(RetryBudget(), key, *command))
         except NotNowError:
-            return  # the read that follows gets the same error, and retries within its bounds
+            return False  # the read that follows gets the same error, and retries in its bounds
 
 
 async def _log_page(reply: Sequence[Any], after: Revision) -> LogPage:

@@ -8,8 +8,8 @@
 --        first, {-1, access number of the board ('' = none)} when ARGV[3] does not reach that, {ms}
 --        when it is held for so long; else {revision, time_ms, outcome of each commit ...}, where
 --        an outcome is
---        {1, revision, results?}        committed; results only if an operation computed something;
---                                       a commit that makes no log entry has the newest revision,
+--        {1, revision, results?}        committed; results only if an operation computed something
+--        {3, revision, results}         committed without a log entry: it has the newest revision,
 --                                       and its answer is not kept
 --        {2, revision, time_ms, results} the same commit was applied before
 --        {0, code, field ...}           refused, nothing was written
@@ -603,7 +603,7 @@ local function decide(c)
   local packed = cmsgpack.pack(is_computed and results or #results)
   if tells_nothing(c) then
     merge_leases()
-    return {1, revision, packed}
+    return {3, revision, packed}
   end
   log(c, packed)
   merge(c, sums, packed)

@@ -5,14 +5,17 @@
 --         although the server is the same
 --         6 the time to live of a lease that does not record its own
 --         7 '1' if a board that was removed (remove.lua) is to begin again
+--         8 the newest format of the layout that the caller knows
 -- Reply: head, see prelude.lua; {} while the board is being made (seed.lua); {its last revision} if
--- it was removed.
+-- it was removed; {'newer', its format} if that is one the caller does not know: the board is left
+-- as it is.
 --
 -- A restarted server may hold less than it acknowledged. The revisions that it lost must never be
 -- given to other commits (readers may have seen them), so the next one lies far above, and a marker
 -- in the log begins an epoch and says which revision survived.
 local run, time_ms = server_run(), now_ms()
-local m = call('HMGET', META, 'run', 'rev', 'low', 'e', 'seed', 'epoch', 'gone', 'number')
+local m = call('HMGET', META, 'run', 'rev', 'low', 'e', 'seed', 'epoch', 'gone', 'number', 'format')
+if m[9] and tonumber(m[9]) > tonumber(ARGV[8]) then return {'newer', tonumber(m[9])} end
 if m[5] then return {} end
 local gone = m[7] and tonumber(m[7])
 if gone and ARGV[7] ~= '1' then return {gone} end
@@ -54,6 +57,7 @@ if not m[1] then
   call('HSET', LEASES, '', '')
   call('ZADD', INDEX, 0, '')
   call('ZADD', EXPIRY, '+inf', '')
+  call('HSET', META, 'format', ARGV[8])
 else
   -- Out of memory, a board must still open, or nothing could be deleted any more. After a first
   -- write that needs no memory, the others pass.

@@ -5,6 +5,7 @@
 --   1 {board}:m    hash   rev, low (oldest revision in the log), epoch (its id), e (msgpack of its
 --                         number, id, cause, from_revision, revision), run (see below), hold (until
 --                         when other commits than a restore wait), access (access.lua),
+--                         format (of this layout, see layout.py; the first boards have none),
 --                         u:<namespace> and u: (usage: keys, bytes as two 8-byte integers);
 --                         u:@<account>, u:@<account>/inbox (the same of what it wrote last);
 --                         h:<account> (leases held or waited for), h: (identities); while
