@@ -7,15 +7,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace as with_fields
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from blackboard.archive.base import Archive
 from blackboard.client.cancellation import SharedCalls
-from blackboard.core.access import is_reserved
+from blackboard.core.access import Principal, TokenRequest, is_reserved, issued
 from blackboard.core.checkpoints import Lost, LostBoard
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import EngineFacts, Store
-from blackboard.errors import BlackboardError, EngineRefused, Unavailable
+from blackboard.errors import BlackboardError, EngineRefused, InvalidRequest, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.archiver import Archiver
 from blackboard.server.checkpoints.imports import Imports
@@ -28,7 +28,7 @@ from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
 from blackboard.server.security.audit import AUDIT_BOARD, Audit
 from blackboard.server.security.revocations import ACCESS_BOARD, Permits, Revocations
-from blackboard.units import Revision
+from blackboard.units import Milliseconds, Revision
 
 if TYPE_CHECKING:
     from blackboard.engines.redis.redlock import LockMasters
@@ -37,6 +37,14 @@ log = logging.getLogger(__name__)
 _REVOCATION_ARCHIVED_MS: Final = 5_000
 """How long a revocation waits for the archive, which takes a few milliseconds if it is
 available."""
+
+
+class Signer(Protocol):
+    """Signs a token: `integrity.tokens.issue` with the secret of a service."""
+
+    def __call__(
+        self, principal: Principal, ttl_ms: Milliseconds, *, issuer: Principal | None
+    ) -> str: ...
 
 
 @dataclass
@@ -55,6 +63,8 @@ class Host:
     """The known losses of the engine, by board, until they are recovered."""
     removing: set[str] = field(default_factory=set)
     """Boards that are being removed now."""
+    signer: Signer | None = None
+    """Signs tokens; None: only who has the secret can make one."""
     _facts: EngineFacts | None = None
     _refused: EngineRefused | None = None
 
@@ -84,6 +94,13 @@ class Host:
             self.audit.written = partial(self._archive_soon, AUDIT_BOARD)
         self.documents: Documents | None = None
         """The documents that are open here; None until a service can link to their boards."""
+
+    def issue(self, issuer: Principal, request: TokenRequest) -> str:
+        """Sign a token. Errors: InvalidRequest, also when this service signs none."""
+        if self.signer is None:
+            reason = "this service signs no tokens: make one where its secret is"
+            raise InvalidRequest("service", reason)
+        return self.signer(issued(issuer, request), request.ttl_ms, issuer=issuer)
 
     def _archive_soon(self, own: str) -> None:
         """Make the archiver look at a board of the service's own, which has changed."""

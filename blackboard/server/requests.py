@@ -11,7 +11,6 @@ fully readable namespaces, and no refusal names a key that was not requested. An
 import carry everything, private namespaces included, and need the admin right on the whole board.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -28,7 +27,7 @@ from blackboard.client.audit_record import AuditRecord
 from blackboard.client.link import Stream, Transport, WatchRequest
 from blackboard.client.views import Cause, Receipt
 from blackboard.core import access, entry_digest, history, path as paths
-from blackboard.core.access import Checked, Principal, Right
+from blackboard.core.access import Checked, Principal, Right, TokenRequest
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     NAMED,
@@ -86,6 +85,7 @@ from blackboard.errors import (
     InvalidRequest,
     LimitExceeded,
     NoSuchBoard,
+    RateLimited,
     Resync,
     Unavailable,
 )
@@ -109,13 +109,13 @@ from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.restore import Restores
 from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints, info_of
-from blackboard.server.commit_queue import salted
+from blackboard.server.commit_queue import Answered, salted
 from blackboard.server.documents.session import Session
 from blackboard.server.feed import Permitted
 from blackboard.server.gates import CommitGates
 from blackboard.server.host import Host
 from blackboard.server.open_board import OpenBoard
-from blackboard.server.overload.rate_limits import Meter, clock_ms
+from blackboard.server.overload.rate_limits import clock_ms
 from blackboard.server.pages import (
     ArchivedSource,
     PresentSource,
@@ -199,25 +199,26 @@ class RequestHandler:
             outcome = await opened.submit(prepared, self._permit())
         return self.finish(outcome)
 
-    def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
-        """Queue a commit that the wire layer has validated; `can_start` must hold. `finish` takes
-        its outcome.
+    def start(self, board: str, commit: Commit, answered: Answered) -> None:
+        """Queue a commit that the wire layer has validated; `can_start` must hold. `answered` gets
+        its outcome, which `finish` takes.
 
         For callers with many commits that cannot afford a task for each. Errors: those of `commit`
-        that are known before the commit is sent.
+        that are known before the commit is sent; then `answered` is not called.
         """
         with self._audited("commit", board):
             prepared = self._passed(self.served_gates, board, commit)
             opened = self._boards.get(board)
             assert opened is not None, "see can_start"
-            return opened.queue.submit(prepared, self._permit())
+            opened.queue.add(prepared, self._permit(), answered)
 
     def _passed(self, gates: CommitGates, board: str, commit: Commit) -> Prepared:
         """Pass a commit through the gates before its board (server/gates.py), and encode it."""
         gates.check(self.principal, board, commit)
         prepared = prepare(self._signed(salted(commit)))
-        if self._meter is not None:
-            self._take_log(self._meter, prepared.size)
+        refusal = self._take_log(prepared.size)
+        if refusal is not None:
+            raise refusal
         return prepared
 
     @property
@@ -410,7 +411,7 @@ class RequestHandler:
         )
         await self._begin(board)
         joined = self._host.documents.join(
-            board, key, self.principal, self._check_token, self._log_wait_ms
+            board, key, self.principal, self._check_token, self._take_log
         )
         async with joined as session:
             yield session
@@ -688,6 +689,13 @@ class RequestHandler:
                 self._host.revocations.tell_soon()
             return count
 
+    async def issue(self, request: TokenRequest) -> str:
+        """A token for an agent, with no more rights than the principal. See `Transport.issue`."""
+        with self._audited("issue", "", request.name):
+            self._check_service("issue")
+            await self._host.revocations.confirm(self.principal)
+            return self._host.issue(self.principal, request)
+
     async def aclose(self) -> None:
         """Does nothing: the service is closed by its owner."""
 
@@ -745,16 +753,9 @@ class RequestHandler:
         """The permit that the commit queue checks again before a commit leaves for the engine."""
         return self._host.revocations.permit(self.principal) if self._has_token else None
 
-    def _take_log(self, meter: Meter, size: int) -> None:
-        """Errors: RateLimited when the principal's commits would make the logs grow too fast."""
-        refusal = meter.take_log(size, clock_ms())
-        if refusal is not None:
-            raise refusal
-
-    def _log_wait_ms(self, size: int) -> Milliseconds:
-        """Charge `size` bytes of log to the account, or return when it may add them."""
-        refusal = None if self._meter is None else self._meter.take_log(size, clock_ms())
-        return 0 if refusal is None else max(1, refusal.retry_after_ms or 0)
+    def _take_log(self, size: int) -> RateLimited | None:
+        """Charge `size` bytes of log, or return why the account may not add them now."""
+        return None if self._meter is None else self._meter.take_log(size, clock_ms())
 
     def _check_token(self) -> None:
         """Errors: Unauthenticated when the token, which may have been refreshed, has expired."""

@@ -132,7 +132,7 @@ class _Import:
         self.board = board
         self.spec = spec
         self.by = by
-        self._manifest = Manifest.read_signed(spec.manifest, spec.signature)
+        self._manifest = _bounded(Manifest.read_signed(spec.manifest, spec.signature))
         self._pages: asyncio.Queue[Sequence[Entry]] = asyncio.Queue(1)
         self._next = 0
         self._last: Key = ""
@@ -215,6 +215,23 @@ class _Import:
     @property
     def _what(self) -> str:
         return f"import of {self.board}"
+
+
+def _bounded(manifest: Manifest) -> Manifest:
+    """A manifest of numbers with which a board can go on. Anybody can sign one with a key of their
+    own. Errors: Corrupt."""
+    last = REVISION_MAX - EPOCH_JUMP
+    epoch = manifest.epoch
+    for name, value, most in (
+        ("revision", manifest.revision, last),
+        ("epoch", epoch.number, last),
+        ("epoch's revision", epoch.revision, last),
+        ("epoch's origin", epoch.from_revision, last),
+        ("time_ms", manifest.time_ms, INTEGER_MAX),
+    ):
+        if not 0 <= value <= most:
+            raise Corrupt(what="manifest", reason=f"its {name} is not in 0..{most}")
+    return manifest
 
 
 def _check_entry(entry: Entry, manifest: Manifest) -> None:

@@ -410,12 +410,16 @@ class Room:
             return False
         return any(client in self.live.clocks for client in clocks)
 
-    def admit(self, data: bytes, signed: str) -> tuple[bytes, Update]:
-        """Try an edit of the author `signed`; returns its new part, which is to be committed.
+    def read(self, data: bytes) -> Update:
+        """Parse an edit. Errors: DocumentRefused."""
+        return self._trial.read(data)
+
+    def admit(self, data: bytes, update: Update, signed: str) -> tuple[bytes, Update]:
+        """Try an edit of the author `signed`, read as `update`; returns its new part, which is to
+        be committed.
 
         Errors: DocumentRefused; the document is unharmed.
         """
-        update = self._trial.read(data)
         if update.is_empty:  # a new peer sends this, and it needs no trial on a copy
             return crdt.EMPTY_UPDATE, update
         clients = self._trial.news(update)
@@ -428,13 +432,13 @@ class Room:
             self._owners.update(dict.fromkeys(clients, signed))
         return news, update
 
-    def check_known(self, data: bytes, member: RoomPeer) -> None:
+    def check_known(self, data: bytes, update: Update, member: RoomPeer) -> None:
         """Units that an edit repeats must equal the known ones: otherwise the edit of an author
-        whose client id another one has used would be lost silently.
+        whose client id another one has used would be lost silently. `update` is what was read of
+        `data`.
 
         Errors: DocumentRefused; DamagedError.
         """
-        update = self._trial.read(data)
         place = self._trial.other_than_known(data, update)
         if place is None:
             return

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
-from blackboard.core.path import check_document, document_prefix, updates_prefix
-from blackboard.errors import LimitExceeded
+from blackboard.core.path import check_document, document_prefix, is_decision, updates_prefix
+from blackboard.errors import LimitExceeded, RateLimited
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.documents.awareness import Publishing
 from blackboard.server.documents.room import Room
 from blackboard.server.documents.session import Session
-from blackboard.units import Key, Milliseconds
+from blackboard.units import Key
 
 
 class Documents:
@@ -38,13 +38,13 @@ class Documents:
         key: Key,
         principal: Principal,
         check: Callable[[], None] = lambda: None,
-        pay: Callable[[int], Milliseconds] = lambda _: 0,
+        pay: Callable[[int], RateLimited | None] = lambda _: None,
     ) -> AsyncIterator[Session]:
         """A session of `principal` with the document at `key`, which begins empty.
 
         It ends with the first message, in either direction, for which `check` raises
-        Unauthenticated. `pay` charges the bytes of an edit; if it returns a time, the edit waits
-        for so long and is charged then.
+        Unauthenticated. `pay` charges the bytes of an edit; if it returns a refusal, the edit
+        waits as long as that says and is charged then.
 
         Errors: AccessDenied unless everything below `<key>/~doc` may be read; LimitExceeded above
         DOCUMENTS_MAX documents or DOCUMENT_SESSIONS_MAX sessions with this one; InvalidRequest;
@@ -52,7 +52,7 @@ class Documents:
         """
         prefix = document_prefix(check_document(key))
         access.require_below(principal, Right.READ, prefix)
-        can_edit = access.allows_below(principal.grants, Right.APPEND, updates_prefix(key))
+        can_edit = _can_edit(principal, key)
         room = self._room(board, key)
         room.users += 1
         try:
@@ -104,3 +104,14 @@ class Documents:
     async def aclose(self) -> None:
         """End every room, and disconnect its members."""
         await asyncio.gather(*(self._close(room) for room in list(self._rooms.values())))
+
+
+def _can_edit(principal: Principal, key: Key) -> bool:
+    """Whether `principal` may edit the document at `key`: as if it appended the updates itself."""
+    updates, grants = updates_prefix(key), principal.grants
+    may_decide = (
+        not is_decision(key)
+        or access.allows_below(grants, Right.ADMIN, updates)
+        or access.allows_below(grants, Right.APPROVE, updates)
+    )
+    return may_decide and access.allows_below(grants, Right.APPEND, updates)

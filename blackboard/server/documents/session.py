@@ -23,18 +23,19 @@ from blackboard.client.documents.replica import DamagedError, merged
 from blackboard.core.access import Principal, narrowed_from
 from blackboard.core.commit import signature
 from blackboard.core.documents import update as crdt
+from blackboard.core.documents.runs import joined
 from blackboard.errors import (
     BlackboardError,
     BoardFrozen,
     DocumentRefused,
     InvalidRequest,
     LimitExceeded,
+    RateLimited,
     SnapshotFirst,
     StaleEpoch,
 )
 from blackboard.limits import BARRIER_GRACE_MS, BARRIER_MS_MAX, DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.server.documents.room import Room
-from blackboard.units import Milliseconds
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, Edit, Message, Met, QueryAwareness, Step1, Step2
 
@@ -54,7 +55,7 @@ class Session:
         *,
         can_edit: bool,
         check: Callable[[], None],
-        pay: Callable[[int], Milliseconds],
+        pay: Callable[[int], RateLimited | None],
     ) -> None:
         self.agent, self.account = who.name, who.account
         self.signed = signature(who.name, narrowed_from(who))
@@ -273,17 +274,18 @@ class Session:
     async def _afford(self, size: int) -> None:
         """Wait until the account may add so many bytes to the logs. Meanwhile its peer's messages
         wait in the queue, which is bounded, and it still gets the edits of others."""
-        while wait_ms := self._pay(size):
+        while refusal := self._pay(size):
             self._check_token()
-            await asyncio.sleep(min(wait_ms, _PAY_PAUSE_MS_MAX) / 1000)
+            await asyncio.sleep(min(refusal.retry_after_ms, _PAY_PAUSE_MS_MAX) / 1000)
 
     async def _commit(self, update: bytes) -> None:
         if not self.can_edit:
             self._check_nothing_new(update)
             return
+        found = self._room.read(update)
         if not self._is_stale:
-            self._room.check_known(update, self)
-        news = self._room.admit(update, self.signed)
+            self._room.check_known(update, found, self)
+        news = self._room.admit(update, found, self.signed)
         if news[0] == crdt.EMPTY_UPDATE:
             return
         if self._is_stale:
@@ -307,7 +309,7 @@ class Session:
             except SnapshotFirst:
                 if loop.time() > deadline:
                     raise
-                self._room.admit(news[0], self.signed)
+                self._room.admit(*news, self.signed)
                 await asyncio.sleep(_BARRIER_PAUSE_S)
 
     async def leave(self, task: "asyncio.Task[None]") -> None:
@@ -321,7 +323,8 @@ class Session:
 
 def _together(updates: list[bytes]) -> bytes:
     """Errors: InvalidRequest when one of several is malformed; DamagedError."""
-    if len(updates) > 1:
-        for update in updates:
+    found = joined(updates)
+    if len(found) > 1:
+        for update in found:
             crdt.read_update(update)
-    return merged(updates)
+    return merged(found)

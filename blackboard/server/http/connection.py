@@ -1,8 +1,10 @@
 """One WebSocket of the server: the session of wire/session.py with a socket, tasks and a clock.
 
-The reader takes frames while there is room for their answers; one writer sends all waiting messages
-as one frame; each watch has a pump, which takes from its stream only while the socket keeps up. A
-delivery is written without the pump and the writer if nothing waits for the socket.
+The reader takes frames while there is room for their answers. Frames of commits are taken in the
+turn of the event loop in which they arrive, if the reader has nothing else to do. Messages of one
+turn leave as one frame; the writer sends it if the socket does not take it at once. Each watch has
+a pump, which takes from its stream only while the socket keeps up; a delivery is written without
+the pump and the writer if nothing waits for the socket.
 Nothing is ever dropped: what was not sent yet is in the log.
 
 Invariants
@@ -55,6 +57,7 @@ from blackboard.errors import (
 from blackboard.limits import DEFAULT, PAGE_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, Limits
 from blackboard.server.http.dispatch import call, describe, is_read
 from blackboard.server.http.metrics import Traffic
+from blackboard.server.http.uvicorn_protocol import framed
 from blackboard.server.http.watches import Sending, Watches
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.charges import Bill, Charges, Subscription
@@ -68,7 +71,7 @@ from blackboard.server.overload.fair_share import (
 from blackboard.server.requests import RequestHandler
 from blackboard.units import Milliseconds
 from blackboard.wire.answers import ReceiptMessage, WelcomeMessage
-from blackboard.wire.frames import CLOSE_WRONG_TYPE
+from blackboard.wire.frames import CLOSE_WRONG_TYPE, FRAME_JOIN_BYTES
 from blackboard.wire.methods import (
     CommitParams,
     HelloParams,
@@ -79,6 +82,7 @@ from blackboard.wire.methods import (
     WatchParams,
     WhoAmIParams,
 )
+from blackboard.wire.requests import may_be_commits
 from blackboard.wire.session import (
     ConnectionState,
     HelloReceived,
@@ -111,6 +115,10 @@ class ServerSocket(Protocol):
 
     def trust(self, account: str) -> None:
         """Accept messages of every size, counted for this account: the peer is authenticated."""
+
+    def offer(self, take: Callable[[bytes], bool]) -> None:
+        """From here on offer each message to `take` when it arrives, if no other one waits before
+        it; `receive` returns those that it does not take."""
 
     async def close(self, code: int, reason: str) -> None:
         """Close with a code and a reason."""
@@ -285,7 +293,13 @@ class Connection:
         self._expiry: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._progress: asyncio.Event | None = None  # while a task waits for it
+        self._held: list[bytes] = []
+        """Frames that the socket did not take at once; the writer sends them first."""
+        self._is_flush_due = False
+        self._is_listening = False
+        """Whether the reader waits for a frame, and has nothing else to do."""
         self._unsent = 0
+        """Bytes of frames in `_held`, and of those that the writer is sending."""
         self._sending_since: float | None = None
         self._limits = owner.limits.service
         self._reads = Reads(self._spawn, lambda: self.waiting, owner.limits)
@@ -293,7 +307,7 @@ class Connection:
             session,
             spawn=self._spawn,
             sending=Sending(
-                self._wake.set, self._room, self._share, self._is_free, self._write_at_once
+                self._send_soon, self._room, self._share, self._is_free, self._write_at_once
             ),
             payer=lambda: Subscription(owner.charges, self._account),
         )
@@ -330,11 +344,13 @@ class Connection:
 
     def drain(self) -> None:
         """Refuse new requests, answer those in flight, end the watches, and close."""
+        if self._ended.done():
+            return  # what it would start now would run after `_let_go`
         if self._session.state is ConnectionState.HELLO:
             self._end(CLOSE_RESTART, "the service stops")
         elif self._session.state is ConnectionState.READY:
             self._session.send_draining()
-            self._wake.set()
+            self._send_soon()
             self._spawn(self._drain())
 
     # --- tasks and timers -------------------------------------------------------------------------
@@ -367,6 +383,7 @@ class Connection:
         self._timers[action] = self._loop.call_later(delay_ms / 1000, action)
 
     async def _stop(self) -> None:
+        self._ended.cancel()  # not yet done if the server cancels the connection
         for timer in [*self._timers.values(), *filter(None, [self._expiry])]:
             timer.cancel()
         self._reads.close()  # otherwise a cancelled read would start the next
@@ -382,8 +399,9 @@ class Connection:
         del self._reads, self._watches
 
     async def _close(self, end: End) -> None:
-        frames = self._session.bytes_to_send() if end.flush else []
+        frames = [*self._held, *self._session.bytes_to_send()] if end.flush else []
         self._session.close()
+        self._held.clear()
         self._unsent = 0
         if end.code is None:
             return
@@ -423,19 +441,20 @@ class Connection:
     async def _read_frame(self) -> bool:
         """Receive and handle the next frame; False when the peer is gone. No reference to a frame
         is kept while waiting for the next one, because it may have FRAME_BYTES_MAX."""
+        self._is_listening = True
         message = await self._socket.receive()
+        self._is_listening = False
         if message is None:
             return False
-        binary, traffic = self._session.encoding.binary, self._owner.traffic
+        binary = self._session.encoding.binary
         if isinstance(message, bytes) is not binary:
             wanted = "binary" if binary else "text"
             raise RemoteProtocolError(f"{wanted} messages only", CLOSE_WRONG_TYPE)
         frame = message.encode() if isinstance(message, str) else message
-        traffic.frames_in += 1
-        traffic.bytes_in += len(frame)
+        if self._admission is not None and self._admission.pause_ms:
+            await self._admission.pause()  # a frame before it, which `_take_at_once` took
         await self._share(frame_us(len(frame)))
-        over = None if self._admission is None else self._admission.over(len(frame))
-        meter = _FrameMeter(len(frame))
+        over, meter = self._counted(frame), _FrameMeter(len(frame))
         for event in self._session.receive(frame):
             if self._is_full():
                 meter.stop()
@@ -447,6 +466,49 @@ class Connection:
         if self._admission is not None and self._admission.pause_ms:
             await self._admission.pause()
         return True
+
+    def _counted(self, frame: bytes) -> Overloaded | None:
+        """Count a frame; returns why none of its requests is accepted, None if they may be."""
+        traffic = self._owner.traffic
+        traffic.frames_in += 1
+        traffic.bytes_in += len(frame)
+        return None if self._admission is None else self._admission.over(len(frame))
+
+    def _take_at_once(self, frame: bytes) -> bool:
+        """Handle a frame of commits in the turn of the event loop in which it arrives; False to
+        leave it to the reader: it is busy or would have to wait, or the frame has other
+        requests."""
+        admission = self._admission
+        if (
+            not self._is_listening
+            or admission is None
+            or admission.pause_ms
+            or self._ended.done()
+            or self._is_full()
+            or not may_be_commits(frame)
+            or not self._owner.shares.at_once(self._account, frame_us(len(frame)))
+        ):
+            return False
+        meter = _FrameMeter(len(frame))
+        commits = self._session.receive_commits(frame, REQUESTS_IN_FLIGHT_MAX - self._serving)
+        if not commits:
+            self._owner.charges.charge(self._account, meter.total_us())  # it is parsed again
+            return False
+        over = self._counted(frame)
+        for event in commits:
+            self._take(event, over)
+        meter.commits = len(commits)
+        self._owner.charges.charge(self._account, meter.total_us())
+        return True
+
+    def _offered(self, frame: bytes) -> bool:
+        """See `ServerSocket.offer`."""
+        try:
+            return self._take_at_once(frame)
+        except Exception:
+            log.exception("a connection failed")
+            self._end(CLOSE_INTERNAL_ERROR, "internal error")
+            return True
 
     def _is_full(self) -> bool:
         return (
@@ -498,12 +560,35 @@ class Connection:
         traffic.bytes_out += len(frame)
         return True
 
+    def _send_soon(self) -> None:
+        """Send what waits in the session after the callbacks that are ready, whose messages may
+        share its frame."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what waits in the session without waking the writer, if it has nothing to send."""
+        self._is_flush_due = False
+        if self._ended.done():
+            return  # what is still to be sent is sent with the close
+        if self._unsent or self._session.outgoing_bytes > FRAME_JOIN_BYTES:
+            self._wake.set()
+            return
+        for message in self._session.bytes_to_send():
+            if not self._write_at_once(framed(message, self._session.encoding)):
+                self._held.append(message)
+                self._unsent += len(message)
+                self._wake.set()
+        self._progressed()
+
     async def _write(self) -> None:
         traffic = self._owner.traffic
         while True:
             await self._wake.wait()
             self._wake.clear()
-            frames = self._session.bytes_to_send()
+            frames = [*self._held, *self._session.bytes_to_send()]
+            self._held.clear()
             self._unsent = sum(map(len, frames))
             for frame in frames:
                 self._sending_since = self._loop.time()
@@ -541,7 +626,7 @@ class Connection:
                 self._greet(event)
             case RequestRefused():
                 self._owner.traffic.count("", event.error.code)
-                self._wake.set()
+                self._send_soon()
 
     def _refusal_of_read(self) -> Overloaded | None:
         """The reason to refuse a read instead of queueing it; None if it may be queued. While the
@@ -562,10 +647,11 @@ class Connection:
             self._end(close_code(error), str(error), flush=True)
             return
         self._socket.trust(principal.account)
+        self._socket.offer(self._offered)
         self._principal, self._link = principal, link
         self._expire_at(principal.expires_at_ms)
         self._session.welcome(hello.id, self._owner.welcome(principal, link.agent))
-        self._wake.set()
+        self._send_soon()
 
     def _identify(self, hello: HelloParams) -> Principal:
         """Errors: Unauthenticated."""
@@ -634,25 +720,19 @@ class Connection:
             link = self._link_of(params.agent)
             if not isinstance(link, RequestHandler) or not link.can_start(params.board):
                 return False
-            outcome = link.start(params.board, params.to_core(link.agent))
+            answered = partial(self._committed, number, link)
+            link.start(params.board, params.to_core(link.agent), answered)
         except BlackboardError as error:
             self._answer(number, params.method, error)
-            return True
-        outcome.add_done_callback(partial(self._committed, number, params.method, link))
         return True
 
     def _committed(
-        self,
-        number: RequestId,
-        method: str,
-        link: RequestHandler,
-        outcome: "asyncio.Future[Outcome | BlackboardError]",
+        self, number: RequestId, link: RequestHandler, outcome: Outcome | BlackboardError
     ) -> None:
         try:
-            receipt = link.finish(outcome.result())
-            self._answer(number, method, ReceiptMessage.of(receipt))
+            self._answer(number, _COMMIT, ReceiptMessage.of(link.finish(outcome)))
         except BlackboardError as error:
-            self._answer(number, method, error)
+            self._answer(number, _COMMIT, error)
 
     def _answer(self, number: RequestId, method: str, result: Any) -> None:
         """Answer a request, with an error if `result` is one, unless the peer is gone."""
@@ -660,7 +740,7 @@ class Connection:
         if self._session.state is not ConnectionState.CLOSED:
             (self._session.respond_error if is_error else self._session.respond)(number, result)
         self._serving -= 1
-        self._wake.set()
+        self._send_soon()
         self._owner.traffic.count(method, result.code if is_error else "ok")
 
     async def _serve(self, number: RequestId, params: Params[Any]) -> None:
@@ -673,7 +753,7 @@ class Connection:
             if isinstance(params, WatchParams):
                 self._watches.open(number, params, link)
                 self._serving -= 1
-                self._wake.set()
+                self._send_soon()
                 self._owner.traffic.count(params.method, "ok")
             else:
                 self._answer(number, params.method, await self._result(params, link, bill))

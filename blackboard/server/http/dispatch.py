@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from blackboard.client.link import Transport
-from blackboard.core.access import Principal
+from blackboard.core.access import Principal, TokenRequest
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     NAMED,
@@ -142,6 +142,12 @@ async def _import_page(link: Transport, params: methods.ImportPageParams) -> Any
 @_handles
 async def _erase(link: Transport, params: methods.EraseParams) -> Any:
     return await link.erase(params.name, params.board)
+
+
+@_handles
+async def _issue(link: Transport, params: methods.IssueParams) -> Any:
+    boards = frozenset(params.boards)
+    return await link.issue(TokenRequest(params.name, params.grants, boards, params.ttl_ms))
 
 
 # --- all others -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ broken connection and retries for ever. Codes 4400..4499 are final for it.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -46,13 +46,18 @@ from blackboard.server.http.handshake import (
     heeding_close,
     trust_of,
 )
-from blackboard.server.http.uvicorn_protocol import DIRECT
+from blackboard.server.http.uvicorn_protocol import DIRECT, Waiting, Write, binary_frame
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import HANDSHAKE_US
 from blackboard.units import Key
 from blackboard.wire.ysync import CLOSE_BY_CAUSE, CLOSE_RESTART, CLOSE_TRY_LATER
 
 Query = dict[str, list[str]]
+Events = Callable[[], Awaitable[list[Any]]]
+"""Waits for the next events of a WebSocket: at least one."""
+_MESSAGES_AT_ONCE: Final = 32
+"""Messages of a peer that are handled together: what a person types in seconds, and a millisecond
+or two of the event loop."""
 _CLOSE_TIMEOUT_S: Final = 5.0
 _REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
 _CLOSE_INVALID: Final = 4400
@@ -64,6 +69,18 @@ class DocumentDoor:
 
     def __init__(self, gate: Handshake) -> None:
         self._gate = gate
+        self._message = self._frame = b""
+        """The message that was written last, and its frame: the next peer gets the same."""
+
+    def _writing(self, write_frame: Write) -> Write:
+        """Writes messages of a document to one peer. A message to all peers is framed once."""
+
+        def write(message: bytes) -> bool:
+            if message is not self._message:
+                self._message, self._frame = message, binary_frame(message)
+            return write_frame(self._frame)
+
+        return write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket."""
@@ -99,9 +116,11 @@ class DocumentDoor:
                 await self._gate.shares.wait(principal.account, HANDSHAKE_US)
                 async with self._gate.service.link(principal).document(board, key) as session:
                     direct = scope.get("extensions", {}).get(DIRECT)
-                    if direct is not None:  # None on a server other than ours
-                        session.attach(direct["write"])
-                    return await visit.serve(session, receive, send)
+                    if direct is None:  # a server other than ours
+                        return await visit.serve(session, partial(_one_event, receive), send)
+                    session.attach(self._writing(direct["write_frame"]))
+                    events = partial(_ready_events, receive, direct["waiting"])
+                    return await visit.serve(session, events, send)
         except BlackboardError as error:
             code = next((c for kind, c in _CODES if isinstance(error, kind)), CLOSE_INTERNAL_ERROR)
             return code, f"{error.code}: {error}"
@@ -154,7 +173,7 @@ class _Visit:
             if not self._revoked.done():
                 self._revoked.set_result(error.reason)
 
-    async def serve(self, pipe: Pipe, receive: Receive, send: Send) -> tuple[int, str]:
+    async def serve(self, pipe: Pipe, receive: Events, send: Send) -> tuple[int, str]:
         """Pass frames in both directions until one side closes. Returns the same as
         `DocumentDoor._serve`."""
         tasks = {
@@ -199,17 +218,42 @@ def _told(refusal: DocumentRefused) -> str:
     return f"{refusal.cause}: {refusal.reason}"
 
 
-async def _read(pipe: Pipe, receive: Receive, admission: Admission) -> int:
+async def _one_event(receive: Receive) -> list[Any]:
+    return [await receive()]
+
+
+async def _ready_events(receive: Receive, waiting: Waiting) -> list[Any]:
+    return [await receive(), *waiting(_MESSAGES_AT_ONCE - 1)]
+
+
+async def _read(pipe: Pipe, receive: Events, admission: Admission) -> int:
     while True:
-        message = await receive()
-        if message["type"] == "websocket.disconnect":
-            return 0
-        frame = message.get("bytes")
+        frames, end = _frames_of(await receive())
+        while frames:
+            count = await admission.turn([len(frame) for frame in frames])
+            bill = admission.charges.bill(admission.account, "document")
+            await bill.run(partial(_pass, pipe, frames[:count]))
+            del frames[:count]
+        if end is not None:
+            return end
+
+
+def _frames_of(events: Sequence[Any]) -> tuple[list[bytes], int | None]:
+    """The messages of events up to its end, if it ends: with a close code, 0 = the peer left."""
+    frames: list[bytes] = []
+    for event in events:
+        if event["type"] == "websocket.disconnect":
+            return frames, 0
+        frame = event.get("bytes")
         if frame is None:
-            return _CLOSE_WRONG_TYPE
-        await admission.turn(len(frame))
-        bill = admission.charges.bill(admission.account, "document")
-        await bill.run(partial(pipe.send, frame))
+            return frames, _CLOSE_WRONG_TYPE
+        frames.append(frame)
+    return frames, None
+
+
+async def _pass(pipe: Pipe, frames: Sequence[bytes]) -> None:
+    for frame in frames:
+        await pipe.send(frame)
 
 
 async def _write(pipe: Pipe, send: Send) -> int:

@@ -27,7 +27,7 @@ from blackboard.core.access import Principal
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
 from blackboard.server.http.connection import Connection, clock_ms
 from blackboard.server.http.metrics import Traffic
-from blackboard.server.http.uvicorn_protocol import DIRECT, Trust, Write
+from blackboard.server.http.uvicorn_protocol import DIRECT, Take, Trust, Write
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import HANDSHAKE_US, STRANGERS
 from blackboard.server.overload.strangers import Strangers, peer_of
@@ -323,6 +323,7 @@ class _Socket:
         self._send = send
         self.trust: Trust = direct.get("trust", _no_limits)
         self.write: Write = direct.get("write_frame", _takes_nothing)
+        self.offer: Callable[[Take], None] = direct.get("offer", _offers_nothing)
         self._binary = session.encoding.binary
 
     async def receive(self) -> str | bytes | None:
@@ -380,6 +381,10 @@ def _no_limits(_account: str) -> None:
 def _takes_nothing(_frame: bytes) -> bool:
     """The server that runs this has no shortcut to the socket."""
     return False
+
+
+def _offers_nothing(_take: Take) -> None:
+    """The server that runs this has no shortcut from the socket."""
 
 
 def header(scope: Scope, name: bytes) -> str | None:

@@ -36,7 +36,7 @@ from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
 from blackboard.integrity.private_files import UMASK
-from blackboard.integrity.tokens import verify
+from blackboard.integrity.tokens import issue, verify
 from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, Limits
 from blackboard.server.assembly import sealed
 from blackboard.server.http.app import create_app
@@ -227,6 +227,7 @@ async def serve(
             limits=limits,
         )
         service.host.audit.seal_with(secret.splitlines())
+        service.host.signer = partial(issue, secret, audience=settings.audience)
         async with service:
             token = write_operator_token(settings, secret) if settings.is_loopback else None
             archived = archive is not None
@@ -258,7 +259,7 @@ async def serve_app(
     server.on_started = started
     errors = logging.getLogger("uvicorn.error")
     errors.addFilter(_is_news)
-    with Thinned(errors), Thinned(refusals):
+    with Thinned(errors, limits), Thinned(refusals, limits):
         running = asyncio.create_task(server.serve([listener]), name="uvicorn")
         try:
             await asyncio.shield(running)

@@ -3,10 +3,15 @@
 With ASGI, each peer has a task that sends to it. Sending to fifty peers wakes fifty tasks, one
 after the other, before the first byte leaves. With this shortcut, a message can be written at once
 if nothing else waits for the peer: the extension DIRECT of a connection's scope has a `Write` of
-messages, and one of frames that `framed` made, so that a message to many peers is framed once. It
-also has `trust`, to be called when the peer is authenticated. Until then the peer may send
+messages, and one of frames that `framed` made, so that a message to many peers is framed once.
+`waiting` returns the messages that have arrived already, so that those of one read are handled
+together. `trust` is to be called when the peer is authenticated. Until then the peer may send
 STRANGER_BYTES_MAX; what it sends afterwards counts in the budget of all peers
 (server/overload/inbound_budget.py).
+
+With ASGI, each message goes through a queue to a task, and nothing is read from the socket until
+the task has taken it: two more system calls. `offer` names a function that gets each binary message
+first, in the call in which it arrived, unless others wait before it.
 
 Source: ASGI, "Extensions"; RFC 6455, section 5.2.
 """
@@ -28,9 +33,13 @@ from blackboard.wire.frames import Encoding
 
 Trust = Callable[[str], None]
 """Accept what a connection sends, counted for an account."""
+Take = Callable[[bytes], bool]
+"""Handle one binary message now; False to receive it through ASGI."""
 Write = Callable[[bytes], bool]
 """Write one binary message, or one frame, if the socket accepts it at once; returns whether it
 did."""
+Waiting = Callable[[int], list[Any]]
+"""Return at most so many events that `receive` would return at once."""
 DIRECT: Final = "blackboard.direct"
 _TEXT: Final = 0x81  # a message of a single frame
 _BINARY: Final = 0x82
@@ -57,6 +66,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     _shown = 0
     """The size of the message that the application is processing."""
     _counts = False
+    _take: Take | None = None
     _is_over = False
     """Whether the application has ended: further messages are dropped."""
 
@@ -113,11 +123,21 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         if self._is_over:
             self.frames, self._unfinished = [], 0
             return
+        if self._is_taken():
+            self.frames, self._unfinished = [], 0
+            return
         super().send_receive_event_to_app()
         if not self.close_sent:  # otherwise a close was already sent
             self._sizes.append(self._unfinished)
             self._queued += self._unfinished
         self._unfinished = 0
+
+    def _is_taken(self) -> bool:
+        """Whether `offer`'s function takes the message that is complete."""
+        if self._take is None or self.close_sent or not self.queue.empty():
+            return False
+        is_plain = len(self.frames) == 1 and self.curr_msg_data_type == "bytes"
+        return is_plain and self._take(self.frames[0])
 
     async def receive(self) -> Any:
         """As uvicorn does. The previous message has been processed."""
@@ -125,10 +145,24 @@ class DirectProtocol(WebSocketsSansIOProtocol):
             self._shown = 0
             self._note()
         message = await super().receive()
-        if message["type"] == "websocket.receive":
-            self._shown = self._sizes.popleft()
-            self._queued -= self._shown
+        self._show(message)
         return message
+
+    def waiting(self, count: int) -> list[Any]:
+        """See `Waiting`. They are processed together with the last one that was received."""
+        found = [self.queue.get_nowait() for _ in range(min(count, self.queue.qsize()))]
+        for message in found:
+            self._show(message)
+        if found and self.read_paused and self.queue.empty():
+            self.read_paused = False
+            self.transport.resume_reading()
+        return found
+
+    def _show(self, message: Any) -> None:
+        if message["type"] == "websocket.receive":
+            size = self._sizes.popleft()
+            self._shown += size
+            self._queued -= size
 
     def turn_out(self) -> None:
         """See `Stranger`."""
@@ -189,28 +223,39 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         self.strangers.leave(self)
         self._note()
 
+    def offer(self, take: Take) -> None:
+        """Give each binary message to `take` first, unless others wait before it."""
+        self._take = take
+
     async def run_asgi(self) -> None:
         """As uvicorn does, with the extension."""
         extensions = self.scope.get("extensions") or {}
         self.scope["extensions"] = {
             **extensions,
-            DIRECT: {"write": self.write, "write_frame": self.write_frame, "trust": self.trust},
+            DIRECT: {
+                "write": self.write,
+                "write_frame": self.write_frame,
+                "waiting": self.waiting,
+                "trust": self.trust,
+                "offer": self.offer,
+            },
         }
         try:
             await super().run_asgi()
         finally:
             self.scope["extensions"] = extensions  # drop what holds this object
             self._is_over = True
+            self._take = None
             self._empty_queue()
             self._shown = 0
             self._note()
 
     def write(self, message: bytes) -> bool:
         """See `Write`. Requires that all earlier messages have reached the socket."""
-        return self.write_frame(_header(_BINARY, len(message)) + message)
+        return self.write_frame(binary_frame(message))
 
     def write_frame(self, frame: bytes) -> bool:
-        """The same for what `framed` returned."""
+        """The same for what `framed` or `binary_frame` returned."""
         is_open = self.conn.state is State.OPEN and not self.close_sent
         if not is_open or not self.writable.is_set() or self.transport.is_closing():
             return False
@@ -234,6 +279,11 @@ def _empty(frame: Frame) -> None:
 def framed(message: bytes, encoding: Encoding) -> bytes:
     """The WebSocket frame of a message in `encoding`."""
     return _header(_BINARY if encoding.binary else _TEXT, len(message)) + message
+
+
+def binary_frame(message: bytes) -> bytes:
+    """The WebSocket frame of a binary message."""
+    return _header(_BINARY, len(message)) + message
 
 
 def _header(kind: int, size: int) -> bytes:

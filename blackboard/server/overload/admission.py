@@ -5,6 +5,7 @@ from for a while, because refusing has a cost, too.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -61,16 +62,25 @@ class Admission:
         pause_ms, self.pause_ms = self.pause_ms, 0
         await asyncio.sleep(min(pause_ms, self.limits.rate_pause_ms_max) / 1000)
 
-    async def turn(self, size: int) -> None:
-        """Wait until a message of `size` bytes is accepted, for a protocol without a refusal."""
-        while self.over(size) is not None:
-            await self.pause()
-        while self.refusal("document") is not None:
-            await self.pause()
+    async def turn(self, sizes: Sequence[int]) -> int:
+        """Wait until messages are accepted, for a protocol without a refusal. Returns how many of
+        those of `sizes` bytes each are: at least the first, and none behind one that had to wait.
+        """
+        count, is_refused = 0, False
+        while count < len(sizes) and not is_refused:
+            while self.over(sizes[count]) is not None:
+                is_refused = True
+                await self.pause()
+            while self.refusal("document") is not None:
+                is_refused = True
+                await self.pause()
+            count += 1
         self.pause_ms = 0
-        pause_s = self.limits.debt_pause_ms_max / 1000
-        await asyncio.sleep(min(self.charges.debt_s(self.account), pause_s))
-        await self.shares.wait(self.account, frame_us(size))
+        debt_s = self.charges.debt_s(self.account)
+        if debt_s > 0:
+            await asyncio.sleep(min(debt_s, self.limits.debt_pause_ms_max / 1000))
+        await self.shares.wait(self.account, sum(map(frame_us, sizes[:count])))
+        return count
 
     def _noted(self, refusal: Overloaded | None) -> Overloaded | None:
         if refusal is not None:

@@ -34,7 +34,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from blackboard.core.access import READ_ALL, Principal, names_above
+from blackboard.core.access import READ_ALL, Credential, Principal, names_above
 from blackboard.core.commit import Change, Commit, CommitId, Delete, Entry, Op, Put
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name, parse_patterns
@@ -138,13 +138,7 @@ class Revocations:
             raise Unavailable("revocations", "the engine, which has them, is unavailable")
         if self._is_over(principal):
             raise Unauthenticated(reason="the token has expired")
-        if not self._until:
-            return
-        names = {credential.subject, *names_above(principal.name, credential.subject)}
-        before = max(self._before.get(f"{_PRINCIPALS}/{name}", -1) for name in names)
-        if credential.issued_at_ms <= before or any(
-            f"{_TOKENS}/{name}" in self._until for name in credential.ids
-        ):
+        if self._until and self._is_revoked(principal.name, credential):
             raise Unauthenticated(reason="the token was revoked")
 
     def hold_back(self, why: str) -> None:
@@ -192,6 +186,19 @@ class Revocations:
 
     def _is_over(self, principal: Principal) -> bool:
         return principal.expires_at_ms is not None and principal.expires_at_ms <= _now_ms()
+
+    def _is_revoked(self, name: str, credential: Credential) -> bool:
+        """Whether the token, a name above it, or the token that had it issued is revoked."""
+        names = {credential.subject, *names_above(name, credential.subject)}
+        before = max(self._before.get(f"{_PRINCIPALS}/{name}", -1) for name in names)
+        if credential.issued_at_ms <= before:
+            return True
+        if any(f"{_TOKENS}/{one}" in self._until for one in credential.ids):
+            return True
+        issuer = credential.issuer
+        if issuer is None or issuer.credential is None:
+            return False
+        return self._is_revoked(issuer.name, issuer.credential)
 
     def _is_stale(self) -> bool:
         stale_s = self._limits.access_stale_ms / 1000
@@ -427,6 +434,11 @@ class Permits:
     ) -> Mapping[int, Unauthenticated | Unavailable]:
         """As `Revocations.recheck`."""
         return self._revocations.recheck(permits)
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether the engine compares them too, in `commit`."""
+        return self._shared is not None
 
     async def commit(
         self, board: str, commits: Sequence[Prepared], permits: Sequence[Permit | None]

@@ -9,7 +9,7 @@ from blackboard.core import access
 from blackboard.core.commit import Head, LogPage, Reading
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges
-from blackboard.engines.base import EngineFacts
+from blackboard.engines.base import BatchAnswer, EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.service import Service
@@ -54,6 +54,10 @@ class HookedStore(SqliteStore):
         outcomes = await super().commit(board, batch)
         await self._at("after commit")
         return outcomes
+
+    def begin(self, board: str, batch: Sequence[Prepared], answer: BatchAnswer) -> bool:
+        """As `Begins.begin`, without hooks; with some, `commit` is called."""
+        return not self.hooks and super().begin(board, batch, answer)
 
     async def list(
         self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int

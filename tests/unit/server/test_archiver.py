@@ -32,7 +32,7 @@ from tests.conformance.archive_suite import Place
 from tests.conformance.rules_archive import state_at, whole_log
 from tests.conformance.writer import Writer
 from tests.lowered import lowered
-from tests.postgres import Postgres, postgres_directory
+from tests.postgres import Postgres, answered, postgres_directory
 from tests.unit.server.hooked import HookedStore
 from tests.waiting import wait_until
 
@@ -475,7 +475,8 @@ async def test_commits_go_on_while_the_database_is_away(tmp_path: Path) -> None:
         mark = await boards.host.archiver.reached(BOARD, 31, timeout_ms=PATIENCE_MS)
         assert mark.revision == 31
         assert boards.host.archiver.statistics().failing == 0
-        assert await whole_log(boards.host.archiver.archive, BOARD) == await log_of(store)
+        archive = boards.host.archiver.archive
+        assert await answered(lambda: whole_log(archive, BOARD)) == await log_of(store)
         await boards.aclose()
 
 

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from blackboard.core.commit import Commit, CommitId, Committed, Increment, KeyAt, Op, Put
 from blackboard.core.entry_digest import SALT_BYTES
@@ -16,6 +18,7 @@ from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, Conflict, OutcomeUnknown, Unavailable
 from blackboard.limits import BATCH_COMMITS_MAX, Limits
 from blackboard.server.commit_queue import CommitQueue, salted, system_id
+from blackboard.server.security.revocations import Permit, Permits, Revocations
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.lowered import lowered
 from tests.unit.server.hooked import HookedStore
@@ -221,3 +224,92 @@ def test_no_two_commits_have_one_salt_not_even_after_a_fork() -> None:
     many = [salted(Commit(system_id(), "", ())).salt for _ in range(1_000)]
     assert len(set(many)) == 1_000
     assert {len(salt) for salt in many} == {SALT_BYTES}
+
+
+async def test_an_engine_that_decides_at_once_needs_no_task(sender: Sender) -> None:
+    waiting = [sender.queue.submit(sender.make(Increment("public/n", 1))) for _ in range(3)]
+    await checkpoint()
+    assert (len(sender.queue.flights), len(sender.queue._workers)) == (1, 0)
+    outcomes = await asyncio.gather(*waiting)
+    assert [type(outcome) for outcome in outcomes] == [Committed] * 3
+    await sender.queue.aclose()
+
+
+async def test_a_batch_does_not_overtake_one_that_waits_for_the_engine(
+    sender: Sender, store: HookedStore
+) -> None:
+    """The board is held, and goes on while the second batch is on its way."""
+    sender.queue.limits = lowered(flights_max=2).commits
+    await store._boards["main"].hold(3_600_000)
+    first = sender.queue.submit(sender.make(Increment("public/n", 1)))
+    await checkpoint()
+    await checkpoint()
+    assert len(sender.queue._workers) == 1
+    lifting = asyncio.create_task(store.hold("main", 0))
+    second = sender.queue.submit(sender.make(Increment("public/n", 1)))
+    outcomes = await asyncio.gather(first, second)
+    await lifting
+    assert [o.revision for o in outcomes if isinstance(o, Committed)] == [1, 2]
+
+
+async def test_a_batch_that_needs_a_task_is_in_flight_before_the_task_begins(
+    sender: Sender, store: HookedStore
+) -> None:
+    """Its permits have been checked, so who revokes one has to wait for it."""
+    await store._boards["main"].hold(3_600_000)
+    outcome = sender.queue.submit(sender.make(Increment("public/n", 1)))
+    await checkpoint()
+    assert (len(sender.queue.flights), len(sender.queue._workers)) == (1, 1)
+    settled = asyncio.create_task(sender.queue.settled())
+    lifting = asyncio.create_task(store.hold("main", 0))
+    with anyio.fail_after(PATIENCE_S):
+        await settled
+        assert isinstance(await outcome, Committed)
+    await lifting
+
+
+async def test_a_bug_in_the_check_of_permits_leaves_nobody_waiting(sender: Sender) -> None:
+    """Neither who commits nor who closes the board."""
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    store = sender.queue.store
+    sender.queue.permits = Permits(store, Revocations(store))
+    broken = cast("Permit", (None, 0))  # has no time at which it expires
+    first = sender.queue.submit(sender.make(Increment("public/n", 1)), broken)
+    second = sender.queue.submit(sender.make(Increment("public/n", 1)))
+    with anyio.fail_after(PATIENCE_S):
+        outcomes = await asyncio.gather(first, second)
+        await sender.queue.settled()
+        await sender.queue.aclose()
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * 2
+    assert isinstance(said[0]["exception"], AttributeError)
+    sender.queue.permits = None
+    assert [type(outcome) for outcome in await sender.many(1)] == [Committed]
+
+
+async def test_each_commit_of_a_failed_call_without_a_task_has_an_error_of_its_own(
+    sender: Sender, store: HookedStore
+) -> None:
+    waiting = [sender.queue.submit(sender.make(Increment("public/n", 1))) for _ in range(3)]
+    await checkpoint()  # decided, and not handed to the file yet
+    assert len(sender.queue.flights) == 1
+    store._boards["main"].give_up("the disk is gone")
+    outcomes = await asyncio.gather(*waiting)
+    assert [type(outcome) for outcome in outcomes] == [Unavailable] * 3
+    assert len({id(outcome) for outcome in outcomes}) == 3
+    assert [type(outcome) for outcome in await sender.many(1)] == [Committed]
+
+
+async def test_a_bug_of_one_sender_does_not_keep_the_others_waiting(sender: Sender) -> None:
+    """It is reported to the event loop."""
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+
+    def bug(_outcome: object) -> None:
+        raise ZeroDivisionError
+
+    sender.queue.add(sender.make(Increment("public/n", 1)), None, bug)
+    with anyio.fail_after(PATIENCE_S):
+        outcome = await sender.queue.submit(sender.make(Increment("public/n", 1)))
+    assert isinstance(outcome, Committed)
+    assert isinstance(said[0]["exception"], ZeroDivisionError)

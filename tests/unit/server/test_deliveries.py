@@ -158,7 +158,7 @@ async def test_a_failure_of_the_feed_reaches_those_that_it_was_serving(
 
 
 async def test_a_watcher_that_waits_is_not_woken(parts: tuple[Service, HookedStore]) -> None:
-    """Whoever takes the delivery pays for it, and the position is after it."""
+    """The reader is charged for the delivery, and its position is after it."""
     feed, board = await opened(parts[0])
     taking = Taking()
     async with feed.watch(PUBLIC, None) as watcher:

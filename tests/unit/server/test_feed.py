@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import sys
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -270,27 +271,25 @@ async def test_a_reader_that_is_over_does_not_wait_for_the_collector(
     feed: Feed, board: Board
 ) -> None:
     """Which comes to what is old once in days: it holds a page, and a connection to Redis."""
-    gc.collect()
+    readers: list[weakref.ref[asyncio.Task[object]]] = []
     gc.disable()
     try:
-        others = _readers()  # of whatever ran before in this process
         for _ in range(3):
             async with feed.watch(EVERYTHING, await start(board)) as watcher:
                 await board.increment("public/n")
                 await revisions(watcher, (await board.head()).revision)
-                assert len(_readers()) > len(others)
+                tasks = asyncio.all_tasks()
+                found = [weakref.ref(one) for one in tasks if one.get_name() == "feed of main"]
+                del tasks
+                assert found
+                readers += found
 
         async def gone() -> bool:
-            return len(_readers()) == len(others)
+            return not any(reader() for reader in readers)
 
         await wait_until(gone)
     finally:
         gc.enable()
-
-
-def _readers() -> list[object]:
-    tasks = [found for found in gc.get_objects() if type(found) is asyncio.Task]
-    return [task for task in tasks if task.get_name() == "feed of main"]
 
 
 async def test_a_watcher_is_told_when_the_service_stops(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from blackboard.client.client import Client
 from blackboard.client.link import WatchRequest
 from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core import access
-from blackboard.core.access import Principal
+from blackboard.core.access import Principal, TokenRequest
 from blackboard.core.checkpoints import DiffRequest
 from blackboard.core.commit import (
     Append,
@@ -176,6 +176,7 @@ WHOLE: dict[str, set[str]] = {
     "rewrap": {"operator"},
     "lost_boards": {"operator"},
     "revoke": {"operator"},
+    "issue": {"operator"},
     "manifest": {"operator", "agent"},
 }
 """Methods about a board as a whole, or about all of them, and who may."""
@@ -327,6 +328,7 @@ ABOUT_ALL: dict[str, Callable[[RequestHandler], Awaitable[object]]] = {
     "rewrap": lambda link: link.rewrap(),
     "lost_boards": lambda link: link.lost_boards(),
     "revoke": lambda link: link.revoke(principal="somebody-else"),
+    "issue": lambda link: link.issue(TokenRequest("somebody-else", None, frozenset(), 1_000)),
 }
 
 

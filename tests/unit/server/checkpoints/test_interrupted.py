@@ -79,8 +79,8 @@ async def content(board: Board) -> dict[str, Any]:
     return {entry.key: entry.value async for entry in board.scan("public/**")}
 
 
-async def test_who_is_alone_leaves_nothing_behind(archive: Archive) -> None:
-    """Whoever makes a board of that name next need not wait until a lease has ended."""
+async def test_a_finished_sole_owner_leaves_nothing_behind(archive: Archive) -> None:
+    """The next one to make a board of that name need not wait for a lease to end."""
 
     async def make() -> None:
         async with alone(archive, "b"):

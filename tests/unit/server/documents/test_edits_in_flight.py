@@ -52,6 +52,31 @@ async def test_an_edit_is_told_before_the_log_brings_it_and_not_again(tmp_path: 
             assert str(ben.text) == "four three two one "
 
 
+async def test_edits_that_come_together_are_one_commit_and_one_update(tmp_path: Path) -> None:
+    """Typing is stored as it would be had it been inserted at once; each edit is acknowledged."""
+    async with service_over(tmp_path) as (service, _):
+        link = service.link(access.operator())
+        async with (
+            Peer().connected(link, BOARD, KEY) as ann,
+            Peer().connected(link, BOARD, KEY) as ben,
+        ):
+            await ann.sync()
+            await ben.sync()
+            before = (await link.head(BOARD)).revision
+            keys = [ann.edit(key, at) for at, key in enumerate("typed in a go")]
+            for key in keys:
+                await ann.push(key)
+            await ann.sync_again()
+            assert (await link.head(BOARD)).revision == before + 1
+            told: list[Edit] = []
+            while str(ben.text) != "typed in a go":
+                told += [m for m in await ben.take() if isinstance(m, Edit)]
+            [edit] = told
+            assert len(edit.update) < len(keys[0]) + len(keys)
+            [struct] = crdt.read_update(edit.update).structs
+            assert struct.length == len(keys)
+
+
 async def test_who_comes_in_between_gets_it_once(tmp_path: Path) -> None:
     """An answer is given when the log was read up to the newest commit."""
     async with service_over(tmp_path) as (service, _):

@@ -181,6 +181,38 @@ async def test_what_is_in_flight_is_answered_before_the_end(
         await draining
 
 
+async def test_a_service_that_stops_while_a_connection_ends(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has waited for the requests that it cancelled, and has not let go of its parts yet."""
+    begun: asyncio.Future[asyncio.Task[Any] | None] = asyncio.get_running_loop().create_future()
+    cancelled, release = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(_: RequestHandler) -> Any:
+        begun.set_result(asyncio.current_task())
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            cancelled.set()
+            await release.wait()
+
+    monkeypatch.setattr(RequestHandler, "boards", stubborn)
+    async with talking(served.url, served.token(), greeting={}) as talk:
+        await talk.send({"id": 1, "method": "boards"})
+        serving = await begun
+    await cancelled.wait()
+    (ending,) = served.gate._open
+    assert serving is not None
+    serving.add_done_callback(lambda _: ending.drain())
+    release.set()
+
+    async def is_gone() -> bool:
+        return not served.gate.connections
+
+    await wait_until(is_gone)
+    assert "a connection failed" not in caplog.text
+
+
 async def test_a_bug_ends_one_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -124,6 +124,23 @@ async def test_a_handshake_is_refused_with_its_reason(
     assert told == ([f"refused: {reason}"] if status == 403 else [])
 
 
+@pytest.mark.limits(audit_alike_max=2)
+async def test_refused_pages_cannot_fill_the_log(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any page can connect again and again. The first refusals are logged, the others counted."""
+    doors = OriginPolicy(hosts=("127.0.0.1",), origins=(ORIGIN,))
+    async with serving(service, doors=doors) as served:
+        for number in range(7):
+            page = {"Origin": f"https://{number}.example.org"}
+            with pytest.raises(InvalidStatus):
+                await _handshake(served, "127.0.0.1", "blackboard.v1+json", page)
+    told = [record.getMessage() for record in caplog.records]
+    lines = [line for line in told if line.startswith("refused: ")]
+    assert len(lines) == 2
+    assert "5 more in a minute: refused: %s" in told
+
+
 async def test_who_was_not_let_in_is_in_the_audit(guarded: Served) -> None:
     """With the reason, without any part of the credentials; for handshakes, `hello` and POST."""
     evil = {"Origin": "https://evil.example.org"}

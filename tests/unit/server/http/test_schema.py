@@ -63,7 +63,7 @@ def test_limits_are_part_of_the_description() -> None:
 def test_operations_and_conditions_stand_on_the_page() -> None:
     """With their members, optional ones marked."""
     for name, schema in asyncapi()["components"]["schemas"].items():
-        kind = schema["properties"].get("kind", {}).get("const")
+        kind = schema.get("properties", {}).get("kind", {}).get("const")
         if kind is None or name.endswith("Message"):
             continue
         (row,) = re.findall(rf"^\| `{kind}` \| (.*) \|$", PAGE, re.MULTILINE)

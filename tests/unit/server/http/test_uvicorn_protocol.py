@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
-from websockets.frames import Frame
+from websockets.frames import Frame, Opcode
 
 from blackboard.limits import DEFAULT, MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 from blackboard.server.http.serve import listen
@@ -243,6 +243,75 @@ async def test_a_message_counts_until_it_was_looked_at(message: Any) -> None:
             application.looks.release()
             await wait_until(holds(intake))
     assert intake.bytes_held == 0
+
+
+class Gatherer(Reader):
+    """A `Reader` that takes what has arrived together, at most `count` at a time."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+        self.found: list[list[Any]] = []
+
+    def has(self, count: int) -> Callable[[], Awaitable[bool]]:
+        """Whether it has found so many."""
+
+        async def is_so() -> bool:
+            return sum(map(len, self.found)) >= count
+
+        return is_so
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one WebSocket, whose account is its path."""
+        await receive()
+        direct = scope["extensions"][DIRECT]
+        direct["trust"](scope["path"])
+        await send({"type": "websocket.accept"})
+        is_open = True
+        while is_open:
+            await self.looks.acquire()
+            events = [await receive(), *direct["waiting"](self.count - 1)]
+            self.found.append([event.get("bytes") for event in events])
+            is_open = events[-1]["type"] == "websocket.receive"
+        self.ended.set()
+
+
+async def test_messages_that_wait_are_taken_together_in_order() -> None:
+    """As many as the application wants, the end of the connection among them. All of them count
+    until the next ones are asked for."""
+    application, intake = Gatherer(3), Intake()
+    messages = [bytes([n]) * LARGE for n in range(5)]
+    async with served(application, intake) as url, connect(url) as peer:
+        for message in messages:
+            await peer.send(message)
+        count = 0
+        while count < len(messages):
+            application.looks.release()
+            await wait_until(application.has(count + 1))
+            count += len(application.found[-1])
+            assert intake.bytes_held >= LARGE * len(application.found[-1])
+        await peer.close()
+        application.looks.release()
+        async with asyncio.timeout(TIMEOUT_S):
+            await application.ended.wait()
+        await wait_until(holds(intake))
+    assert max(map(len, application.found)) <= application.count
+    taken = [each for group in application.found for each in group]
+    assert taken[:6] == [*messages, None]
+
+
+async def test_what_arrived_in_one_piece_is_taken_in_one_piece() -> None:
+    """And reading goes on when all of it was taken."""
+    application, expected = Gatherer(100), []
+    async with served(application) as url, connect(url) as peer:
+        for messages in ([b"one", b"two", b"three"], [b"four"], [b"five", b"six"]):
+            frames = [Frame(Opcode.BINARY, each).serialize(mask=True) for each in messages]
+            peer.transport.write(b"".join(frames))
+            application.looks.release()
+            expected.append(messages)
+            await wait_until(application.has(sum(map(len, expected))))
+            assert application.found == expected
+        application.looks.release()
 
 
 @pytest.mark.parametrize("in_frame", [False, True])

@@ -51,17 +51,17 @@ async def test_a_delivery_is_sent_without_the_pump_and_the_writer(
         await board.put("public/a", 0)
         await watch(talk, 1, ["public/**"])
         [connection] = [each for each in served.gate._open if len(each._watches)]
-        wait, send = Shares.wait, connection._socket.send
+        at_once, send = Shares.at_once, connection._socket.send
 
-        async def noted_wait(shares: Shares, account: str, cost_us: float) -> None:
+        def noted(shares: Shares, account: str, cost_us: float) -> bool:
             costs.append(cost_us)
-            await wait(shares, account, cost_us)
+            return at_once(shares, account, cost_us)
 
         async def noted_send(frame: bytes) -> None:
             sent.append(frame)
             await send(frame)
 
-        monkeypatch.setattr(Shares, "wait", noted_wait)
+        monkeypatch.setattr(Shares, "at_once", noted)
         monkeypatch.setattr(connection._socket, "send", noted_send)
         for number in range(20):
             receipt = await board.put("public/a", number)

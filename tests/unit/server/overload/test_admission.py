@@ -327,3 +327,27 @@ async def test_our_client_gets_through_when_the_overload_is_over(late: Served) -
             tasks.start_soon(client.board("main").put, "public/a", 1)
             await wait_until(was_refused)
         assert await client.board("main").get("public/a") == 1
+
+
+@pytest.mark.usefixtures("still")
+async def test_messages_of_a_document_are_accepted_together_up_to_the_rate(tmp_path: Path) -> None:
+    """Those behind one that has to wait are not held up with it."""
+    async with rated(tmp_path, few(5)) as served:
+        await served.gate.ready()
+        admission = served.gate.admission(served.gate.authenticate(served.token(ADA)))
+        assert await admission.turn([10] * 3) == 3
+        assert await admission.turn([10] * 2) == 2
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await admission.turn([10])
+
+
+async def test_none_is_accepted_behind_one_that_had_to_wait(tmp_path: Path) -> None:
+    async with rated(tmp_path, Rates(requests_per_second=50, burst_ms=100)) as served:
+        await served.gate.ready()
+        admission = served.gate.admission(served.gate.authenticate(served.token(ADA)))
+        left = 40
+        while left:
+            count = await admission.turn([10] * left)
+            assert 1 <= count < 40
+            left -= count

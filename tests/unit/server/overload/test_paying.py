@@ -19,12 +19,15 @@ from blackboard.integrity.tokens import attenuate
 from blackboard.limits import DEFAULT
 from blackboard.server.overload.charges import AccountCharge, Charges
 from blackboard.server.service import Service
-from tests.lowered import NO_MARKS_BY_THE_CLOCK
+from tests.lowered import NO_MARKS_BY_THE_CLOCK, lowered
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import Talk, talking
 from tests.waiting import TIMEOUT_S, wait_until
 
-LOAD = DEFAULT.load
+LIMITS = lowered(NO_MARKS_BY_THE_CLOCK, credit_ms_max=5_000, loop_lag_ms_max=3_600_000)
+"""What ann's requests cost on a busy machine is no debt while the clock is stopped, and a late
+event loop is no reason to refuse them."""
+LOAD = LIMITS.load
 ANN, RITA = access.agent("ann"), access.agent("rita")
 MAIN = {"board": "main"}
 LIST = {**MAIN, "pattern": "public/**"}
@@ -52,7 +55,7 @@ async def archiving(path: Path) -> AsyncIterator[Served]:
     archive = await SqlArchive.open(
         f"sqlite:///{path / 'archive.db'}", blobs=blobs, sealer=Seal(bytes(32))
     )
-    service = Service(store, archive=archive, limits=NO_MARKS_BY_THE_CLOCK)
+    service = Service(store, archive=archive, limits=LIMITS)
     async with service, serving(service) as served:
         stop_the_clock(served)
         yield served
@@ -108,6 +111,11 @@ async def filled(talk: Talk) -> str:
     return epoch
 
 
+def be_active(served: Served, name: str) -> None:
+    """Let others share with an account now, however much time had to pass before."""
+    served.service.host.charges.charge(name, 0)
+
+
 async def until_in_debt(served: Served, talk: Talk, name: str = "rita") -> None:
     """Read until the account is in debt."""
     served.service.host.charges.charge(name, (LOAD.credit_ms_max - 5) * 1_000)
@@ -154,6 +162,7 @@ async def test_who_read_much_waits_behind_who_reads_little(tmp_path: Path) -> No
         epoch = await filled(ann)
         await until_in_debt(served, rita)
         assert account(served, "rita").balance_ms < 0 < account(served, "ann").balance_ms
+        be_active(served, "ann")
         asking = asyncio.create_task(rita.ask(1, "list", LIST))
         await wait_until(lambda: _true(waiting(served)))
         put = [{"kind": "put", "key": "public/a", "value": 1}]
@@ -177,7 +186,7 @@ async def test_over_http_it_is_the_same(tmp_path: Path) -> None:
         body = {"jsonrpc": "2.0", "id": 1, "method": "list", "params": LIST}
         assert "result" in (await http.post("/v1/rpc", json=body, headers=headers)).json()
         assert account(served, "rita").charged_ms > 0
-        served.service.host.charges.charge("rita", LOAD.debt_ms_max * 1_000)
+        served.service.host.charges.charge("rita", 10 * LOAD.debt_ms_max * 1_000)
         assert "result" in await ann.ask(1, "list", LIST)
         asking = asyncio.create_task(http.post("/v1/rpc", json=body, headers=headers))
         await wait_until(lambda: _true(waiting(served)))

@@ -54,6 +54,7 @@ class Held:
     def __init__(self, store: HookedStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self._gate, self._commit, self.begun = asyncio.Event(), store.commit, 0
         monkeypatch.setattr(store, "commit", self._wait)
+        monkeypatch.setattr(store, "begin", lambda *_given: False)
 
     async def _wait(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         if board == "main":
