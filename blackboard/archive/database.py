@@ -34,6 +34,7 @@ from sqlalchemy import (
     bindparam,
     event,
     func,
+    inspect,
     make_url,
     text,
 )
@@ -49,6 +50,7 @@ from blackboard.engines.payer import payer, turn
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.file import (
     ROOM_BYTES,
+    check_damage,
     check_ordinary,
     has_no_journal,
     is_without_room,
@@ -56,7 +58,14 @@ from blackboard.engines.sqlite.file import (
     valid_frames,
 )
 from blackboard.engines.sqlite.suspect import is_failed_sync, kept_as_it_is
-from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
+from blackboard.errors import (
+    BlackboardError,
+    Corrupt,
+    InvalidRequest,
+    NewerFormat,
+    OlderFormat,
+    Unavailable,
+)
 from blackboard.integrity.private_files import FILE_MODE, make_file
 from blackboard.limits import ENGINE_TIMEOUT_MS
 from blackboard.units import Key, Milliseconds
@@ -190,10 +199,6 @@ _VACUUM_BY_HAND: Final = (
     " deleted data until they are overwritten"
 )
 _JOURNAL_BY_HAND: Final = "another program reads the archive: its journal holds deleted data"
-_EXPORT_IT: Final = (
-    "another version of Blackboard made it. Export its checkpoints with that version (blackboard"
-    " export), and import them into a new data directory with this one (blackboard import)"
-)
 _SQLITE_COLUMNS: Final = text(
     "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c"
     " WHERE m.type = 'table'"
@@ -201,6 +206,13 @@ _SQLITE_COLUMNS: Final = text(
 _POSTGRES_COLUMNS: Final = text(
     "SELECT table_name, column_name FROM information_schema.columns"
     " WHERE table_schema = current_schema()"
+)
+FORMAT: Final = 1
+"""Of the tables: in SQLite the user_version, in PostgreSQL the comment on table `board`. The first
+archives have no mark."""
+_MARK: Final = "Blackboard archive, format "
+_POSTGRES_MARK: Final = text(
+    "SELECT obj_description(to_regclass(quote_ident(current_schema()) || '.board'), 'pg_class')"
 )
 _WRITES: Final = "blackboard_writes"
 _METER: Final = "blackboard_meter"
@@ -230,7 +242,8 @@ class Database:
     async def open(cls, url: str) -> "Database":
         """Connect to `sqlite:///path` or `postgresql://...`, and make the tables if necessary.
 
-        Errors: InvalidRequest for another URL; Unavailable; Corrupt.
+        Errors: InvalidRequest for another URL; Unavailable; Corrupt; NewerFormat;
+        OlderFormat.
         """
         place = _url(url)
         file = await asyncio.to_thread(_make_file, place)
@@ -249,7 +262,8 @@ class Database:
                     await connection.execute(
                         text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK}
                     )
-                else:
+                await connection.run_sync(_check_format, self.name)
+                if self.is_sqlite:
                     await _check_passive(connection, self.name)
                 await connection.run_sync(_make_tables)
                 await connection.run_sync(_check_columns, self.name)
@@ -269,6 +283,7 @@ class Database:
         self._engine = _engine(self._place, read_only=True)
         try:
             async with self.reading() as connection:
+                await connection.run_sync(_check_format, self.name)
                 await _check_passive(connection, self.name)
                 await connection.execute(_A_BOARD)  # without tables there is nothing to read
                 await connection.run_sync(_check_columns, self.name)
@@ -314,6 +329,9 @@ class Database:
                     else:
                         await connection.execution_options(isolation_level="REPEATABLE READ")
                     yield connection
+        except Corrupt as error:
+            await self._check_damage(error)
+            raise
         finally:  # the connection was rolled back, so no statement of it is running
             if meter is not None and (found := payer()) is not None:
                 found.charge(meter.spent_ns - begun_ns)
@@ -322,17 +340,28 @@ class Database:
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """A connection in a transaction that is committed at the end, or rolled back."""
         turn = self._turn if self.is_sqlite else contextlib.nullcontext()
-        with self._trusted(), translated(self.name):
-            async with turn:
-                self._check_open()
-                if self._read_only:
-                    await self._open_again()
-                async with self._engine.connect() as connection:
-                    await connection.execution_options(**{_WRITES: True})
-                    async with connection.begin():
-                        yield connection
-                    if self._file is not None and self._file.frames() >= _WAL_PAGES:
-                        await self._shorten_journal(connection)
+        try:
+            with self._trusted(), translated(self.name):
+                async with turn:
+                    self._check_open()
+                    if self._read_only:
+                        await self._open_again()
+                    async with self._engine.connect() as connection:
+                        await connection.execution_options(**{_WRITES: True})
+                        async with connection.begin():
+                            yield connection
+                        if self._file is not None and self._file.frames() >= _WAL_PAGES:
+                            await self._shorten_journal(connection)
+        except Corrupt as error:
+            await self._check_damage(error)
+            raise
+
+    async def _check_damage(self, error: Corrupt) -> None:
+        """Errors: Unavailable if SQLite took a failing disk for damage."""
+        cause = error.__cause__
+        if self._file is not None and isinstance(cause, DBAPIError):
+            what = f"archive {self.name}"
+            await asyncio.to_thread(check_damage, self._file.path, cause.orig, what)
 
     @contextlib.contextmanager
     def _trusted(self) -> Iterator[None]:
@@ -578,17 +607,38 @@ def _make_tables(connection: Connection) -> None:
     longer than all else that opens an archive in SQLite.
     """
     if connection.dialect.name != "sqlite":
+        is_new = not inspect(connection).has_table("board")
         METADATA.create_all(connection)
+        if is_new:  # a role that did not make the tables could not comment on them
+            connection.exec_driver_sql(f"COMMENT ON TABLE board IS '{_MARK}{FORMAT}'")
         return
     present = set(connection.execute(_TABLES).scalars())
+    if "board" not in present:
+        connection.exec_driver_sql(f"PRAGMA user_version={FORMAT}")
     for name, statements in _sqlite_schema().items():
         if name not in present:
             for statement in statements:
                 connection.exec_driver_sql(statement)
 
 
+def _check_format(connection: Connection, name: str) -> None:
+    """Errors: NewerFormat. Call it before anything else is read or made."""
+    found = _format(connection)
+    if found > FORMAT:
+        raise NewerFormat(f"archive {name}", found, FORMAT)
+
+
+def _format(connection: Connection) -> int:
+    """The mark of its format; 0 for an archive without one."""
+    if connection.dialect.name == "sqlite":
+        return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+    mark = str(connection.execute(_POSTGRES_MARK).scalar_one() or "")
+    number = mark.removeprefix(_MARK)
+    return int(number) if mark.startswith(_MARK) and number.isdecimal() else 0
+
+
 def _check_columns(connection: Connection, name: str) -> None:
-    """Errors: Corrupt when a table lacks a column, as in an archive of another version.
+    """Errors: OlderFormat when a table lacks a column, as in an archive from before the marks.
 
     Otherwise the first statement that uses it would fail, and each later one, as if a further
     attempt could help.
@@ -603,8 +653,7 @@ def _check_columns(connection: Connection, name: str) -> None:
         if (table.name, column.name) not in present
     ]
     if missing:
-        reason = f"it lacks columns that this version reads ({', '.join(missing)}): {_EXPORT_IT}"
-        raise Corrupt(what=f"archive {name}", reason=reason)
+        raise OlderFormat(f"archive {name}", _format(connection), FORMAT, ", ".join(missing))
 
 
 @cache

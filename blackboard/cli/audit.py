@@ -106,5 +106,5 @@ def _read(path: Path) -> "list[AuditRecord]":
 
     try:
         return [AuditRecord(**record) for record in json.loads(path.read_bytes())["records"]]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise wrong_usage(f"{path} is no output of blackboard audit --json: {error}") from error

@@ -102,6 +102,8 @@ EXIT_OF: Mapping[str, Exit] = {
     "invalid_state": Exit.ERROR,
     "agent_interrupted": Exit.ERROR,
     "corrupt": Exit.ERROR,
+    "newer_format": Exit.ERROR,
+    "older_format": Exit.ERROR,
     "engine_refused": Exit.ERROR,
     "data_directory_in_use": Exit.UNAVAILABLE,
 }
@@ -297,6 +299,16 @@ def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
             return f"{error.what} is not what was written: {error.reason}", (
                 "Nothing was changed. Keep the files, and check with: blackboard doctor"
             )
+        case errors.NewerFormat():
+            return (
+                f"{error.what} was written by a newer Blackboard: it has format {error.found}, and"
+                f" this program knows formats up to {error.known}",
+                "Nothing was changed. Run the newer version again (pip install -U"
+                " agent-blackboard).",
+            )
+        case errors.OlderFormat():
+            head, _, way = str(error).partition(". Nothing was changed: ")
+            return head, f"Nothing was changed: {way} (blackboard export, blackboard import)."
         case errors.RemoteProtocolError():
             return f"the answer makes no sense: {error.reason}", (
                 "Is there a Blackboard service at that address? blackboard doctor checks it."

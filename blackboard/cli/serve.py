@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 import typer
 
 from blackboard.cli import screen, target as places
-from blackboard.cli.errors import wrong_usage
+from blackboard.cli.errors import CommandError, wrong_usage
 from blackboard.cli.options import Command, options_of
 
 if TYPE_CHECKING:
@@ -211,7 +211,15 @@ def serve(
         server.run(settings, ready=greet)
     finally:
         if name != places.LOCAL:
-            places.change(places.config_directory(), lambda known: known.without(name))
+            _forget(name)
+
+
+def _forget(name: str) -> None:
+    """Remove the context `name`."""
+    try:
+        places.change(places.config_directory(), lambda known: known.without(name))
+    except CommandError as error:
+        log.warning("context %s is not removed: %s", name, error.message)
 
 
 def _make_private(directory: Path) -> None:
@@ -232,12 +240,21 @@ def _port(url: str) -> int | None:
 
 
 def _remember(name: str, serving: "Serving", data: Path) -> str | None:
-    """Write the context `name`; returns the name of the one that is in use now."""
+    """Write the context `name`; returns the name of the one that is in use now.
+
+    The service goes on if the disk has no room for it, as its boards can still be read.
+    """
     token_file = None if serving.token_path is None else str(serving.token_path.resolve())
     remembered = places.ServiceContext(serving.url, token_file=token_file, data=str(data.resolve()))
     directory = places.config_directory()
-    places.change(directory, lambda known: known.adding(name, remembered))
-    return places.load(directory).chosen
+    try:
+        places.change(directory, lambda known: known.adding(name, remembered))
+        return places.load(directory).chosen
+    except CommandError as error:
+        log.warning(
+            "context %s is not saved, so other commands need --url: %s", name, error.message
+        )
+        return None
 
 
 def _print_banner(serving: "Serving", steps: Iterable[tuple[str, str]]) -> None:

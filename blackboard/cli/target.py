@@ -20,7 +20,13 @@ from blackboard.client.contexts import (
     ServiceContext,
     config_directory,
 )
-from blackboard.errors import Corrupt, InvalidRequest, Unauthenticated
+from blackboard.errors import (
+    Corrupt,
+    InvalidRequest,
+    NewerFormat,
+    Unauthenticated,
+    Unavailable,
+)
 
 __all__ = [
     "LOCAL",
@@ -150,3 +156,9 @@ def _said_for_people() -> Iterator[None]:
             "Repair or remove it; `serve` writes a new one.",
         )
         raise CommandError("bad_contexts", Exit.ERROR, what, fix) from error
+    except NewerFormat as error:
+        fix = "Use the newer version, or another BLACKBOARD_CONFIG_DIR."
+        raise CommandError("newer_format", Exit.ERROR, str(error), fix) from error
+    except Unavailable as error:
+        what, fix = f"{error.what}: {error.reason}", "Make room, or check the disk."
+        raise CommandError("unavailable", Exit.UNAVAILABLE, what, fix) from error

@@ -41,6 +41,8 @@
     |-- MigrationFailed       the state of an agent cannot be brought to the version of the code
     |-- InvalidState          the state of an agent is not one that its code accepts
     |-- Corrupt               stored bytes are not what was written; never retried
+    |-- NewerFormat           stored bytes are of a newer version; unchanged, never half read
+    |-- OlderFormat           stored bytes are of a version that is read no more; unchanged
     |-- EngineRefused         the engine's settings would lose data
     `-- DataDirectoryInUse    another process owns the data directory
 
@@ -70,6 +72,8 @@ from blackboard.errors.failed import (
     EngineRefused,
     LeaseLost,
     LocalProtocolError,
+    NewerFormat,
+    OlderFormat,
     OutcomeUnknown,
     Overloaded,
     RateLimited,
@@ -132,9 +136,11 @@ __all__ = [
     "LocalProtocolError",
     "MigrationFailed",
     "ModelFailed",
+    "NewerFormat",
     "NoSuchBoard",
     "NoSuchCheckpoint",
     "NothingToClaim",
+    "OlderFormat",
     "OutcomeUnknown",
     "Overloaded",
     "RateLimited",

@@ -102,6 +102,45 @@ class Corrupt(BlackboardError):
 
 
 @dataclass(eq=False)
+class NewerFormat(BlackboardError):
+    """`what` has format `found`, and this program knows formats up to `known`; it is unchanged."""
+
+    code: ClassVar[str] = "newer_format"
+    what: str
+    found: int
+    known: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} was written by a newer Blackboard: it has format {self.found}, and this"
+            f" program knows formats up to {self.known}. Nothing was changed: use the newer version"
+        )
+
+
+@dataclass(eq=False)
+class OlderFormat(BlackboardError):
+    """`what` has format `found`, and this program reads formats from `oldest` on; it is unchanged.
+
+    `lacks` names the columns that it would have to have, if it has no mark of its format.
+    """
+
+    code: ClassVar[str] = "older_format"
+    what: str
+    found: int
+    oldest: int
+    lacks: str = ""
+
+    def __str__(self) -> str:
+        lacks = f" without columns that this one reads ({self.lacks})"
+        return (
+            f"{self.what} was written by an older version of Blackboard: it has format {self.found}"
+            f"{lacks if self.lacks else f', and this program reads formats from {self.oldest} on'}."
+            " Nothing was changed: export the checkpoints with that version, and import them into"
+            " a new data directory with this one"
+        )
+
+
+@dataclass(eq=False)
 class EngineRefused(BlackboardError):
     """The engine's `setting` has `value`, with which data would be lost; `needed` would do."""
 

@@ -523,7 +523,7 @@ class RevisionMessage(Message, frozen=True):
         )
 
     def to_core(self) -> LogEntry:
-        """The log entry, as far as it is told. Errors: ValueError."""
+        """The log entry, with the changes that the reader may see. Errors: ValueError."""
         return self._entry(tuple([change.to_core() for change in self.changes]))
 
     def _entry(self, changes: tuple[Change, ...]) -> LogEntry:
@@ -720,6 +720,12 @@ class RevokedMessage(Message, frozen=True):
     """Result of `revoke`: the number of tokens and principals that are now revoked."""
 
     revoked: int
+
+
+class TokenMessage(Message, frozen=True):
+    """Result of `issue`: the token, which is stored nowhere."""
+
+    token: str
 
 
 class AuditMessage(Message, frozen=True):

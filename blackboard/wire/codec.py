@@ -18,10 +18,10 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgpack
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 from msgspec.msgpack import Encoder
 
 from blackboard.core.commit import (
@@ -48,7 +48,7 @@ from blackboard.core.commit import (
     narrowed_from,
 )
 from blackboard.core.model import log_entry
-from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
+from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded, TypeMismatch
 from blackboard.limits import (
     COMMIT_BYTES_MAX,
     LARGE_BYTES_MAX,
@@ -60,6 +60,7 @@ from blackboard.limits import (
 )
 from blackboard.units import Milliseconds, Revision
 
+T = TypeVar("T")
 JsonValue = Any
 """None, bool, int, float, str, bytes, list of values, dict of str to value."""
 
@@ -73,7 +74,9 @@ def encode_value(value: JsonValue) -> bytes:
     """Encode a value as msgpack.
 
     Shapes: JSON types and bytes; integers in [-2**63, 2**64); finite floats; string keys; nesting
-    up to VALUE_DEPTH_MAX; VALUE_BYTES_MAX bytes when encoded.
+    up to VALUE_DEPTH_MAX; VALUE_BYTES_MAX bytes when encoded. Dataclasses, msgspec structs and
+    pydantic models are encoded as maps of their fields; times, UUIDs and decimals in them as
+    strings, sets as lists.
     Errors: InvalidRequest, LimitExceeded.
     """
     encoded = _encoded(value)
@@ -92,7 +95,11 @@ def encode_large(value: JsonValue) -> bytes:
 
 def _encoded(value: JsonValue) -> bytes:
     if type(value) not in _PLAIN:
-        _check_plain(value, 0)
+        try:
+            _check_plain(value, 0)
+        except _RecordError:
+            value = _as_map(value)
+            _check_plain(value, 0)
     try:
         return _encode(value)
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
@@ -118,16 +125,82 @@ def decode_value(encoded: bytes) -> JsonValue:
         raise Corrupt(what="value", reason=f"not msgpack: {error}") from error
 
 
+def check_encoded(value: bytes) -> None:
+    """Errors: InvalidRequest for what `encode_value` cannot have made."""
+    try:
+        decode_value(value)
+    except Corrupt as error:
+        raise InvalidRequest(field="value", reason=error.reason) from error
+
+
 _PLAIN = frozenset((str, int, bool, bytes, type(None)))
 
 
-def _plain_form(value: object) -> str:
-    """A hint how to convert what people try first: a model, a record, a set."""
+class _RecordError(Exception):
+    """There is a record in the value, which has to be converted first."""
+
+
+# --- records --------------------------------------------------------------------------------------
+# Programs may use types of their own for values: dataclasses, structs of msgspec, and models of
+# pydantic, which is recognised by its methods and never imported here.
+
+
+def _is_object(kind: type) -> bool:
+    return issubclass(kind, Struct) or dataclasses.is_dataclass(kind) or hasattr(kind, "model_dump")
+
+
+def _as_map(value: Any) -> Any:
+    """A record as a map. Errors: InvalidRequest for a field that cannot be encoded."""
+    try:
+        return to_builtins(value, builtin_types=(bytes,), enc_hook=_dumped)
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = f"{type(value).__name__} cannot be encoded: {error}"
+        raise InvalidRequest(field="value", reason=reason) from error
+
+
+def _dumped(value: Any) -> Any:
     if hasattr(value, "model_dump"):
-        return ': give its model_dump(mode="json")'
-    if dataclasses.is_dataclass(value):
-        return ": give its dataclasses.asdict"
-    return ": give a list" if isinstance(value, set | frozenset) else ""
+        return value.model_dump()
+    return _plain_float(value)
+
+
+def as_type(value: JsonValue, kind: type[T], key: str) -> T:
+    """`value`, which is at `key`, as a `kind`: a dataclass, struct or model, or a type of those
+    and of JSON, such as `list[Valuation]`.
+
+    Errors: TypeMismatch with the path of what does not fit (`$.usd_bn: ...`); InvalidRequest for a
+    type that no value can be converted to.
+    """
+    try:
+        if hasattr(kind, "model_validate"):
+            found: T = _validated(kind, value)
+            return found
+        return convert(value, kind, builtin_types=(bytes,), dec_hook=_validated)
+    except ValueError as error:  # of msgspec and pydantic
+        raise TypeMismatch(key, _name_of(kind), _misfit(error)) from error
+    except TypeError as error:
+        reason = f"{kind!r:.200} is no type of values: {error}"
+        raise InvalidRequest(field="as_type", reason=reason) from error
+
+
+def _validated(kind: Any, value: Any) -> Any:
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    raise NotImplementedError
+
+
+def _name_of(kind: Any) -> str:
+    return kind.__name__ if type(kind) is type else str(kind)
+
+
+def _misfit(error: ValueError) -> str:
+    """Where a value does not fit, and why: the first place that the error names."""
+    places = getattr(error, "errors", None)
+    if places is not None:
+        first = places()[0]
+        return f"{'.'.join(['$', *map(str, first['loc'])])}: {first['msg']}"[:500]
+    reason, _, path = str(error).partition(" - at `")
+    return f"{path.removesuffix('`') or '$'}: {reason}"[:500]
 
 
 def _check_plain(value: JsonValue, depth: int) -> None:
@@ -137,8 +210,10 @@ def _check_plain(value: JsonValue, depth: int) -> None:
             raise InvalidRequest(field="value", reason=f"{value} is not a JSON number")
         return
     if not isinstance(value, (dict, list, tuple)) or isinstance(value, msgpack.ExtType):
-        kind = type(value).__name__
-        reason = f"{kind} is no type of JSON, and not bytes{_plain_form(value)}"
+        if _is_object(type(value)):
+            raise _RecordError
+        hint = ": give a list" if isinstance(value, set | frozenset) else ""
+        reason = f"{type(value).__name__} is no type of JSON, and not bytes{hint}"
         raise InvalidRequest(field="value", reason=reason)
     if depth >= VALUE_DEPTH_MAX:
         raise LimitExceeded("VALUE_DEPTH_MAX", depth + 1, VALUE_DEPTH_MAX)

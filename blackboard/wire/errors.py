@@ -65,6 +65,8 @@ RPC_CODES: Final[dict[str, int]] = {
     "corrupt": -32040,
     "engine_refused": -32041,
     "data_directory_in_use": -32042,
+    "newer_format": -32043,
+    "older_format": -32044,
     "model_failed": -32050,
     "call_failed": -32051,
     "call_interrupted": -32052,

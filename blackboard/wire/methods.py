@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from blackboard import limits
 from blackboard.core import commit as core
-from blackboard.core.access import Checked, Principal
+from blackboard.core.access import AccessGrant, Checked, Principal
 from blackboard.core.checkpoints import (
     Checkpoint,
     CheckpointInfo,
@@ -662,6 +662,17 @@ class RevokeParams(Params[int], frozen=True):
     tokens: Annotated[tuple[Name, ...], Meta(max_length=limits.READ_KEYS_MAX)] = ()
     principal: Name | None = None
     until_ms: InstantMs | None = None
+
+
+@_method(answers.TokenMessage, Checked.ADMIN, audited=True)
+class IssueParams(Params[str], frozen=True):
+    """A token for the agent `name`, valid for `ttl_ms`; `grants` null = an agent's default ones."""
+
+    method = "issue"
+    name: Name
+    grants: Annotated[tuple[AccessGrant, ...], Meta(max_length=limits.PATTERNS_MAX)] | None = None
+    boards: Annotated[tuple[Name, ...], Meta(max_length=limits.PATTERNS_MAX)] = ()
+    ttl_ms: Annotated[int, Meta(ge=1, le=limits.TOKEN_TTL_MS_MAX)] = limits.TOKEN_TTL_MS
 
 
 # --- what follows from the table ------------------------------------------------------------------

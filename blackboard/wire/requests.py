@@ -170,6 +170,17 @@ _decode: Final = msgspec.msgpack.Decoder(list[UsualCommit]).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
+_BEGINS_LIKE_A_COMMIT: Final = b"\xa6method\xa6commit"
+_BEGINNING: Final = 40
+"""The first commit of a frame has its method among so many bytes, after the count and its id."""
+
+
+def may_be_commits(frame: bytes) -> bool:
+    """Whether a msgpack frame begins with a commit; `read_commits` says whether it has only
+    commits."""
+    return frame.find(_BEGINS_LIKE_A_COMMIT, 0, _BEGINNING) >= 0
+
+
 def read_commits(frame: bytes) -> list[UsualCommit]:
     """The requests of a msgpack frame of valid commits, decoded in one step; else none.
 

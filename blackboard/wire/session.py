@@ -383,20 +383,25 @@ class ServerSession(_Session):
             raise self._violated(f"no hello within {self._timeout_ms} ms")
         return self._deadline_ms
 
-    def receive(self, frame: bytes) -> list[ServerEvent]:
+    def receive(self, frame: bytes) -> Sequence[ServerEvent]:
         """Take one frame. Errors: RemoteProtocolError, after which the session is closed."""
         if self.state is ConnectionState.HELLO:
             return [self._receive_hello(frame)]
-        commits = self._receive_commits(frame)
+        commits = self.receive_commits(frame)
         return commits or [self._receive(message) for message in self._split(frame)]
 
-    def _receive_commits(self, frame: bytes) -> list[ServerEvent]:
-        """The events of a frame that contains only plain commits; none for any other frame."""
+    def receive_commits(
+        self, frame: bytes, count_max: int = MESSAGES_PER_FRAME_MAX
+    ) -> Sequence[ServerEvent]:
+        """Take a frame that contains only plain commits, at most `count_max`; none of any other
+        frame, which is left to `receive`."""
         if self.state is not ConnectionState.READY or self.encoding is not MSGPACK:
             return []
         requests = read_commits(frame)
         numbers = {request.id for request in requests}
         if len(numbers) < len(requests) or not self._in_flight.isdisjoint(numbers):
+            return []
+        if len(requests) > count_max:
             return []
         self._in_flight |= numbers
         return [RequestReceived(request.id, request.params) for request in requests]
