@@ -94,5 +94,5 @@ constraints: ## Write constraints.txt from the newest versions that we admit
 	@tools/write_constraints.sh
 
 clean: ## Remove what make made
-	rm -rf .venv .servers build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .servers .js .yjs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

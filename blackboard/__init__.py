@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Any
 from blackboard._lazy import lazy
 
 if TYPE_CHECKING:
-    from blackboard import errors as errors, limits as limits, ops as ops, types as types
+    from blackboard import (
+        errors as errors,
+        limits as limits,
+        names as names,
+        ops as ops,
+        sync as sync,
+        types as types,
+    )
     from blackboard.client.board import Board as Board
     from blackboard.client.client import Client as Client
     from blackboard.client.documents.document import Document as Document
@@ -145,7 +152,7 @@ _HOMES = {
     ),
 }
 
-_MODULES = ("errors", "limits", "ops", "types")
+_MODULES = ("errors", "limits", "names", "ops", "sync", "types")
 """Loaded when they are first used, too: `blackboard.ops.Put` needs no import of its own."""
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)

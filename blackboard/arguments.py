@@ -5,7 +5,8 @@
 
 A value of another type than the annotated one is refused where it enters, embedded and over a
 WebSocket alike, before anything is sent: InvalidRequest names the parameter, and says what to pass.
-The annotations are the table; there is no second list of parameters. What a type cannot say, such
+The annotations are the table; there is no second list of parameters. Records, such as operations,
+are checked field by field, as making one checks nothing: `ops.0.key`. What a type cannot say, such
 as the grammar of a key, is checked further in.
 
 Invariants
@@ -17,10 +18,12 @@ Invariants
 import re
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, iscoroutinefunction, signature
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 from blackboard.errors import InvalidRequest
 
@@ -86,7 +89,7 @@ class _Check:
     def _look(self, name: str, value: Any) -> None:
         wanted = self._wanted.get(name)
         if wanted is not None and not wanted[0](value):
-            raise InvalidRequest(name, f"{_kind_of(value)} here: pass {wanted[1]}")
+            raise _refusal(name, value, wanted[1])
 
     def _read(self) -> None:
         parameters = list(signature(self._method).parameters.values())
@@ -97,6 +100,50 @@ class _Check:
         self._in_order = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
         self._rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), "")
         self._is_read = True
+
+
+def check_argument(name: str, value: object, hint: Any) -> None:
+    """As for an argument: check what a callback returned. Errors: InvalidRequest."""
+    accepts, text = _wanted(hint)
+    if not accepts(value):
+        raise _refusal(name, value, text)
+
+
+def _refusal(name: str, value: object, text: str) -> InvalidRequest:
+    """The error for a value that is not as `text` says, or for a field of a record in it."""
+    path, odd, wanted = _odd_field(name, value) or (name, value, text)
+    return InvalidRequest(path, f"{_kind_of(odd)} here: pass {wanted}")
+
+
+def _odd_field(path: str, value: object) -> tuple[str, object, str] | None:
+    """The first field of a record, in `value` or one of its items, that is not of its type: its
+    path, its content, and what to pass."""
+    if isinstance(value, list | tuple):
+        places = (_odd_field(f"{path}.{n}", item) for n, item in enumerate(value))
+        return next(filter(None, places), None)
+    if isinstance(value, Struct):
+        for name, (accepts, text) in _fields_of(type(value)).items():
+            content = getattr(value, name)
+            if not accepts(content):
+                return f"{path}.{name}", content, text
+    return None
+
+
+@cache
+def _fields_of(kind: type[Struct]) -> Mapping[str, tuple[Accepts, str]]:
+    """Which values each field of a record accepts. Making a record checks none of them."""
+    hints = get_type_hints(kind)
+    return {name: _wanted(hints[name]) for name in kind.__struct_fields__}
+
+
+def _is_record(kind: type[Struct]) -> Accepts:
+    def is_record(value: Any) -> bool:
+        if not isinstance(value, kind):
+            return False
+        fields = _fields_of(type(value))
+        return all(accepts(getattr(value, name)) for name, (accepts, _) in fields.items())
+
+    return is_record
 
 
 def _wanted(hint: Any) -> tuple[Accepts, str]:
@@ -118,6 +165,8 @@ def _wanted(hint: Any) -> tuple[Accepts, str]:
         )
     if origin is Callable or hint is Callable:
         return callable, "a function"
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return _is_record(hint), _article(hint.__name__)
     if isinstance(hint, type):
         return (lambda value: isinstance(value, hint)), _article(hint.__name__)
     return (lambda _: True), "anything"  # Any, and the variables of a generic method
@@ -145,6 +194,7 @@ _PLAIN: dict[Any, tuple[Accepts, str]] = {
     str: (_is_text, "a str"),
     bool: (lambda value: isinstance(value, bool), "True or False"),
     type(None): (lambda value: value is None, "None"),
+    bytes: (lambda value: isinstance(value, bytes), "bytes"),
     Path: (_is_path, "a Path"),
     Any: (lambda _: True, "anything"),
 }

@@ -132,6 +132,10 @@ DIFF_KEYS_MAX: Final = 10_000
 """Keys that one `Board.diff` collects; `differences` goes through any number, page by page."""
 TEXT_DIFF_LINES_MAX: Final = 2_000
 """Lines of a text that is compared line by line, which takes quadratic time."""
+TABLE_ROWS_MAX: Final = 100
+"""Rows of a table in a notebook: a screen or two, which stays small in the saved file."""
+TABLE_CELL_CHARACTERS_MAX: Final = 500
+"""Characters of one cell of such a table."""
 HISTORY_VERSIONS_MAX: Final = 1_024
 """Versions of a key on one page of its history."""
 FINDINGS_MAX: Final = 100
@@ -229,6 +233,10 @@ AWARENESS_STATES_MAX: Final = 512
 """Clients of a document in one awareness message: one for each connection."""
 AWARENESS_BYTES_MAX: Final = 16 * 1024
 """The awareness state of one client: a name, a colour, a selection."""
+TOKEN_TTL_MS: Final = 3600 * 1000
+"""Default validity of a token from `Client.token`: an hour, as of the command line's."""
+TOKEN_TTL_MS_MAX: Final = 366 * 24 * 3600 * 1000
+"""Longest validity of one: revocations of tokens of unknown validity are kept as long."""
 DOCUMENT_TOKEN_TTL_MS_MAX: Final = 3600 * 1000
 """Longest life of a token in a URL, where logs and histories may store it."""
 
@@ -291,6 +299,12 @@ INBOX_TAKE_MAX: Final = 64
 # --- engines --------------------------------------------------------------------------------------
 ENGINE_TIMEOUT_MS: Final = 5_000
 """One call to an engine. A slower one counts as unavailable."""
+HANDOVER_BYTES_MAX: Final = 512 * 1024
+"""Bytes of own commits that a service keeps for its reader of a board's log over Redis. When the
+reader falls further behind, it reads the log."""
+HANDOVER_WAIT_MS: Final = 20
+"""Time that a reader of the log over Redis waits for the answer to a commit of its own process
+before it reads the log: the answer usually arrives in the same moment."""
 ENGINE_RETRY_MS: Final = 10_000
 """Time during which an engine call is retried before `Unavailable` (or `OutcomeUnknown`)."""
 REPLICAS_MAX: Final = 16
@@ -377,7 +391,8 @@ class BoardLimits(LimitGroup):
     """Boards on one engine, and boards open in one service process: each has an index, a commit
     queue and a feed."""
     boards_per_principal_max: int = 256
-    """Boards that one principal (who may not act for others) can make one service process open."""
+    """Boards that one principal can have open in one service process, unless it may act for
+    others."""
     boards_per_account_max: int = 256
     """Boards that one account began and that were not removed, in every process and for good:
     sixteen accounts would have to agree to leave no room."""
@@ -555,7 +570,7 @@ class SecurityLimits(LimitGroup):
     access_stale_ms: int = 15_000
     """A service process that could not read the record of revocations for this long refuses
     tokens."""
-    revoked_ttl_ms: int = 366 * 24 * 3600 * 1000
+    revoked_ttl_ms: int = TOKEN_TTL_MS_MAX
     """Time for which a revoked token of unknown validity is remembered: the longest that a token is
     valid (the operator's: a year)."""
 

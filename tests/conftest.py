@@ -62,12 +62,17 @@ hypothesis.settings.load_profile("blackboard")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give hypothesis the run's seed, unless the command line gave another one.
+    """Give hypothesis the run's seed, unless the command line gave another one, and its rounds.
 
     And servers take ports that nobody gets while they are down (tests/ports.py).
     """
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
+    if tiers.draws_few(config.option.markexpr):
+        hypothesis.settings.register_profile(
+            "few", hypothesis.settings.get_profile("blackboard"), max_examples=tiers.FEW_EXAMPLES
+        )
+        hypothesis.settings.load_profile("few")
     os.environ["BLACKBOARD_TEST_SEED"] = str(SEED)  # for the workers of pytest-xdist
     pytest.MonkeyPatch().setattr(redis_process, "free_port", free_port)
 

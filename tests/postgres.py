@@ -4,25 +4,45 @@ PostgreSQL refuses to run as root, so root runs it as another user.
 """
 
 import asyncio
+import contextlib
 import os
 import pwd
 import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import asyncpg
 
+from blackboard.errors import Unavailable
 from tests.ports import free_port
 from tests.waiting import wait_until
 
+T = TypeVar("T")
 _USERS = ("postgres", "nobody")
 _READY_S = 60.0
 # A test's data need not survive a power loss; a kill it does.
 _SETTINGS = ("fsync=off", "shared_buffers=32MB", "max_connections=60", "listen_addresses=127.0.0.1")
+
+
+async def answered(asked: Callable[[], Awaitable[T]]) -> T:
+    """The answer of a server that is up, asked again while it is too busy to let anybody in.
+
+    Errors: TimeoutError; those of `asked`, but for Unavailable.
+    """
+    answers: list[T] = []
+
+    async def is_answered() -> bool:
+        with contextlib.suppress(Unavailable):
+            answers.append(await asked())
+        return bool(answers)
+
+    await wait_until(is_answered, timeout_s=_READY_S)
+    return answers[0]
 
 
 def postgres_directory() -> Path | None:
@@ -102,7 +122,7 @@ class Postgres:
     async def _answers(self) -> bool:
         try:
             connection = await asyncpg.connect(self.url)
-        except (OSError, asyncpg.PostgresError):
+        except (OSError, TimeoutError, asyncpg.PostgresError):
             return False
         await connection.close()
         return True

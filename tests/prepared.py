@@ -7,6 +7,7 @@ signals end it. It is spared what takes most of its time: an interpreter's start
 import atexit
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -22,10 +23,32 @@ from typing import IO, Self
 PROGRAM = Path(__file__).with_name("prepared_child.py")
 NUMBER = struct.Struct("!i")
 """How process ids and exit codes cross the socket."""
-SPAWNS = bool(os.environ.get("BLACKBOARD_TEST_SPAWN"))
-"""Whether each program gets an interpreter of its own, as a user's does (`make test-all`)."""
+_SPAWNS = bool(os.environ.get("BLACKBOARD_TEST_SPAWN"))
+_WORD = re.compile(r"[a-z][\w.-]*")
+_OPTION = re.compile(r'^--?[a-z][\w-]*|"\w+"(?=:)|\w+(?=://)')
+"""An option, a setting in JSON, and the kind of an address."""
+_spawned: set[frozenset[str]] = set()
 READ_LATE = ("BLACKBOARD_", "PYTEST_")
 """Variables that change from test to test, and that nothing reads while it is imported."""
+
+
+def form_of(arguments: Sequence[str]) -> frozenset[str]:
+    """What decides which modules a program needs: its first two words, and its options."""
+    words = [each for each in arguments[:2] if _WORD.fullmatch(each)]
+    return frozenset([*words, *(part for each in arguments for part in _OPTION.findall(each))])
+
+
+def spawns(arguments: Sequence[str]) -> bool:
+    """Whether a program gets an interpreter of its own, as a user's does.
+
+    With BLACKBOARD_TEST_SPAWN (`make test-all`) it does when it is first run in a form: that shows
+    what a fork hides, a module that only another program imports. Once more would show no more.
+    """
+    form = form_of(arguments)
+    if not _SPAWNS or form in _spawned:
+        return False
+    _spawned.add(form)
+    return True
 
 
 class Prepared:

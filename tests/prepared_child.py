@@ -15,10 +15,14 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
+from typer.main import get_command
+
+from blackboard.cli.main import app
+
 PREPARED = (
     "aiosqlite",
+    "anyio._backends._asyncio",
     "uvloop",
-    "blackboard.cli.main",
     "blackboard.cli.render",
     "blackboard.cli.session",
     "blackboard.client.remote.link",
@@ -110,5 +114,6 @@ code: int | None = None
 atexit.register(leave)  # before the others: what was registered first runs last
 for name in PREPARED:
     import_module(name)
+get_command(app)  # typer imports more for it
 gc.freeze()
 code = ended_by(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -65,6 +65,7 @@ async def serving(
     settings: Settings = load({"port": port, **tls})
     secret = secret or new_secret()
     app = create_app(service, partial(verify, secret), doors=doors)
+    service.host.signer = partial(issue, secret)
     listener = listen(settings.host, port)
     started = asyncio.Event()
     running = asyncio.create_task(

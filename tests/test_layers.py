@@ -6,21 +6,22 @@ import graphlib
 from tests.source_tree import Source, sources
 
 FLOORS = (
-    "_lazy arguments errors limits units",
+    "_lazy arguments errors limits tables units",
     "core",
     "wire",
     "engines integrity",
     "archive client",
     "encryption runtime",
     "server",
-    "embedded ops types",
+    "embedded names ops types",
+    "sync",
     "_checkout",
     "",  # blackboard/__init__.py, which gathers the public names
     "agents demos",
     "cli __main__",
 )
 RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names.split() or [""]}
-PURE = {"errors", "limits", "units", "core", "wire"}
+PURE = {"errors", "limits", "tables", "units", "core", "wire"}
 IO = set(
     "anyio asyncio concurrent fcntl filelock hiredis http httpx multiprocessing os pathlib pottery"
     " queue random redis secrets select selectors shutil signal socket sqlite3 ssl starlette"

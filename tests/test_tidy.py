@@ -32,11 +32,16 @@ _OPERATIONS = (
     "Append Delete DeletePrefix Expire Grant HeldFence Increment KeyAt PrefixUnchanged Put Release"
     " Renew"
 )
+_WITHOUT_ASYNC = (
+    "Attachment Board Claim Client Document Lock SharedList SharedMap SharedText Step Watch"
+)
 SAME_NOUN = {
     "Change": "as the log has it, and decoded for people",
     "Entry": "as an engine keeps it, and decoded for people",
     "Version": "as an archive keeps it, and decoded for people",
-} | dict.fromkeys(_OPERATIONS.split(), "as the rules take it, and as JSON is validated")
+}
+SAME_NOUN |= dict.fromkeys(_OPERATIONS.split(), "as the rules take it, and as JSON is validated")
+SAME_NOUN |= dict.fromkeys(_WITHOUT_ASYNC.split(), "with async, and generated without")
 """Classes of one name in two modules, and why both are the same noun."""
 PATCHED_LIMITS = {
     "of the format, which all processes share: data of its size is too large to make": (

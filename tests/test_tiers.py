@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.prepared import form_of
 from tests.source_tree import sources
 from tests.tiers import LONG, QUICK, SLOW, Rule, dealt, may_be_quick, other_kinds
 
@@ -57,6 +58,17 @@ def test_slow_tests_are_dealt_out_first(request: pytest.FixtureRequest, workers:
         share = order[29 * worker // workers : 29 * (worker + 1) // workers]
         first = slow[worker::workers]
         assert share[: len(first)] == first[: len(share)]
+
+
+def test_programs_of_one_form_differ_in_values_only() -> None:
+    """One that needs other modules has another form: another command, option, setting or engine."""
+    assert form_of(["put", "public/a", "1"]) == form_of(["put", "public/b", '"x"'])
+    assert form_of(["checkpoint", "list"]) != form_of(["checkpoint", "verify"])
+    assert form_of(["get", "public/a"]) != form_of(["get", "public/a", "--json"])
+    assert form_of(["serve", "--engine=redis://a"]) != form_of(["serve", "--engine=sqlite://a"])
+    child = "tests.guarantees.service_child"
+    assert form_of([child, '{"port": 1}']) == form_of([child, '{"port": 22}'])
+    assert form_of([child, '{"port": 1}']) != form_of([child, '{"port": 1, "archive": "a"}'])
 
 
 def test_costs_are_told_by_file(tmp_path: Path) -> None:

@@ -7,7 +7,13 @@
 - `make test-all` runs everything, and so does pytest by itself.
 
 A test is long if it repeats on another server, or with other dice, what another one shows. One
-that is repeated with more dice takes its rounds from `few_or_many`.
+that is repeated with more dice takes its rounds from `few_or_many`; Hypothesis draws `FEW_EXAMPLES`
+for a test unless everything is run or the test says how many it needs.
+
+Whatever is behind a board, its rules are the same. `make test` tries each of them where most lies
+between a client and the data, over WebSocket on SQLite; a second time only where something else
+takes part: on Redis those of commits, reads, leases and the history, and with encryption those by
+which values come and go.
 """
 
 import re
@@ -50,6 +56,7 @@ LONG = (
         r"::test_every_promise_holds_whatever_breaks\[", "every fault at once, after each by itself"
     ),
     Rule(r"::TestBoardEmbedded::", "TestBoardWebSocket goes the same way, and further"),
+    Rule(r"::TestBoardSync::", "what it hands its calls to passed; tests/unit/sync has the rest"),
     Rule(r"::TestBoardSealed::", "TestBoardSealedRedis has the rules in which values are sealed"),
     Rule(r"::test_every_run_keeps_what_is_promised\[[1-9]\d?\]", "more seeds"),
     Rule(r"^tests/faults/test_redlock_\w+\.py::.*\[5-", "five lock masters, after three"),
@@ -74,6 +81,7 @@ LONG = (
     # What tests are tried on: it changes when they do, not when the product does.
     Rule(r"/test_simulation\.py::test_a_planted_fault_is_found\[", "what the simulation finds"),
     Rule(r"::test_a_mutant_is_found_out\[", "what the walks of the machine find"),
+    Rule(r"::test_a_mutant_lives_in_a_copy_and_is_noticed_there$", "what `make mutants` does"),
     Rule(r"::test_the_same_walks_find_nothing_wrong$", "and that they find nothing else"),
     Rule(r"::test_scripts_do_the_same_on_a_real_server\[", "the simulation's server is a server"),
 )
@@ -96,6 +104,15 @@ SLOW = (
 """Tests that are slow, beside those that are marked so where they stand."""
 SLOWER = ("redis", "cluster", "postgres", "slow")
 """Marks of tests that are not quick, whatever rule holds."""
+
+
+FEW_EXAMPLES = 40
+"""Instead of 100."""
+
+
+def draws_few(marks: str) -> bool:
+    """Whether Hypothesis draws few examples for tests that were selected by `marks`."""
+    return marks in ("quick", "not long")
 
 
 def few_or_many(few: int, many: int) -> pytest.MarkDecorator:

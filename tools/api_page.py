@@ -19,6 +19,9 @@ by `python -m tools.api_page`. `blackboard` itself has the names that programs w
 `blackboard.ops` has the parts of a commit, `blackboard.types` what calls return, and
 `blackboard.errors` every error ([by code](errors.md)).
 
+`blackboard.sync` has the same classes and methods without `async`
+([how to](howto/sync_callers.md)).
+
 Calls that take or return a value use plain Python values: None, bool, int, float, str, bytes, list,
 and dict with string keys.
 """
@@ -26,6 +29,7 @@ _INTRO: Final = {
     "blackboard": "What programs write. `blackboard.__version__` is the version of the package.",
     "blackboard.ops": "Operations, conditions and fences for `Board.commit`.",
     "blackboard.types": "What calls return or yield: for annotations, and to look at.",
+    "blackboard.names": "Any text as a segment of a key, and back; in the same order.",
     "blackboard.errors": "One tree below `BlackboardError`; [the codes and fields](errors.md).",
 }
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from blackboard.arguments import checks_arguments
 from blackboard.client import merge_patch as merge
@@ -32,7 +32,7 @@ from blackboard.client.leases.presence import Attachment, IfTaken, Presence, pre
 from blackboard.client.link import Transport, WatchRequest
 from blackboard.client.preview import MadeCall, RestorePreview, calls_in
 from blackboard.client.step import Step
-from blackboard.client.views import Cause, Entry, Listing, Receipt, RevisionEvent, Version
+from blackboard.client.views import Cause, Entry, History, Listing, Receipt, RevisionEvent, Version
 from blackboard.client.watch import Watch
 from blackboard.client.writer import CommitRequest, Deliver, Writer
 from blackboard.core.checkpoints import (
@@ -43,6 +43,7 @@ from blackboard.core.checkpoints import (
     BranchRequest,
     Checkpoint,
     CheckpointInfo,
+    CheckpointList,
     CheckpointRequest,
     DiffRequest,
     Origin,
@@ -75,7 +76,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import check_name
 from blackboard.core.watch import Position
-from blackboard.errors import Conflict, Corrupt, InvalidRequest
+from blackboard.errors import Conflict, InvalidRequest
 from blackboard.limits import (
     CHECKPOINTS_PAGE_MAX,
     CLAIM_TRIES_MAX,
@@ -88,8 +89,9 @@ from blackboard.limits import (
     STEP_ATTEMPTS_MAX,
     Limits,
 )
+from blackboard.tables import table
 from blackboard.units import Key, Milliseconds, Prefix, Revision
-from blackboard.wire.codec import decode_value, encode_value
+from blackboard.wire.codec import check_encoded, decode_value, encode_value
 
 T = TypeVar("T")
 
@@ -160,13 +162,30 @@ class Board:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    async def get(self, key: Key, default: Any = None, *, at: When | None = None) -> Any:
+    @overload
+    async def get(self, key: Key, default: Any = None, *, at: When | None = None) -> Any: ...
+
+    @overload
+    async def get(self, key: Key, default: T, *, at: When | None = None, as_type: type[T]) -> T: ...
+
+    @overload
+    async def get(
+        self, key: Key, default: None = None, *, at: When | None = None, as_type: type[T]
+    ) -> T | None: ...
+
+    async def get(
+        self, key: Key, default: Any = None, *, at: When | None = None, as_type: Any = None
+    ) -> Any:
         """The value at `key`, or `default` when it is absent. Errors: AccessDenied.
 
-        With `at` (a revision, the name of a checkpoint, a `datetime`), as it was then.
+        With `at` (a revision, the name of a checkpoint, a `datetime`), as it was then. With
+        `as_type` (a dataclass, a msgspec struct, a pydantic model, `list[Model]`) as one of these;
+        errors: TypeMismatch with the path of what does not fit. `put` takes such objects.
         """
         entry = await self.entry(key, at=at)
-        return default if entry is None else entry.value
+        if entry is None:
+            return default
+        return entry.value if as_type is None else entry.value_as(as_type)
 
     async def entry(self, key: Key, *, at: When | None = None) -> Entry | None:
         """The entry at `key` with its revisions and author, or None when it is absent."""
@@ -309,22 +328,7 @@ class Board:
         The patch is applied here and committed only if the key did not change in between; otherwise
         it is applied again, up to MERGE_ATTEMPTS_MAX times. Then the last Conflict is raised.
         """
-        encode_value(patch)  # refuses what nests too deep to be applied
-        entry = await self.entry(key)
-        revision, value = (entry.mod_revision, entry.value) if entry else (0, None)
-        for left in reversed(range(self.limits.client.merge_attempts_max)):
-            merged = merge.apply(value, patch)
-            try:
-                await self.put(key, merged, expected=revision)
-                return merged
-            except Conflict as conflict:
-                if not left:
-                    raise
-                revision, value = conflict.actual, conflict.current
-                if value is None and revision:
-                    entry = await self.entry(key)
-                    revision, value = (entry.mod_revision, entry.value) if entry else (0, None)
-        raise AssertionError("the last attempt returns or raises")
+        return await merge.merge_at(self, key, patch, self.limits.client.merge_attempts_max)
 
     async def commit(
         self,
@@ -344,7 +348,7 @@ class Board:
         """
         for op in ops:
             if isinstance(op, Put | Append):
-                _check_value(op.value)
+                check_encoded(op.value)
         return await self._send(ops, conditions, fences, based_on, note)
 
     async def _send(
@@ -588,7 +592,7 @@ class Board:
         self._writer.saw(taken.revision)
         return taken
 
-    async def checkpoints(self) -> tuple[Checkpoint, ...]:
+    async def checkpoints(self) -> CheckpointList:
         """All checkpoints of the board, the oldest first."""
         found: list[Checkpoint] = []
         after: Revision = 0
@@ -596,7 +600,7 @@ class Board:
             page = await self._link.checkpoints(self.name, after=after, limit=CHECKPOINTS_PAGE_MAX)
             found += page
             if len(page) < CHECKPOINTS_PAGE_MAX:
-                return tuple(found)
+                return CheckpointList(found)
             after = page[-1].revision
 
     async def show(self, name: str) -> CheckpointInfo:
@@ -755,13 +759,13 @@ class Board:
 
     async def history(
         self, key: Key, *, before: Revision | None = None, limit: int = HISTORY_VERSIONS_MAX
-    ) -> tuple[Version, ...]:
+    ) -> History:
         """The versions of `key`, the newest first; at most `limit`, `before` continues.
 
         A branch includes the history of its parent, and a restored board the abandoned revisions.
         """
         found = await self._link.history(self.name, key, before=before, limit=limit)
-        return tuple(map(Version.of, found))
+        return History(map(Version.of, found))
 
     async def verify(self, at: When = NOW) -> Verified:
         """Check everything that is stored up to `at`: hash chain, digests, signatures.
@@ -784,13 +788,9 @@ class Board:
     def __repr__(self) -> str:
         return f"<Board {self.name!r} as {self.agent!r}>"
 
+    def _repr_html_(self) -> str:
+        return table(f"board {self.name}", ("agent", "account"), [(self.agent, self.account)])
+
 
 def _expect(key: Key, expected: Revision | None) -> Sequence[Condition]:
     return () if expected is None else (KeyAt(key, expected),)
-
-
-def _check_value(encoded: bytes) -> None:
-    try:
-        decode_value(encoded)
-    except Corrupt as error:
-        raise InvalidRequest(field="value", reason=error.reason) from error

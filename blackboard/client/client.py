@@ -11,10 +11,18 @@ from blackboard.client.audit_record import AuditRecord
 from blackboard.client.board import Board
 from blackboard.client.export import import_board
 from blackboard.client.link import Transport
-from blackboard.core.access import Principal
+from blackboard.core.access import (
+    Principal,
+    TokenRequest,
+    check_agent_name,
+    check_grants,
+    parse_grant,
+)
 from blackboard.core.checkpoints import LostBoard, Redaction, RedactRequest
 from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
-from blackboard.limits import LIST_ENTRIES_MAX
+from blackboard.core.path import check_name
+from blackboard.errors import InvalidRequest
+from blackboard.limits import LIST_ENTRIES_MAX, TOKEN_TTL_MS, TOKEN_TTL_MS_MAX
 from blackboard.units import Key, Milliseconds
 
 DEFAULT_BOARD = "main"
@@ -149,6 +157,31 @@ class Client:
         admin of everything.
         """
         return await self.link.revoke(tokens=tokens, principal=principal, until_ms=until_ms)
+
+    async def token(
+        self,
+        name: str,
+        *,
+        grants: Sequence[str] | None = None,
+        boards: Sequence[str] = (),
+        ttl_ms: Milliseconds = TOKEN_TTL_MS,
+    ) -> str:
+        """A token for the agent `name`, signed by the service and stored nowhere.
+
+        `grants` are texts such as `public/**=read,write` (None = an agent's default rights; see
+        docs/howto/tokens.md), `boards` the only boards on which it is valid (empty = all). It is
+        valid for `ttl_ms`, at most TOKEN_TTL_MS_MAX, and ends when the token of this client is
+        revoked. Each call makes another token.
+
+        Errors: AccessDenied unless you are an admin of everything; InvalidRequest for more rights
+        than your own, and where no service signs tokens (a client from
+        `blackboard.open`, an application with tokens of its own). Cancellation: nothing is stored.
+        """
+        if not 1 <= ttl_ms <= TOKEN_TTL_MS_MAX:
+            raise InvalidRequest("ttl_ms", f"{ttl_ms} is not in 1..{TOKEN_TTL_MS_MAX}")
+        given = None if grants is None else check_grants(map(parse_grant, grants))
+        only = frozenset(check_name(board, "board") for board in boards)
+        return await self.link.issue(TokenRequest(check_agent_name(name), given, only, ttl_ms))
 
     async def freeze(self, board: str | None = None, *, note: str = "") -> Freeze:
         """Freeze a board (None = the default one): it refuses every commit (BoardFrozen) until it

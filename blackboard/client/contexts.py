@@ -17,9 +17,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from blackboard.errors import Corrupt, InvalidRequest, Unauthenticated
+from blackboard.errors import Corrupt, InvalidRequest, NewerFormat, Unauthenticated, Unavailable
 from blackboard.integrity.private_files import DIRECTORY_MODE, FILE_MODE
 
+VERSION: Final = 1
+"""Of the file; the first files have none."""
 LOCAL: Final = "local"
 CONFIG_VARIABLE: Final = "BLACKBOARD_CONFIG_DIR"
 URL_VARIABLE: Final = "BLACKBOARD_URL"
@@ -161,35 +163,55 @@ def config_directory() -> Path:
 
 
 def load(directory: Path) -> Contexts:
-    """The contexts kept in `directory`; none if there is no file. Errors: Corrupt."""
+    """The contexts kept in `directory`; none if there is no file.
+
+    Errors: Corrupt; NewerFormat; Unavailable when the disk fails.
+    """
     path = directory / "contexts.json"
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
+        version = kept.get("version", VERSION)
+        if type(version) is int and version > VERSION:
+            raise NewerFormat(str(path), version, VERSION)
         found = {name: ServiceContext(**context) for name, context in kept["contexts"].items()}
         return Contexts(kept["current"], found)
     except FileNotFoundError:
         return Contexts()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise Unavailable(what=str(path), reason=error.strerror or str(error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(what=str(path), reason=f"it cannot be read: {error}") from error
 
 
 def change(directory: Path, how: Callable[[Contexts], Contexts]) -> None:
-    """Change the contexts in `directory`; concurrent changes are not lost. Errors: as of `load`."""
+    """Change the contexts in `directory`; concurrent changes are not lost.
+
+    Errors: as of `load`; they are as before then.
+    """
     from filelock import FileLock
 
-    directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-    with FileLock(directory / "contexts.lock", timeout=LOCK_TIMEOUT_S, mode=FILE_MODE):
-        _save(directory, how(load(directory)))
+    try:
+        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        with FileLock(directory / "contexts.lock", timeout=LOCK_TIMEOUT_S, mode=FILE_MODE):
+            _save(directory, how(load(directory)))
+    except OSError as error:  # the disk is full, or fails
+        what = str(directory / "contexts.json")
+        raise Unavailable(what=what, reason=error.strerror or str(error)) from error
 
 
 def _save(directory: Path, contexts: Contexts) -> None:
     """Save `contexts`, readable by this user only."""
     kept = {
+        "version": VERSION,
         "current": contexts.current,
         "contexts": {name: asdict(context) for name, context in contexts.by_name.items()},
     }
     new = directory / f"contexts.json.{os.getpid()}"
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(kept, file, indent=2)
-    new.replace(directory / "contexts.json")
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(kept, file, indent=2)
+        new.replace(directory / "contexts.json")
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise

@@ -15,6 +15,7 @@ from blackboard.client.views import Entry
 from blackboard.core.checkpoints import Difference
 from blackboard.core.path import namespace_of
 from blackboard.limits import TEXT_DIFF_LINES_MAX
+from blackboard.tables import table
 from blackboard.units import Key, Revision
 
 ADDED: Final = "added"
@@ -91,10 +92,11 @@ class KeyChange:
 
     def __str__(self) -> str:
         sign = {ADDED: "+", CHANGED: "~", REMOVED: "-"}[self.kind]
-        lines = [f"{sign} {self.key}"]
-        for part in self.parts:
-            lines += [f"    {line}" for line in part.text] or [f"    {part}"]
-        return "\n".join(lines)
+        lines = [f"    {line}" for part in self.parts for line in part.text or [str(part)]]
+        return "\n".join([f"{sign} {self.key}", *lines])
+
+    def _repr_html_(self) -> str:
+        return table(self.kind, ("key", "difference"), [(self.key, _shown(self))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,16 @@ class Diff:
 
     def __str__(self) -> str:
         return "\n".join(str(change) for change in self.changes)
+
+    def _repr_html_(self) -> str:
+        rows = ((change.kind, change.key, _shown(change)) for change in self.changes)
+        caption = f"from revision {self.a} to {self.b}"
+        return table(caption, ("", "key", "difference"), rows, more=self.more)
+
+
+def _shown(change: KeyChange) -> str:
+    """The differences within one key, a line each."""
+    return "\n".join(line for part in change.parts for line in part.text or [str(part)])
 
 
 def _parts(path: str, before: Any, after: Any) -> Iterator[Part]:

@@ -44,7 +44,7 @@ from blackboard.client.link import Transport
 from blackboard.core.checkpoints import ExportPage, ImportRequest
 from blackboard.core.commit import Entry
 from blackboard.engines.disk import sync, sync_path
-from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.errors import Corrupt, InvalidRequest, NewerFormat
 from blackboard.integrity.digest_check import Sums
 from blackboard.integrity.signing import Manifest
 from blackboard.limits import (
@@ -299,7 +299,7 @@ def _packed(entry: Entry) -> list[Any]:
 
 
 class _Reading:
-    """A file that is being read. Errors: Corrupt; OSError."""
+    """A file that is being read. Errors: Corrupt; NewerFormat; OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -348,11 +348,14 @@ class _Reading:
     def _read_header(self) -> dict[str, Any]:
         try:
             header = json.loads(self._bytes(_HEADER, MANIFEST_BYTES_MAX))
+            version = header["version"]
+            if header["format"] == FORMAT and type(version) is int and version > VERSION:
+                raise NewerFormat(f"file {self.path.name}", version, VERSION)
             if (header["format"], header["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"version {header['version']!r} of {header['format']!r}")
-            if set(header["sha256"]) != set(_MEMBERS):
+            if header["sha256"].keys() != set(_MEMBERS):
                 raise ValueError("members are missing")
-        except (ValueError, KeyError, TypeError) as error:
+        except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._corrupt(f"{_HEADER}: {error}") from error
         return dict(header)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.views import Cause, Receipt
-from blackboard.core.access import Principal
+from blackboard.core.access import Principal, TokenRequest
 from blackboard.core.checkpoints import (
     BranchRequest,
     Checkpoint,
@@ -303,6 +303,13 @@ class Transport(Protocol):
 
         `until_ms` is when they expire, if that is known. Returns how many are revoked. Errors:
         AccessDenied unless they are the principal's own, or it is an admin of everything.
+        """
+
+    async def issue(self, request: TokenRequest) -> str:
+        """A token for an agent, signed by the service, with no more rights than the principal.
+
+        Errors: AccessDenied unless the principal is an admin of everything; InvalidRequest when
+        more is asked for, or by a service that signs no tokens.
         """
 
     async def aclose(self) -> None:

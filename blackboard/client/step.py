@@ -11,7 +11,7 @@ Invariants
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, overload
 
 from blackboard.client import merge_patch as merge
 from blackboard.client.views import Entry, Listing, Receipt
@@ -32,7 +32,9 @@ from blackboard.core.path import is_meant, is_prefix, parse_pattern
 from blackboard.errors import LocalProtocolError, TypeMismatch
 from blackboard.limits import BASED_ON_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
-from blackboard.wire.codec import decode_value, encode_value
+from blackboard.wire.codec import as_type as typed, decode_value, encode_value
+
+T = TypeVar("T")
 
 Ground = tuple[Key, Revision]
 """A key, and the revision of it that was read: what a commit is based on."""
@@ -105,11 +107,28 @@ class Step:
 
     # --- reads ------------------------------------------------------------------------------------
 
-    async def get(self, key: Key, default: Any = None) -> Any:
+    @overload
+    async def get(self, key: Key, default: Any = None) -> Any: ...
+
+    @overload
+    async def get(self, key: Key, default: T, *, as_type: type[T]) -> T: ...
+
+    @overload
+    async def get(self, key: Key, default: None = None, *, as_type: type[T]) -> T | None: ...
+
+    async def get(self, key: Key, default: Any = None, *, as_type: Any = None) -> Any:
         """The value at `key` as this step sees it, own writes included; `default` if absent.
 
         It is not read from the board (and not tracked) when the step itself put or deleted it.
+        `as_type` as in `Board.get`.
         """
+        absent: Any = object()
+        found = await self._value(key, absent)
+        if found is absent:
+            return default
+        return found if as_type is None else typed(found, as_type, key)
+
+    async def _value(self, key: Key, default: Any) -> Any:
         self._check_open()
         base, added = self._own(key)
         if base is None:

@@ -1,6 +1,6 @@
 """The results of the API: the types of `core/commit.py` with decoded values."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,8 +9,14 @@ from blackboard.core import checkpoints, commit as core
 from blackboard.core.commit import Cause as Cause, Receipt as Receipt
 from blackboard.core.entry_digest import is_proved
 from blackboard.errors import Corrupt
+from blackboard.tables import moment, table
 from blackboard.units import Key, Milliseconds, Revision
-from blackboard.wire.codec import decode_value
+from blackboard.wire.codec import as_type, decode_value
+
+T = TypeVar("T")
+
+
+ENTRY_COLUMNS = ("key", "value", "revision", "author", "time (UTC)")
 
 
 class Entry(Struct, frozen=True):
@@ -28,10 +34,17 @@ class Entry(Struct, frozen=True):
     expires_at_ms: Milliseconds | None = None
     account: str = ""
 
+    def _repr_html_(self) -> str:
+        return table(self.key, ENTRY_COLUMNS, [entry_row(self)])
+
     @property
     def owner(self) -> str:
         """The account behind it, whatever name it was written under."""
         return self.account or self.author
+
+    def value_as(self, kind: type[T]) -> T:
+        """The value as a `kind`: see `Board.get`. Errors: TypeMismatch."""
+        return as_type(self.value, kind, self.key)
 
     @staticmethod
     def of(entry: core.Entry) -> "Entry":
@@ -54,6 +67,12 @@ class Listing(Struct, frozen=True):
     revision: Revision
     entries: tuple[Entry, ...]
     next_key: Key | None = None
+
+    def _repr_html_(self) -> str:
+        caption = f"revision {self.revision}"
+        return table(
+            caption, ENTRY_COLUMNS, map(entry_row, self.entries), more=self.next_key is not None
+        )
 
 
 class Change(Struct, frozen=True):
@@ -91,6 +110,12 @@ class RevisionEvent(Struct, frozen=True):
     position: str = ""
     verified: bool = False
     account: str = ""
+
+    def _repr_html_(self) -> str:
+        said = f"revision {self.revision} by {self.author}, {moment(self.time_ms)}"
+        caption = f"{said}: {self.note}" if self.note else said
+        rows = ((change.kind, change.key, change.value) for change in self.changes)
+        return table(caption, ("change", "key", "value"), rows)
 
     @staticmethod
     def of(entry: core.LogEntry, position: str = "") -> "RevisionEvent":
@@ -148,3 +173,30 @@ class Version(Struct, frozen=True):
     def value(self) -> Any:
         """The value, None if it was removed."""
         return None if self.entry is None else self.entry.value
+
+    def _repr_html_(self) -> str:
+        caption = f"{self.key} at revision {self.revision}"
+        if self.entry is None:
+            return table(
+                caption, ("removed by", "time (UTC)"), [(self.author, moment(self.time_ms))]
+            )
+        return table(caption, ENTRY_COLUMNS, [entry_row(self.entry)])
+
+
+class History(tuple[Version, ...]):
+    """Versions of a key, the newest first; a table in a notebook."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        caption = f"history of {self[0].key}" if self else "no history"
+        rows = (
+            (one.revision, one.value if one.entry else "(removed)", one.author, moment(one.time_ms))
+            for one in self
+        )
+        return table(caption, ("revision", "value", "author", "time (UTC)"), rows)
+
+
+def entry_row(entry: Entry) -> tuple[Any, ...]:
+    """What a table in a notebook shows of an entry, by ENTRY_COLUMNS."""
+    return (entry.key, entry.value, entry.mod_revision, entry.author, moment(entry.time_ms))

@@ -12,11 +12,12 @@ from dataclasses import replace
 from types import TracebackType
 
 from blackboard.client.link import Delivery, Stream, Transport, WatchRequest
-from blackboard.client.views import Change, Entry, RevisionEvent
+from blackboard.client.views import ENTRY_COLUMNS, Change, Entry, RevisionEvent, entry_row
 from blackboard.core.commit import CommitId, LogEntry
 from blackboard.core.watch import Position
 from blackboard.errors import LocalProtocolError, Resync
 from blackboard.limits import LIST_ENTRIES_MAX
+from blackboard.tables import table
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
@@ -64,6 +65,11 @@ class Watch:
         """A restore changed too much to be delivered, and the state has not been read again yet."""
         self.on_progress: Callable[[], None] | None = None
         """Called when `reached` advanced without a revision to deliver."""
+
+    def _repr_html_(self) -> str:
+        caption = f"watch of {', '.join(self._request.patterns)} on board {self._board}"
+        shown = f"{caption}: everything up to revision {self.reached}"
+        return table(shown, ENTRY_COLUMNS, map(entry_row, list(self.state.values())))
 
     @property
     def position(self) -> str:

@@ -19,7 +19,7 @@ import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
@@ -27,6 +27,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from blackboard.arguments import check_argument
 from blackboard.client.link import Transport, WatchRequest
 from blackboard.client.views import Receipt
 from blackboard.client.watch import Watch
@@ -300,7 +301,9 @@ class Writer:
         """The operations that `deliver` returns now."""
         assert self.deliver is not None
         telling = _Noticing(self.deliver())
-        ops = tuple(await telling)
+        returned = await telling
+        check_argument("deliver", returned, Sequence[Op])
+        ops = tuple(returned)
         self._deliver_waits = telling.waited
         return ops
 
@@ -563,6 +566,11 @@ def let_go(hold: Hold) -> None:
     """Commits of the running task no longer rely on `hold`; those of tasks it started still do."""
     hold.ended = True
     _holds.set(tuple(other for other in _holds.get() if other is not hold))
+
+
+def adopt_holds(context: Context) -> None:
+    """Let the running task or thread hold what a call that ran in `context` left held."""
+    _holds.set(context.get(_holds, ()))
 
 
 def fences_of(

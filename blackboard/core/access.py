@@ -75,12 +75,15 @@ class Credential:
     """The token behind a principal: its subject, its time of issue and its ids.
 
     `ids` has its own id and those of the tokens that it was narrowed from: revoking any of them
-    revokes it.
+    revokes it. `issuer` is the principal for whom a service signed it (no grants, only its name and
+    credential); None if it was signed with the secret at hand. Revoking the issuer's token revokes
+    it, too.
     """
 
     subject: str
     ids: tuple[str, ...]
     issued_at_ms: Milliseconds
+    issuer: "Principal | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +250,28 @@ class Narrowing:
     expires_at_ms: Milliseconds | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """A token for the agent `name`, valid for `ttl_ms`; `grants` None = the default ones of an
+    agent, `boards` empty = all that the issuer may use."""
+
+    name: str
+    grants: tuple[AccessGrant, ...] | None
+    boards: frozenset[str]
+    ttl_ms: Milliseconds
+
+
+def issued(issuer: Principal, request: TokenRequest) -> Principal:
+    """The principal of a token that `issuer` has the service sign. It acts for no other agent.
+
+    The issuer is an admin of everything, hence on every board. Errors: InvalidRequest when it would
+    have more rights than the issuer.
+    """
+    wanted = agent(request.name)
+    grants = wanted.grants if request.grants is None else request.grants
+    return replace(wanted, grants=_narrowed(issuer.grants, grants), boards=request.boards)
+
+
 def narrowed(principal: Principal, to: Narrowing) -> Principal:
     """`principal` with no more rights than `to`. The result acts for no other agent.
 
@@ -275,7 +300,7 @@ def _narrowed(
     for grant in check_grants(narrow):
         for right in grant.rights:
             if not any(right in g.rights and covers(g.pattern, grant.pattern) for g in wide):
-                reason = f"{right} on {grant.pattern} is more than the token that is narrowed has"
+                reason = f"{right} on {grant.pattern} is more than the token at hand has"
                 raise InvalidRequest("grants", reason)
     return narrow
 

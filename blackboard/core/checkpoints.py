@@ -21,6 +21,7 @@ from blackboard.core.fields import InstantMs
 from blackboard.core.path import SYSTEM, check_name
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.limits import BARRIER_MS_MAX, REVISION_MAX
+from blackboard.tables import moment, table
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 
@@ -304,6 +305,27 @@ class Checkpoint:
     barrier: BarrierReport | None = None
     pinned: bool = False
 
+    def _repr_html_(self) -> str:
+        return table(f"board {self.board}", CHECKPOINT_COLUMNS, [checkpoint_row(self)])
+
+
+class CheckpointList(tuple[Checkpoint, ...]):
+    """Checkpoints, the oldest first; a table in a notebook."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return table("checkpoints", CHECKPOINT_COLUMNS, map(checkpoint_row, self))
+
+
+CHECKPOINT_COLUMNS: Final = ("checkpoint", "revision", "time (UTC)", "kind", "by", "note")
+
+
+def checkpoint_row(taken: Checkpoint) -> tuple[Any, ...]:
+    """What a table in a notebook shows of a checkpoint, by CHECKPOINT_COLUMNS."""
+    at = moment(taken.time_ms)
+    return (taken.name, taken.revision, at, taken.kind, taken.by, taken.note)
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
@@ -325,6 +347,11 @@ class CheckpointInfo:
     declared: Mapping[str, Any] = field(default_factory=dict)
     signed_by: str = ""
     memory: Mapping[str, Revision] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        return self.checkpoint._repr_html_() + table(
+            "agents", ("agent", "last step at revision"), sorted(self.steps.items())
+        )
 
 
 # --- restore, branch ------------------------------------------------------------------------------

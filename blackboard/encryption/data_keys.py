@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from blackboard.core.commit import Commit, CommitId, Delete, Entry, Op, Put
 from blackboard.encryption.master_key import Wrapper
 from blackboard.engines.base import Scrubs, Store
-from blackboard.errors import BlackboardError, Corrupt, Unavailable
+from blackboard.errors import BlackboardError, Corrupt, NewerFormat, Unavailable
 from blackboard.integrity.envelope import KEY_BYTES, KEY_ID_BYTES
 from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, Limits
 from blackboard.units import Revision
@@ -401,7 +401,10 @@ def _read(entry: Entry) -> Any:
     record = decode_value(entry.value)
     if not isinstance(record, dict) or not ({_KEY, _MARK, "erased_ms"} & record.keys()):
         raise Corrupt(what=entry.key, reason="no record of a data key")
-    if record.get("form", _FIRST) not in (_FIRST, _SWITCHED):
+    form = record.get("form", _FIRST)
+    if type(form) is int and form > _SWITCHED:
+        raise NewerFormat(entry.key, form, _SWITCHED)
+    if form not in (_FIRST, _SWITCHED):
         raise Corrupt(what=entry.key, reason="no form of a data key")
     return record
 

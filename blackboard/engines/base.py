@@ -20,7 +20,7 @@ from blackboard import limits
 from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges
-from blackboard.errors import LimitExceeded
+from blackboard.errors import BlackboardError, LimitExceeded
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
@@ -205,6 +205,32 @@ class Shared(Protocol):
     async def raise_access(self, board: str, access: Revision) -> None:
         """Raise the access number of `board` to `access`; a higher one stays. A board that is not
         open on this run of the engine has none and gets none. Errors: Unavailable."""
+
+
+class BatchAnswer(Protocol):
+    """Where the outcomes of a batch go; a future of them is one."""
+
+    def done(self) -> bool:
+        """Whether nobody waits for them."""
+
+    def set_result(self, result: list[Outcome], /) -> None:
+        """The outcomes, as `Store.commit` returns them."""
+
+    def set_exception(self, exception: BlackboardError, /) -> None:
+        """The error, as `Store.commit` raises it."""
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """The additional port of an engine that decides commits on the event loop: they need no task
+    that waits."""
+
+    def begin(self, board: str, batch: Sequence[Prepared], answer: BatchAnswer) -> bool:
+        """Decide a batch now and let `answer` know later; False if it would have to wait, or may
+        be refused as a whole: then nothing was decided, and `commit` says why.
+
+        The engine answers even if nobody waits. What it calls must not call the engine.
+        """
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from blackboard.integrity.private_files import open_new_binary
+from blackboard.integrity.private_files import naming, open_new_binary
 
 _CHUNK_BYTES: Final = 256 * 1024
 
@@ -45,6 +45,21 @@ def has_room(beside: Path, size: int) -> bool:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)
     return True
+
+
+def check_readable(*paths: Path) -> None:
+    """Read files to their ends; those that are not there count as empty.
+
+    SQLite calls a page that the disk cannot read a damaged one; this tells them apart. Cost: 1 ms
+    per MB. Errors: OSError, naming the file, when the disk fails to read one.
+    """
+    for path in paths:
+        try:
+            with naming(path), path.open("rb", buffering=0) as file:
+                while file.read(_CHUNK_BYTES):
+                    pass
+        except FileNotFoundError:
+            continue
 
 
 class SyncError(OSError):

@@ -26,11 +26,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from blackboard.core.commit import CommitId
 from blackboard.core.path import namespace_of
-from blackboard.errors import Corrupt
+from blackboard.errors import Corrupt, NewerFormat
 from blackboard.units import Key, Revision
+from blackboard.wire.frames import SEALED
 
-MAGIC: Final = b"\xc1\x02"
-MAGIC_BEFORE: Final = b"\xc1\x01"
+FORMAT: Final = 2
+_FORMAT_BEFORE: Final = 1
+MAGIC: Final = SEALED + bytes([FORMAT])
+MAGIC_BEFORE: Final = SEALED + bytes([_FORMAT_BEFORE])
 KEY_BYTES: Final = 32
 KEY_ID_BYTES: Final = 12
 NONCE_BYTES: Final = 12
@@ -97,8 +100,8 @@ class Header:
 
 
 def is_sealed(value: bytes) -> bool:
-    """Whether a value is ciphertext."""
-    return value.startswith((MAGIC, MAGIC_BEFORE))
+    """Whether a value is ciphertext, in whichever form."""
+    return value.startswith(SEALED)
 
 
 def seal(cipher: AESGCM, header: Header, path: str, value: bytes) -> bytes:
@@ -115,8 +118,13 @@ def seal(cipher: AESGCM, header: Header, path: str, value: bytes) -> bytes:
 
 
 def header_of(sealed: bytes, what: str) -> Header:
-    """The header of an encrypted value, unverified. Errors: Corrupt, about `what`."""
+    """The header of an encrypted value, unverified. Errors: Corrupt, about `what`; NewerFormat."""
+    form = sealed[len(SEALED)] if len(sealed) > len(SEALED) else 0
+    if form > FORMAT:
+        raise NewerFormat(what, form, FORMAT)
     try:
+        if form < _FORMAT_BEFORE:
+            raise ValueError("no such form")
         key_id, kind, agent, lane, incarnation, step, *where = _header(sealed)
         if len(key_id) != KEY_ID_BYTES or kind not in (PUT, APPEND):
             raise ValueError("no such key or kind")

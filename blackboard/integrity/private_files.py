@@ -53,7 +53,7 @@ def read_text(path: Path) -> str:
     Errors: OSError, also for anything but an ordinary file: a pipe would never end. ValueError when
     it is not UTF-8.
     """
-    with os.fdopen(_open_ordinary(path), encoding="utf-8") as file:
+    with naming(path), os.fdopen(_open_ordinary(path), encoding="utf-8") as file:
         return file.read()
 
 
@@ -64,8 +64,19 @@ def read_bytes(path: Path) -> bytes:
     """
     if path.is_symlink():
         raise NotOrdinaryError(errno.EINVAL, "it is a symbolic link", str(path))
-    with os.fdopen(_open_ordinary(path), "rb") as file:
+    with naming(path), os.fdopen(_open_ordinary(path), "rb") as file:
         return file.read()
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the name of the file to an OSError in this block that has none, as that of a read."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
 
 
 class NotOrdinaryError(OSError):

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 from blackboard.core.checkpoints import Cut, Step, StoredCheckpoint
 from blackboard.core.commit import Epoch
 from blackboard.engines import disk
-from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.errors import Corrupt, InvalidRequest, NewerFormat
 from blackboard.integrity.private_files import DIRECTORY_MODE, read_text
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import BYTES_KEY, decode_value
@@ -61,6 +61,8 @@ class Seal:
             signer = bytes.fromhex(said["key"])
         except (Corrupt, KeyError, TypeError, ValueError):
             return ["the manifest is damaged: it cannot be read"]
+        except NewerFormat as error:
+            return [str(error)]
         found = []
         if signer not in self._trusted:
             found.append(f"the manifest is signed by an unknown key, {signer.hex()}")
@@ -123,13 +125,16 @@ def _wrapped(value: bytes) -> dict[str, str]:
 
 
 def read_manifest(manifest: bytes) -> dict[str, Any]:
-    """Parse a manifest. Errors: Corrupt when it is not one."""
+    """Parse a manifest. Errors: Corrupt when it is not one; NewerFormat."""
     try:
         said = json.loads(manifest)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: it nests too deeply
         raise Corrupt(what="manifest", reason=str(error)) from error
     if not isinstance(said, dict):
         raise Corrupt(what="manifest", reason="no object")
+    found = said.get("format")
+    if type(found) is int and found > FORMAT:
+        raise NewerFormat("the manifest of a checkpoint", found, FORMAT)
     return said
 
 
@@ -194,7 +199,7 @@ class Manifest:
 
     @staticmethod
     def read(manifest: bytes) -> "Manifest":
-        """Parse a manifest. Errors: Corrupt when it is not one."""
+        """Parse a manifest. Errors: Corrupt when it is not one; NewerFormat."""
         said = read_manifest(manifest)
         try:
             number, name, cause, from_revision, revision = said["epoch"]
@@ -212,7 +217,14 @@ class Manifest:
                 key=bytes.fromhex(said["key"]),
                 memory={name: int(at) for name, at in said.get("memory", {}).items()},
             )
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            OverflowError,  # Infinity, which JSON does not have and Python reads
+            TypeError,
+            ValueError,
+        ) as error:
             raise Corrupt(what="manifest", reason=repr(error)) from error
 
     @staticmethod

@@ -50,6 +50,9 @@ SECRET_BYTES_MIN: Final = 32
 """The output of SHA-256; a shorter key would be the weakest part (RFC 7518, section 3.2)."""
 _ALGORITHMS: Final = ["HS256"]
 _REQUIRED: Final = ["sub", "aud", "exp", "iat", "jti"]
+_CLAIMS: Final = frozenset([*_REQUIRED, "nbf", "grants", "boards", "acts_for_any", "by"])
+_ISSUER_CLAIMS: Final = frozenset(["name", "sub", "jti", "iat", "by"])
+_LINK_CLAIMS: Final = frozenset(["jti", "sub", "grants", "boards", "exp"])
 _LINK: Final = "~"
 _ID_BYTES: Final = 12
 _LINK_ID_BYTES: Final = 6
@@ -85,10 +88,16 @@ def key_id(key: str) -> str:
 
 
 def issue(
-    secret: str, principal: Principal, ttl_ms: Milliseconds, *, audience: str = AUDIENCE
+    secret: str,
+    principal: Principal,
+    ttl_ms: Milliseconds,
+    *,
+    audience: str = AUDIENCE,
+    issuer: Principal | None = None,
 ) -> str:
     """A token for `principal` that is valid for `ttl_ms` from now at services of `audience`.
 
+    With `issuer`, it is revoked together with that principal's token.
     Errors: InvalidRequest for an invalid name or pattern, or a secret that is too short;
     LimitExceeded when it would have more than TOKEN_BYTES_MAX bytes: use fewer grants.
     """
@@ -103,6 +112,8 @@ def issue(
         "boards": sorted(principal.boards),
         "acts_for_any": principal.acts_for_any,
     }
+    if issuer is not None and issuer.credential is not None:
+        claims["by"] = _written_issuer(issuer, issuer.credential)
     key = check_secret(secret).splitlines()[0]
     headers = {"kid": key_id(key)}
     return _bounded(jwt.encode(claims, key, algorithm=_ALGORITHMS[0], headers=headers))
@@ -222,7 +233,7 @@ def _signed_by(key: bytes, text: str) -> bytes:
 def _narrowed_by(principal: Principal, links: list[str]) -> Principal:
     """Errors: Unauthenticated when a link is malformed, or widens the rights before it."""
     for text in links:
-        link = _unpacked(text)
+        link = _known(_unpacked(text), _LINK_CLAIMS)
         try:
             end_s = link.get("exp")
             to = Narrowing(
@@ -254,6 +265,7 @@ _DAMAGE: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError
 def _principal(claims: Mapping[str, Any]) -> Principal:
     """The claims are signed by us, but maybe by another version: what is not understood is
     refused."""
+    _known(claims, _CLAIMS)
     try:
         subject = check_name(claims["sub"], "principal")
         return Principal(
@@ -262,10 +274,49 @@ def _principal(claims: Mapping[str, Any]) -> Principal:
             _boards(claims["boards"]),
             int(claims["exp"]) * 1000,
             claims["acts_for_any"] is True,
-            Credential(subject, (str(claims["jti"]),), int(claims["iat"]) * 1000),
+            Credential(
+                subject,
+                (str(claims["jti"]),),
+                int(claims["iat"]) * 1000,
+                _issuer(claims["by"]) if "by" in claims else None,
+            ),
         )
     except _DAMAGE as error:
         raise Unauthenticated(reason="the token is of another version") from error
+
+
+def _written_issuer(issuer: Principal, credential: Credential) -> dict[str, Any]:
+    above = credential.issuer
+    claims: dict[str, Any] = {
+        "name": issuer.name,
+        "sub": credential.subject,
+        "jti": list(credential.ids),
+        "iat": credential.issued_at_ms // 1000,
+    }
+    if above is not None and above.credential is not None:
+        claims["by"] = _written_issuer(above, above.credential)
+    return claims
+
+
+def _issuer(claims: Mapping[str, Any]) -> Principal:
+    """The issuer in the claims, and those above it; TOKEN_BYTES_MAX bounds how many there are."""
+    _known(claims, _ISSUER_CLAIMS)
+    credential = Credential(
+        check_name(claims["sub"], "issuer"),
+        tuple(str(one) for one in claims["jti"]),
+        int(claims["iat"]) * 1000,
+        _issuer(claims["by"]) if "by" in claims else None,
+    )
+    return Principal(check_name(claims["name"], "issuer"), (), credential=credential)
+
+
+def _known(claims: Mapping[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
+    """Refuse claims of a newer version: one may narrow the rights. Errors: Unauthenticated."""
+    unknown = sorted(claims.keys() - known)
+    if unknown:
+        reason = f"the token is of a newer Blackboard: this one does not know {unknown[0]!r:.100}"
+        raise Unauthenticated(reason=reason)
+    return claims
 
 
 def _written(grants: tuple[AccessGrant, ...]) -> list[Any]:

@@ -18,7 +18,7 @@ from blackboard.client.preview import kept_range, was_kept
 from blackboard.client.step import StepBoard
 from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.checkpoints import KEPT_CALLS
-from blackboard.core.commit import Condition, Delete, HeldFence, Op
+from blackboard.core.commit import RESTORE, Condition, Delete, HeldFence, Op
 from blackboard.errors import AccessDenied, SnapshotFirst, StaleEpoch
 from blackboard.limits import LIST_ENTRIES_MAX, Limits
 from blackboard.units import Key, Revision
@@ -152,5 +152,6 @@ class LiveBoardPort:
 
     async def renew(self, error: StaleEpoch) -> None:
         """Adopt the present epoch."""
-        log.warning("%s continues in epoch %d (%s)", self.agent, error.number, error.cause)
+        level = logging.DEBUG if error.cause == RESTORE else logging.WARNING
+        log.log(level, "%s continues in epoch %d (%s)", self.agent, error.number, error.cause)
         await self.board.refresh()

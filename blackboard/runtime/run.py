@@ -26,7 +26,7 @@ from blackboard.client.board import Board
 from blackboard.client.cancellation import cancellations
 from blackboard.client.leases.presence import Attachment, IfTaken
 from blackboard.client.views import Change
-from blackboard.core.commit import Op
+from blackboard.core.commit import RESTORE, Op
 from blackboard.core.path import is_meant, namespace_of, parse_pattern
 from blackboard.errors import (
     AgentInterrupted,
@@ -173,7 +173,9 @@ async def _run(agent: Agent[S], board: Board, stay: RunOptions, observe: Observe
             now = (await home.head()).epoch
             if now.number == epoch:
                 raise
-            log.warning("%s continues in epoch %d (%s): %s", agent, now.number, now.cause, error)
+            # A restore takes every agent's leases: it was asked for, and is no cause for alarm.
+            level = logging.DEBUG if now.cause == RESTORE else logging.WARNING
+            log.log(level, "%s continues in epoch %d (%s): %s", agent, now.number, now.cause, error)
             if_taken = "refuse"
 
 

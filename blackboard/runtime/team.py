@@ -12,6 +12,7 @@ Invariants
 - No name from the board is ever imported: `kind` selects one of the given classes.
 - The initial state of a sub-agent is written with its first commit, and only if it is new.
 - no agent is lost: a task of the team that ends by an unrequested cancellation is started again.
+- an outage of the service ends no team, whatever the team was asking it.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ from blackboard.runtime.run import Rest
 from blackboard.runtime.stall import Lookout, OnDead
 from blackboard.runtime.state import Status, StoredState, state_key
 from blackboard.runtime.supervisor import AgentExit, RestartPolicy, Supervisor, ended_by_close
-from blackboard.units import Key
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 
 ROSTER = "public/~roster"
@@ -193,8 +194,12 @@ class _Team:
 
     async def _follow(self, tasks: TaskGroup) -> None:
         """Run the agents of the roster, now and whenever it changes."""
+        is_behind = False
         while True:
             try:
+                if is_behind:
+                    await self._board.refresh()
+                    is_behind = False
                 async with self._board.watch(f"{ROSTER}/*", snapshot=True) as watch:
                     found = {key: entry.value for key, entry in watch.state.items()}
                     await self._agree(found, tasks)
@@ -205,12 +210,16 @@ class _Team:
                                 del found[change.key]
                         await self._agree(found, tasks)
             except (Compacted, Resync, RolledBack, StaleEpoch):
-                await self._board.refresh()
+                is_behind = True
             except BlackboardError as error:
-                if self._board.is_closed:
-                    raise
-                log.warning("the roster cannot be read: %s", error)
-                await anyio.sleep(_AWAY_PAUSE_S)
+                await self._wait_after(error)
+
+    async def _wait_after(self, error: BlackboardError) -> None:
+        """Wait before the board is read again. Errors: `error`, when it was closed."""
+        if self._board.is_closed:
+            raise error
+        log.warning("the team cannot read its board: %s", error)
+        await anyio.sleep(_AWAY_PAUSE_S)
 
     async def _agree(self, found: Mapping[Key, Any], tasks: TaskGroup) -> None:
         """Start and stop agents according to the roster. Directly started agents run even if they
@@ -261,7 +270,12 @@ class _Team:
             self._changed.clear()
             if not self._living or self._living.keys() - self.ended.keys():
                 continue
-            page = await self._board.list(f"{ROSTER}/*")
+            try:
+                page = await self._board.list(f"{ROSTER}/*")
+            except Unavailable as error:
+                await self._wait_after(error)
+                self._changed.set()
+                continue
             names = {entry.key.rpartition("/")[2] for entry in page.entries if self._is_ours(entry)}
             if self._stopping or names <= self.ended.keys():
                 return
@@ -287,10 +301,13 @@ class _Team:
             stalled = await self._lookout.look(self.ended, self._rests())
             if stalled is None or on_dead == "report":
                 continue
-            if (
-                not await self._lookout.asks_somebody(stalled.waits)
-                and self._rests() == stalled.waits
-            ):
+            try:
+                asks = await self._lookout.asks_somebody(stalled.waits)
+            except Unavailable as error:
+                await self._wait_after(error)
+                self._lookout.stir()
+                continue
+            if not asks and self._rests() == stalled.waits:
                 log.warning("the team is stopped: none of the remaining agents can continue")
                 self._stop_all()
 
@@ -348,19 +365,29 @@ class _Team:
 
     async def _until_it_has_more_to_do(self, home: Board, ended: AgentExit) -> None:
         key = state_key(ended.agent)
+        known: Revision | None = None  # no later change of the state was seen
+        is_behind = False
         while True:
-            entry = await home.entry(key)
-            done = _status(entry.value) == Status.DONE if entry else False
-            if ended.how == "done" and not done:
-                return
-            since = entry.mod_revision if entry else (await home.head()).revision
             try:
+                if is_behind:
+                    await home.refresh()
+                    is_behind = False
+                entry = await home.entry(key)
+                done = _status(entry.value) == Status.DONE if entry else False
+                if ended.how == "done" and not done:
+                    return
+                since = entry.mod_revision if entry else (await home.head()).revision
+                if ended.how == "crash_loop" and entry and since > (known or since):
+                    return
+                known = known or since
                 async with home.watch(key, after=since) as watch:
                     await anext(watch)
                 if ended.how == "crash_loop":
                     return
             except (Compacted, Resync, RolledBack, StaleEpoch):
-                await home.refresh()
+                is_behind = True
+            except Unavailable as error:  # it stays given up
+                await self._wait_after(error)
 
 
 class _Seat:

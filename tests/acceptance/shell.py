@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import IO, Any, Self
 
-from tests.prepared import SPAWNS, Forked, prepared
+from tests.prepared import Forked, prepared, spawns
 
 TIMEOUT_S = 60
 COMMAND = (sys.executable, "-m", "blackboard")
@@ -49,8 +49,8 @@ class Shell:
     def _ended(
         self, arguments: tuple[str, ...], given: bytes
     ) -> "subprocess.CompletedProcess[bytes]":
-        """The process of a command: a prepared one, unless BLACKBOARD_TEST_SPAWN is set."""
-        if SPAWNS:
+        """The process of a command: a prepared one, unless it gets an interpreter."""
+        if spawns(arguments):
             return subprocess.run(
                 [*COMMAND, *arguments],
                 input=given,
@@ -78,7 +78,8 @@ class Shell:
     @contextmanager
     def start(self, *arguments: str) -> Iterator["Running"]:
         """A command that runs until the block ends."""
-        starts = self._spawned([*COMMAND, *arguments]) if SPAWNS else self._forked(arguments)
+        spawned = spawns(arguments)
+        starts = self._spawned([*COMMAND, *arguments]) if spawned else self._forked(arguments)
         with starts as running:
             yield running
 
@@ -88,8 +89,9 @@ class Shell:
 
         It needs no shell if it is a command of ours, and nothing in it is special to a shell.
         """
-        plain = not SPAWNS and PLAIN.fullmatch(text)
-        starts = self._forked(shlex.split(text)[1:]) if plain else self._spawned(["sh", "-c", text])
+        arguments = shlex.split(text)[1:] if PLAIN.fullmatch(text) else None
+        is_forked = arguments is not None and not spawns(arguments)
+        starts = self._forked(arguments or []) if is_forked else self._spawned(["sh", "-c", text])
         with starts as running:
             yield running
 

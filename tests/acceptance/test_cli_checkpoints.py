@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import os
 import pty
+import select
 import signal
 import subprocess
 from typing import Final
@@ -77,12 +78,23 @@ def asked(shell: Shell, answer: bytes, *arguments: str) -> int:
         if answer:
             os.write(ours, answer)
         else:
-            command.send_signal(signal.SIGINT)
+            _interrupt(command, ours)
         while part := os.read(ours, 65_536):
             shown += part
     os.close(ours)
     assert b"Traceback" not in shown
     return command.returncode
+
+
+def _interrupt(command: "subprocess.Popen[bytes]", terminal: int) -> None:
+    """Press Ctrl-C until `command` answers it.
+
+    Python notices a signal only when it interrupts a read: one that comes between the question and
+    the read waits for the next key, as for a person.
+    """
+    command.send_signal(signal.SIGINT)
+    while not select.select([terminal], [], [], 5)[0]:
+        command.send_signal(signal.SIGINT)
 
 
 def test_a_board_is_taken_back_with_every_agent(shell: Shell) -> None:

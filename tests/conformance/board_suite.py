@@ -1,11 +1,13 @@
-"""What the Board promises to people, whatever is behind it: subclass `BoardSuite`, provide `team`.
+"""What the Board promises to people, whatever is behind it: subclass `BoardSuite`, and provide
+`services` in the module.
 
-    class TestBoardEmbedded(BoardSuite):
-        @pytest.fixture
-        async def team(self, tmp_path: Path) -> AsyncIterator[Team]: ...
+    @pytest.fixture(scope="module")
+    async def services(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Services]: ...
 
 The rules stand in `rules_board_*.py` beside this file, a group each; each test has its own board.
 """
+
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -34,11 +36,18 @@ from tests.conformance.rules_runtime_approvals import ApprovalRules
 from tests.conformance.rules_runtime_freeze import AgentFreezeRules
 from tests.conformance.rules_runtime_journal import JournalRules
 from tests.conformance.rules_runtime_restore import AgentRestoreRules
+from tests.conformance.shared import Services
 from tests.conformance.team import Team
 
 
 class BoardAgents:
-    """Who the rules are tried with. The subclass provides `team`."""
+    """Who the rules are tried with. The module provides `services`."""
+
+    @pytest.fixture
+    async def team(self, services: Services, request: pytest.FixtureRequest) -> AsyncIterator[Team]:
+        """A board of the test's own, on a service that others may share."""
+        async with services.team(request.node) as team:
+            yield team
 
     @pytest.fixture
     async def ada(self, team: Team) -> Board:
@@ -104,4 +113,4 @@ class ClientRules(
 
 
 class BoardSuite(EngineRules, ServiceRules, ClientRules):
-    """Every rule. The subclass provides `team`."""
+    """Every rule. The module provides `services`."""

@@ -319,6 +319,15 @@ class DocumentRules:
             assert sorted(text) == list("01234")
             await asyncio.gather(*(document.aclose() for document in documents))
 
+    async def test_no_document_is_edited_where_people_decide(self, ada: Board) -> None:
+        """An agent without the approve right writes nothing below the decisions."""
+        async with ada.document("public/~decisions/ada/x") as document:
+            document.text().append("approved")
+            with pytest.raises(DocumentRefused) as refused:
+                await document.synced()
+        assert refused.value.cause == "read_only"
+        assert [entry.key async for entry in ada.scan("public/~decisions/**")] == []
+
     async def test_private_documents_are_private(self, ada: Board, bob: Board) -> None:
         async with ada.document("private/ada/notes") as doc:
             doc.text().append("secret")

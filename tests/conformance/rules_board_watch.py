@@ -245,6 +245,7 @@ class WatchRules:
         with pytest.raises(LocalProtocolError):
             await anext(watch)
 
+    @pytest.mark.own_service
     async def test_a_closed_watch_leaves_nothing_behind(self, team: Team, ada: Board) -> None:
         for _ in range(3):
             async with ada.watch("public/**"), ada.watch("public/a"):
@@ -253,6 +254,7 @@ class WatchRules:
             while team.service.statistics().watchers:
                 await anyio.lowlevel.checkpoint()
 
+    @pytest.mark.own_service
     async def test_a_watch_that_cannot_begin_leaves_nothing_behind(
         self, team: Team, ada: Board
     ) -> None:

@@ -1,6 +1,7 @@
 """Agents, checkpoints and restores: what they know is in the cut, and comes back with it."""
 
 import asyncio
+import logging
 
 import anyio
 import pytest
@@ -20,8 +21,9 @@ class AgentRestoreRules:
     """They are asked nothing that they have not told already, and go on from what came back."""
 
     async def test_an_agent_goes_on_in_place_from_what_came_back(
-        self, team: Team, ada: Board, bob: Board
+        self, team: Team, ada: Board, bob: Board, caplog: pytest.LogCaptureFixture
     ) -> None:
+        """A restore takes its leases, as was to be expected: the log has no warning of it."""
         counts: list[int] = []
         rests: list[int] = []
         rested = asyncio.Condition()
@@ -52,6 +54,7 @@ class AgentRestoreRules:
             await bob.refresh()
             await bob.put("public/stop", True)
             stepped = await running
+        assert [record for record in caplog.records if record.levelno > logging.INFO] == []
         assert stepped.status is Status.DONE
         assert counts == [1, 2, 3, 4, 5, 3, 4, 5]
         assert (await notes_of(ada)).count == ENOUGH

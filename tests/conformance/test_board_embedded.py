@@ -1,30 +1,33 @@
 """The Board of the service in this process, over the embedded engine."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from blackboard.client.client import Client
-from blackboard.core.access import Principal
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardSuite
-from tests.conformance.team import Team
+from tests.conformance.shared import Running, Services, in_this_process
+
+
+@asynccontextmanager
+async def embedded(directory: Path, limits: Limits) -> AsyncIterator[Running]:
+    """A service over an empty directory."""
+    store, archive = await SqliteStore.at(directory), await archive_beside(directory)
+    async with Service(store, archive=archive, limits=limits) as service:
+        yield in_this_process(service)
+
+
+@pytest.fixture(scope="module")
+async def services(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Services]:
+    """In this process."""
+    async with Services(tmp_path_factory, embedded) as services:
+        yield services
 
 
 class TestBoardEmbedded(BoardSuite):
     """No socket between."""
-
-    @pytest.fixture
-    async def team(self, tmp_path: Path, limits: Limits) -> AsyncIterator[Team]:
-        """A service over an empty directory."""
-        store, archive = await SqliteStore.at(tmp_path), await archive_beside(tmp_path)
-        async with Service(store, archive=archive, limits=limits) as service:
-
-            async def connect(principal: Principal) -> Client:
-                return Client(service.link(principal))
-
-            yield Team(service, connect)

@@ -1,34 +1,40 @@
 """The Board of the service in this process, over real Redis and Valkey."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
-from blackboard.client.client import Client
-from blackboard.core.access import Principal
+from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.limits import Limits
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.conformance.board_suite import ClientRules, EngineRules, ServiceRules
-from tests.conformance.team import Team
+from tests.conformance.shared import Running, Services, in_this_process
+from tests.redis_accounts import make_account
 
 
-@pytest.fixture
-async def team(account_url: str, tmp_path: Path, limits: Limits) -> AsyncIterator[Team]:
-    """A service over the shared server, as an account that may do what is needed only.
+@pytest.fixture(scope="module")
+async def services(
+    redis_server: RedisProcess, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Services]:
+    """In this process; the engine is in another."""
 
-    The service is in this process, the engine in another; an archive is beside the service.
-    """
-    archive = await archive_beside(tmp_path)
-    store = RedisStore.connect(account_url)
-    async with Service(store, archive=archive, limits=limits) as service:
+    @asynccontextmanager
+    async def over_redis(directory: Path, limits: Limits) -> AsyncIterator[Running]:
+        """A service over the emptied server, as an account that may do what is needed only."""
+        with Redis.from_url(redis_server.url) as client:
+            client.flushall()
+        store = RedisStore.connect(make_account(redis_server.url))
+        archive = await archive_beside(directory)
+        async with Service(store, archive=archive, limits=limits) as service:
+            yield in_this_process(service)
 
-        async def connect(principal: Principal) -> Client:
-            return Client(service.link(principal))
-
-        yield Team(service, connect)
+    async with Services(tmp_path_factory, over_redis) as services:
+        yield services
 
 
 class TestBoardRedis(EngineRules):

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
+from redis import Redis
 
-from blackboard.client.client import Client
-from blackboard.core.access import Principal
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.base import Store
 from blackboard.engines.redis.process import RedisProcess
@@ -28,7 +27,7 @@ from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_read import BoardReadRules
 from tests.conformance.rules_board_restore import RestoreRules
 from tests.conformance.rules_board_write import BoardWriteRules
-from tests.conformance.team import Team
+from tests.conformance.shared import Running, Services, in_this_process
 from tests.redis_accounts import make_account
 from tests.servers import server_binaries
 
@@ -41,26 +40,29 @@ _Rules: Any = BoardSuite if os.environ.get("BLACKBOARD_TEST_SEALED") else _Few
 
 
 @asynccontextmanager
-async def sealing(raw: Store, directory: Path, limits: Limits) -> AsyncIterator[Team]:
+async def sealing(raw: Store, directory: Path, limits: Limits) -> AsyncIterator[Running]:
     """A service that seals, in front of `raw` and an archive in `directory`."""
     wrapper = LocalWrapper.of(new_master_key())
     store, archive = await sealed(raw, await archive_beside(directory), wrapper)
     async with Service(store, archive=archive, limits=limits) as service:
-
-        async def connect(principal: Principal) -> Client:
-            return Client(service.link(principal))
-
-        yield Team(service, connect)
+        yield in_this_process(service)
 
 
 class TestBoardSealed(BoardSuite):
     """Nobody who uses a board notices."""
 
-    @pytest.fixture
-    async def team(self, tmp_path: Path, limits: Limits) -> AsyncIterator[Team]:
-        """A service over an empty directory."""
-        async with sealing(await SqliteStore.at(tmp_path, "memory"), tmp_path, limits) as team:
-            yield team
+    @pytest.fixture(scope="class")
+    async def services(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Services]:
+        """Over an empty directory."""
+
+        @asynccontextmanager
+        async def opening(directory: Path, limits: Limits) -> AsyncIterator[Running]:
+            store = await SqliteStore.at(directory, "memory")
+            async with sealing(store, directory, limits) as running:
+                yield running
+
+        async with Services(tmp_path_factory, opening) as services:
+            yield services
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +80,19 @@ def one_server() -> Iterator[RedisProcess]:
 class TestBoardSealedRedis(_Rules):  # type: ignore[misc]
     """Nor over Redis, as the account that may do what is needed only."""
 
-    @pytest.fixture
-    async def team(
-        self, one_server: RedisProcess, tmp_path: Path, limits: Limits
-    ) -> AsyncIterator[Team]:
-        """A service over the server, which other tests use, too."""
-        store = RedisStore.connect(make_account(one_server.url))
-        for board in await store.boards():
-            await store.drop(board)
-        async with sealing(store, tmp_path, limits) as team:
-            yield team
+    @pytest.fixture(scope="class")
+    async def services(
+        self, one_server: RedisProcess, tmp_path_factory: pytest.TempPathFactory
+    ) -> AsyncIterator[Services]:
+        """Over the server, which is emptied for each."""
+
+        @asynccontextmanager
+        async def opening(directory: Path, limits: Limits) -> AsyncIterator[Running]:
+            with Redis.from_url(one_server.url) as client:
+                client.flushall()
+            store = RedisStore.connect(make_account(one_server.url))
+            async with sealing(store, directory, limits) as running:
+                yield running
+
+        async with Services(tmp_path_factory, opening) as services:
+            yield services

@@ -1,7 +1,7 @@
 """The Board of a client, over a real WebSocket to a real server."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,25 +15,33 @@ from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardSuite
 from tests.conformance.edge import serving
-from tests.conformance.team import Team
+from tests.conformance.shared import Running, Services
+
+
+@asynccontextmanager
+async def over_websocket(directory: Path, limits: Limits) -> AsyncIterator[Running]:
+    """A service over an empty directory, and a socket before it.
+
+    Each principal has a connection and a token of its own.
+    """
+    store, archive = await SqliteStore.at(directory), await archive_beside(directory)
+    async with (
+        Service(store, archive=archive, limits=limits) as service,
+        serving(service) as edge,
+    ):
+
+        def connect(principal: Principal) -> AbstractAsyncContextManager[Client]:
+            return blackboard.connect(edge.url, token=edge.token(principal), limits=limits)
+
+        yield Running(service, connect)
+
+
+@pytest.fixture(scope="module")
+async def services(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Services]:
+    """Behind a socket."""
+    async with Services(tmp_path_factory, over_websocket) as services:
+        yield services
 
 
 class TestBoardWebSocket(BoardSuite):
-    """Each principal has a connection and a token of its own."""
-
-    @pytest.fixture
-    async def team(self, tmp_path: Path, limits: Limits) -> AsyncIterator[Team]:
-        """A service over an empty directory, and a socket before it."""
-        store, archive = await SqliteStore.at(tmp_path), await archive_beside(tmp_path)
-        async with (
-            Service(store, archive=archive, limits=limits) as service,
-            serving(service) as edge,
-            AsyncExitStack() as clients,
-        ):
-
-            async def connect(principal: Principal) -> Client:
-                token = edge.token(principal)
-                opening = blackboard.connect(edge.url, token=token, limits=limits)
-                return await clients.enter_async_context(opening)
-
-            yield Team(service, connect)
+    """All that a client asks goes over the socket."""

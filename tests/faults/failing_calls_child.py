@@ -1,6 +1,6 @@
 """Uses a data directory while one call on one of its files fails for lack of room:
-`failing_calls_child.py DIRECTORY PART`. PART is in the path of that file. Failures are spread
-over its calls. Prints what should not have happened, and nothing else.
+`failing_calls_child.py DIRECTORY PART TIMES`. PART is in the path of that file. As many failures
+as TIMES says are spread over its calls. Prints what should not have happened, and nothing else.
 """
 
 import asyncio
@@ -18,8 +18,6 @@ from blackboard.errors import BlackboardError
 
 KEPT = ("lock", "signing_key", "archive.db.lock")
 LARGE = "L" * 200_000
-TIMES = 8
-"""Failures on one kind of file, each in a use of its own."""
 SOON_S = 60.0
 """What a hang would exceed."""
 
@@ -104,14 +102,14 @@ class Use:
         assert left == []
 
 
-async def main(top: Path, part: str) -> None:
-    """Let none of the calls fail, then some of them, one in each use."""
+async def main(top: Path, part: str, times: int) -> None:
+    """Let none of the calls fail, then so many of them, one in each use."""
     logging.disable(logging.CRITICAL)
     library: Any = ctypes.CDLL(None)
     library.calls_seen.restype = ctypes.c_long
     count = 0
-    for number in range(TIMES + 1):
-        at = -1 if not number else (number - 1) * max(1, count // TIMES)
+    for number in range(times + 1):
+        at = -1 if not number else (number - 1) * max(1, count // times)
         if at >= count > 0:
             break
         use = Use(top / str(number))
@@ -129,4 +127,4 @@ async def main(top: Path, part: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -26,6 +26,7 @@ from tests.faults.disk import Lost, Power, Recorder, Told, recorded
 from tests.faults.sqlite_child import random_ops
 from tests.faults.test_sqlite_crash import replay
 from tests.proof import Layer
+from tests.tiers import few_or_many
 
 RUNS = int(os.environ.get("BLACKBOARD_TEST_SYNCS", "20"))
 BOARD = "crash"
@@ -193,15 +194,16 @@ async def play(folder: Path, dice: random.Random) -> Disk:
     return disk
 
 
+@few_or_many(8, RUNS)
 @pytest.mark.usefixtures("small_journal")
 async def test_nothing_that_was_acknowledged_is_lost_when_syncs_fail(
-    tmp_path: Path, seed: int
+    tmp_path: Path, seed: int, rounds: int
 ) -> None:
     """Whichever sync it is, however the process ends, whatever is evicted, and whenever the power
     is cut afterwards: no answer comes from what is only in the page cache."""
     with Layer("power", seeds=[seed]) as layer:
-        for run in range(RUNS):
+        for run in range(rounds):
             disk = await play(tmp_path / str(run), random.Random(f"{seed} {run}"))
             layer.operations += len(disk.power.told)
             layer.faults.update(disk.faults)
-    assert layer.faults["failed sync"] >= RUNS / 2
+    assert layer.faults["failed sync"] >= rounds / 2

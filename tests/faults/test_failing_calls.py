@@ -3,7 +3,6 @@ ours, what was acknowledged is there, and everything can be done afterwards."""
 
 import asyncio
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,8 @@ import pytest
 import blackboard
 from blackboard.engines.sqlite.file import use_journal
 from blackboard.errors import Unavailable
+from tests.faults.preloaded import built
+from tests.tiers import few_or_many
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
 FILES = (
@@ -30,24 +31,19 @@ FILES = (
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is laid before the C library."""
-    built = tmp_path_factory.mktemp("library") / "failing_calls.so"
-    command = ["gcc", "-shared", "-fPIC", "-O2", "-o", str(built), str(SOURCE), "-ldl"]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (FileNotFoundError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no library can be laid before the C library here: {error}")
-    return built
+    return built(SOURCE, tmp_path_factory.mktemp("library"))
 
 
-@pytest.mark.slow
+@few_or_many(3, 8)
 @pytest.mark.parametrize("part", FILES)
 async def test_a_call_for_which_there_is_no_room(
-    library: Path, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+    library: Path, tmp_path: Path, part: str, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spread over all calls on that file."""
+    """As many as there are rounds, spread over all calls on that file."""
     monkeypatch.setenv("LD_PRELOAD", str(library))
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.faults.failing_calls_child", str(tmp_path), part),
+        *(sys.executable, "-m", "tests.faults.failing_calls_child"),
+        *(str(tmp_path), part, str(rounds)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.commit import ENGINE
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
+from tests.faults.preloaded import built
 from tests.guarantees.processes import ServiceProcess
 from tests.lowered import lowered
 from tests.waiting import wait_until
@@ -48,13 +48,7 @@ class Disk:
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is laid before the C library."""
-    built = tmp_path_factory.mktemp("library") / "failing_sync.so"
-    command = ["gcc", "-shared", "-fPIC", "-O2", "-o", str(built), str(SOURCE), "-ldl"]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (FileNotFoundError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no library can be laid before the C library here: {error}")
-    return built
+    return built(SOURCE, tmp_path_factory.mktemp("library"))
 
 
 @pytest.fixture

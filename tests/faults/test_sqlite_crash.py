@@ -25,6 +25,7 @@ from blackboard.wire.codec import encode_value
 from tests.conformance.machines import undated
 from tests.conformance.writer import Writer
 from tests.faults.sqlite_child import BOARD
+from tests.tiers import few_or_many
 
 KILLS = int(os.environ.get("BLACKBOARD_KILLS", "10"))
 CUTS = 10 * KILLS
@@ -131,10 +132,11 @@ async def crash(store: SqliteStore) -> None:
     await store.aclose()
 
 
+@few_or_many(CUTS // 4, CUTS)
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["wal", "checkpointed"])
 @pytest.mark.parametrize("cut", ["-wal", ""], ids=["cut wal", "cut file"])
 def test_a_cut_file_is_a_whole_prefix_or_refused(
-    tmp_path: Path, seed: int, checkpointed: bool, cut: str
+    tmp_path: Path, seed: int, checkpointed: bool, cut: str, rounds: int
 ) -> None:
     """Cut anywhere: what opens is the board as it was after some commit.
 
@@ -151,7 +153,7 @@ def test_a_cut_file_is_a_whole_prefix_or_refused(
     digests = [entry.digest for entry in log]
     shorter = is_shorter_without_wal(path, victim, len(log))
     outcomes = {"whole": 0, "prefix": 0, "refused": 0}
-    for number in range(CUTS):
+    for number in range(rounds):
         copy_board(path, victim)
         target = Path(f"{victim}{cut}")
         share = dice.random() ** 4 if number else 0.0  # all is lost, then mostly much

@@ -24,7 +24,7 @@ from blackboard.integrity.tokens import issue, new_secret
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import archive_url
 from tests.ports import free_port
-from tests.prepared import SPAWNS, prepared
+from tests.prepared import prepared, spawns
 from tests.source_tree import ROOT
 
 READY_S = 60.0
@@ -85,7 +85,7 @@ class ServiceProcess:
 
     async def _open(self, command: list[str]) -> "Process | ForkedProcess":
         is_plain = command[0] == sys.executable and "LD_PRELOAD" not in os.environ
-        if is_plain and self.log is None and not SPAWNS:
+        if is_plain and self.log is None and not spawns(command[2:]):
             return ForkedProcess(command[2:])
         if self.log is None:
             return await _spawned(command)
@@ -182,7 +182,7 @@ class ForkedProcess:
 async def run_and_kill(module: str, arguments: Sequence[str], line: str) -> None:
     """Run a program until it prints `line`, and kill it there."""
     command = [sys.executable, "-m", module, *arguments]
-    process = await _spawned(command) if SPAWNS else ForkedProcess(command[2:])
+    process = await _spawned(command) if spawns(command[2:]) else ForkedProcess(command[2:])
     try:
         with anyio.fail_after(READY_S):
             assert await _first_line(process) == f"{line}\n"

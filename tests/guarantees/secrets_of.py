@@ -168,13 +168,14 @@ def _requests(who: str) -> Asked:
         "import_page": [{"request": _hex(who, 5), "number": 0, "entries": []}],
         "import_end": [{"request": _hex(who, 5)}],
         "revoke": [{"tokens": ["nobody-has-it"], "principal": None}],
+        "issue": [{"name": "somebody", "boards": [BOARD]}],
         "erase": [{"name": "nobody", "board": BOARD}],
         "rewrap": [{}],
     }
 
 
 _NO_BOARD = frozenset(
-    {"boards", "lost_boards", "whoami", "refresh", "audit", "erase", "rewrap", "revoke"}
+    {"boards", "lost_boards", "whoami", "refresh", "audit", "erase", "rewrap", "revoke", "issue"}
 )
 
 

@@ -1,7 +1,7 @@
 """kill -9 of an agent, anywhere: it goes on from the journal, and ends as one that nobody killed.
 
-Once at every point of the run that there is, and at random moments: BLACKBOARD_AGENT_KILLS=1000
-makes that long.
+Once at every point of the run that there is (in `make test` over Redis at some of them), and at
+random moments: BLACKBOARD_AGENT_KILLS=1000 makes that long.
 """
 
 import asyncio
@@ -29,6 +29,8 @@ from tests.tiers import few_or_many
 KILLS = int(os.environ.get("BLACKBOARD_AGENT_KILLS", "50"))
 FEW_KILLS = 12
 """At random moments, in `make test`."""
+FEW_POINTS, POINTS = 8, 1_000
+"""At which an agent over Redis is killed, if there are as many."""
 LIVES_MAX = 60
 CALLS = {"price": 2 * STEPS, "pay": STEPS, "mail": STEPS}
 UNRECORDED = {StepPoint.CALL_RETURNED.value, StepPoint.RECORDING.value}
@@ -118,14 +120,15 @@ def check(home: Nursery, name: str, again: Counter[str]) -> None:
         assert least <= by_tool[tool] <= calls + again[tool], (name, tool, by_tool, again)
 
 
-def run_at_every_point(home: Nursery) -> None:
-    """Kill an agent of its own at each point of an undisturbed run."""
+def run_at_points(home: Nursery, count: int = POINTS) -> None:
+    """Kill an agent of its own at each point of an undisturbed run, or at `count` of them."""
     to_the_end(home, "calm")
     expected = of_agent(home.read(), "calm")
     assert expected["private/*/~state"]["state"]["spent"] == STEPS * (5 + len("receipt 1"))
     undisturbed = home.live("other")["passed"]
     check(home, "other", Counter())
-    for at in range(1, len(undisturbed) + 1):
+    points = range(1, len(undisturbed) + 1, max(1, len(undisturbed) // count))
+    for at in points:
         name = f"at{at}"
         told = home.live(name, at=at)
         assert told["status"] == signal.SIGKILL
@@ -133,7 +136,7 @@ def run_at_every_point(home: Nursery) -> None:
         to_the_end(home, name)
         check(home, name, _called_again(told["passed"]))
     found = home.read()
-    for at in range(1, len(undisturbed) + 1):
+    for at in points:
         assert of_agent(found, f"at{at}") == expected, undisturbed[at - 1]
 
 
@@ -176,13 +179,16 @@ def run_at_random(home: Nursery, dice: random.Random, least: int) -> None:
 def test_an_agent_killed_at_any_point_goes_on_embedded(tmp_path: Path) -> None:
     """Over the embedded engine, which dies with it."""
     with nursery("sqlite", tmp_path) as home:
-        run_at_every_point(home)
+        run_at_points(home)
 
 
-def test_an_agent_killed_at_any_point_goes_on_redis(redis_url: str, tmp_path: Path) -> None:
+@few_or_many(FEW_POINTS, POINTS)
+def test_an_agent_killed_at_any_point_goes_on_redis(
+    redis_url: str, tmp_path: Path, rounds: int
+) -> None:
     """Over a server that lives on."""
     with nursery(redis_url, tmp_path) as home:
-        run_at_every_point(home)
+        run_at_points(home, rounds)
 
 
 @few_or_many(FEW_KILLS, KILLS)

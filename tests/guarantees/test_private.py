@@ -32,7 +32,7 @@ from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.guarantees.recorder import Recorder
 from tests.guarantees.secrets_of import BOARD, OWNERS, PLACES, canary, keeper, reader
 
-PATIENCE_S = 120
+PATIENCE_S = 240
 FORK = "fork-keeper"
 NEVER_ANSWERED = {
     "freeze",

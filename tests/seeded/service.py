@@ -14,9 +14,16 @@ MUTANTS = (
     Mutant(
         "of a chain only the last link can be revoked",
         "blackboard/server/security/revocations.py",
-        "for name in credential.ids\n",
-        "for name in credential.ids[-1:]\n",
+        "for one in credential.ids)",
+        "for one in credential.ids[-1:])",
         f"{UNIT}/server/security/test_chain.py -k revoked_link",
+    ),
+    Mutant(
+        "a token outlives the revocation of its issuer's",
+        "blackboard/server/security/revocations.py",
+        "return self._is_revoked(issuer.name, issuer.credential)",
+        "return False",
+        f"{UNIT}/server/security/test_issue.py -k token_of_its_issuer",
     ),
     Mutant(
         "what was refused is carried out all the same",

@@ -48,6 +48,7 @@ from blackboard.engines.redis import lua as redis_scripts
 from blackboard.engines.redis.codec import commit_arguments
 from blackboard.engines.redis.driver import Argument
 from blackboard.engines.redis.layout import (
+    FORMAT,
     board_keys,
     pack_epoch,
     pack_usage,
@@ -150,8 +151,10 @@ class Caller:
         if self.dice.random() < 0.02:
             self.pair.both("HSET", board_keys(BOARD)[0], "run", "another")
         name = f"e{self.pair.calls['OPEN']}"
-        head = self.pair.run("OPEN", name, EPOCH_JUMP, self.revision, "", 0, LEASE_TTL_MS)
-        if head:
+        known = FORMAT - (self.dice.random() < 0.05)
+        given = (name, EPOCH_JUMP, self.revision, "", 0, LEASE_TTL_MS, 0, known)
+        head = self.pair.run("OPEN", *given)
+        if len(head) > 2:  # the others are refusals
             self.revision, self.epoch = head[0], read_epoch(head[2])
 
     def _commit(self) -> None:
@@ -214,7 +217,7 @@ class Caller:
                 self.pair.run("SEED", step, name, *self._page())
             case "end":
                 packed = pack_epoch(epoch)
-                self.pair.run("SEED", step, name, packed, epoch.id, epoch.revision, 1_000)
+                self.pair.run("SEED", step, name, packed, epoch.id, epoch.revision, 1_000, FORMAT)
             case _:
                 self.pair.run("SEED", step, name)
 

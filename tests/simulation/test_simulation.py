@@ -5,6 +5,7 @@ BLACKBOARD_TEST_SIMULATIONS=20000 goes on to others.
 """
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -12,17 +13,21 @@ from collections import Counter
 from itertools import count
 from pathlib import Path
 
+import aiosqlite
 import pytest
 
+from blackboard.archive.database import Database
+from blackboard.server.service import Service
 from tests.simulation.loop import SimulatedLoop, StuckError, rest
 from tests.simulation.nature import nature
 from tests.simulation.plan import ACTS, CALLS, DEEDS, NETWORK, PAST, SYNCS, draw
 from tests.simulation.planted import PLANTED, Planted
 from tests.simulation.world import simulate
 from tests.source_tree import ROOT
+from tests.tiers import few_or_many
 
 SIMULATIONS = int(os.environ.get("BLACKBOARD_TEST_SIMULATIONS", "2000"))
-PARTS = 16
+PARTS = 32
 """Tests that share them, so that none takes minutes. `make test` has the first one."""
 SEEDS_MAX = 200
 """Within which a planted fault must be found."""
@@ -30,8 +35,9 @@ FOUND = ((3460094940, "redis", False), (3460093442, "sqlite", True))
 """Seeds that found something, once: what, is in docs/track_record.md."""
 ACTED = ((75, "sqlite"), (93, "redis"))
 """Seeds of runs in which an operator does everything that there is."""
-REPLAYED = 6
 HASH_SEEDS = ("1", "2")
+LEFT = (SimulatedLoop, Service, Database, aiosqlite.Connection)
+"""What a run has of its own, and each of which holds something open."""
 
 
 @pytest.mark.slow
@@ -80,14 +86,14 @@ def test_every_kind_of_fault_happens() -> None:
         assert seed < SEEDS_MAX, f"these never happened: {wanted}"
 
 
-@pytest.mark.slow
-def test_a_seed_tells_everything(tmp_path: Path) -> None:
+@few_or_many(2, 6)
+def test_a_seed_tells_everything(tmp_path: Path, rounds: int) -> None:
     """Two processes write the same trace, byte for byte, whatever the seed of their hashes is."""
     traces = []
     for hash_seed in HASH_SEEDS:
         for engine, past in (("sqlite", "--no-past"), ("redis", "--no-past"), ("sqlite", "--past")):
             trace = tmp_path / f"{hash_seed} {engine} {past}"
-            arguments = ["100", "--engine", engine, past, "--count", str(REPLAYED)]
+            arguments = ["100", "--engine", engine, past, "--count", str(rounds)]
             subprocess.run(
                 [sys.executable, "-m", "tests.simulation.run", *arguments, "--trace", trace],
                 env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -99,6 +105,22 @@ def test_a_seed_tells_everything(tmp_path: Path) -> None:
     first, second = traces[: len(traces) // 2], traces[len(traces) // 2 :]
     assert first == second
     assert all(len(trace) > 10_000 for trace in first)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "redis"])
+def test_nothing_is_left_of_a_run(engine: str) -> None:
+    """What services that were killed left open would be reported in another test, much later."""
+    before = _held()
+    for seed in range(8):
+        simulate(draw(seed, engine, has_past=True))
+        left = [name for each, name in _held().items() if each not in before]
+        assert left == [], f"seed {seed}"
+
+
+def _held() -> dict[int, str]:
+    """What is in memory that only a run has, or that holds something open."""
+    found = [each for each in gc.get_objects() if issubclass(type(each), LEFT)]
+    return {id(each): type(each).__name__ for each in found}
 
 
 def test_a_run_does_not_depend_on_those_before_it() -> None:

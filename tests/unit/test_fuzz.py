@@ -157,6 +157,7 @@ REQUESTS: Sequence[tuple[str, Any]] = (
     ("checkpoint", {"board": "b", "name": "one", "request": "ab" * 8, "note": "n"}),
     ("restore", {"board": "b", "to": "one", "request": "ab" * 8}),
     ("audit", {"after": None, "limit": 3}),
+    ("issue", {"name": "kim", "grants": [{"pattern": "**", "rights": ["read"]}], "ttl_ms": 9}),
     ("revoke", {"tokens": ["x"], "principal": "ada", "until_ms": 5}),
     ("import_begin", {"board": "b", "request": "ab" * 8, "manifest": "{}", "signature": "00"}),
 )

@@ -333,6 +333,9 @@ BY_EFFECT = {
     "ARCHIVE_WAIT_MS": "test_archiver.py::test_waiting_for_the_archive_is_bounded",
     "ARCHIVE_LEASE_MS": "test_archiver.py::test_one_archives_and_the_other_takes_over",
     "LOCK_MASTER_TIMEOUT_MS": "test_redlock_faults.py::test_hung_masters_hold_nobody_up",
+    "HANDOVER_WAIT_MS": (
+        "test_handover.py::test_a_commit_that_is_not_answered_does_not_delay_those_of_others"
+    ),
     "OVERLAP_TTL_MS": (
         "rules_board_document.py::test_an_overlap_in_a_text_within_is_told_and_in_the_log"
     ),

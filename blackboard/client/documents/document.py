@@ -28,6 +28,7 @@ from blackboard.client.documents.shared_types import SharedList, SharedMap, Shar
 from blackboard.client.link import Pipe, Transport
 from blackboard.core import freeze
 from blackboard.core.documents import update as crdt
+from blackboard.core.documents.runs import joined
 from blackboard.core.path import check_document
 from blackboard.errors import (
     AccessDenied,
@@ -434,7 +435,7 @@ class Document:
                 continue
             while self._unsent:
                 updates, self._unsent = self._unsent, []
-                await pipe.send(ysync.write_update(merged(updates)))
+                await pipe.send(ysync.write_update(merged(joined(updates))))
             while self._meetings:
                 await pipe.send(ysync.write_met(self._meetings.popleft()))
             waiting, self._waiting = self._waiting, []

@@ -14,7 +14,7 @@ from typing import Any
 
 from pycrdt import Text
 
-from blackboard.client.documents.shared_types import Delta, apply_deltas, text_deltas
+from blackboard.client.documents.shared_types import Delta, follow, text_deltas
 from blackboard.client.documents.text_content import TextContent
 
 RANGES_MAX = 64
@@ -84,9 +84,8 @@ class Overlaps:
             content = TextContent(str(event.target))
             deltas = text_deltas(event.delta, content)
         else:
-            deltas = text_deltas(event.delta, content)
-            apply_deltas(content, deltas)
-            if content.size != len(event.target):
+            deltas, is_known = follow(event.delta, content, event.target)
+            if not is_known:
                 content = TextContent(str(event.target))
         self._contents[path] = content
         if len(self._contents) > TEXTS_MAX:

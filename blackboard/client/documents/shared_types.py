@@ -237,10 +237,8 @@ class SharedText(_Shared):
     def _follow(self, delta: Sequence[Any], made: list[tuple[int, str, str]]) -> list[Delta]:
         for position, removed, text in reversed(made):
             self._content.replace(position, len(text), removed)
-        deltas = text_deltas(delta, self._content)
-        if len(deltas) <= FOLLOWED_MAX:
-            apply_deltas(self._content, deltas)
-        if self._content.size != len(self._shared):
+        deltas, is_known = follow(delta, self._content, self._shared)
+        if not is_known:
             self._content, self._embedded = self._read()
         return deltas
 
@@ -256,9 +254,8 @@ class SharedText(_Shared):
 
         def notify(event: Any) -> None:
             nonlocal before
-            deltas = text_deltas(event.delta, before)
-            apply_deltas(before, deltas)
-            if before.size != len(self._shared):
+            deltas, is_known = follow(event.delta, before, self._shared)
+            if not is_known:
                 before, _ = self._read()
             observer(deltas)
 
@@ -387,6 +384,17 @@ def _check_text(text: str) -> None:
         raise InvalidRequest(field="text", reason="is not Unicode text") from error
 
 
+def follow(delta: Sequence[Any], content: TextContent, shared: Any) -> tuple[list[Delta], bool]:
+    """A change of `shared` in code points, made in `content`, which it had before. The second value
+    says whether `content` is right then; otherwise it has to be read again: the change was long, or
+    there are objects in the text that are not characters."""
+    deltas = text_deltas(delta, content)
+    if len(deltas) > FOLLOWED_MAX:
+        return deltas, False
+    _apply(content, deltas)
+    return deltas, content.size == len(shared)
+
+
 def text_deltas(delta: Sequence[Any], before: TextContent) -> list[Delta]:
     """The library's delta, which counts bytes, in code points of the text before it."""
     is_long = len(delta) > FOLLOWED_MAX
@@ -417,8 +425,7 @@ def _flat_positions(text: str) -> Callable[[int], int]:
     return position_at
 
 
-def apply_deltas(content: TextContent, deltas: Sequence[Delta]) -> None:
-    """Make the change in `content`."""
+def _apply(content: TextContent, deltas: Sequence[Delta]) -> None:
     position = 0
     for delta in deltas:
         if delta.delete:

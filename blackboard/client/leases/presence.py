@@ -124,8 +124,12 @@ class Attachment(Lock, Generic[BoardT]):
         presence = self._presence()
         put = Put(presence_key(self.agent), encode_value(presence))
         spec = CommitRequest((put,), fences=self.fences)
-        await self._writer.commit(spec, with_held=False, brings=brings, waits=brings)
-        self._published = presence
+        self._published = presence  # a renewal at the same time need not write it, too
+        try:
+            await self._writer.commit(spec, with_held=False, brings=brings, waits=brings)
+        except BaseException:
+            self._published = {}
+            raise
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -136,7 +140,7 @@ class Attachment(Lock, Generic[BoardT]):
             # A checkpoint waits for this agent, and attaching is not a delivery. Until the agent
             # has delivered, only its lease exists, and a later renewal writes its presence. The
             # same holds if the board was frozen after the lease was granted.
-            self._published = {}
+            pass
         except BaseException:
             await self.__aexit__(*sys.exc_info())
             raise

@@ -231,7 +231,7 @@ def _reason(body: bytes | bytearray) -> str:
     """The reason that the service, or another server in its place, gave for its refusal."""
     try:
         return str(json.loads(body)["reason"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return body[:200].decode(errors="replace")
 
 

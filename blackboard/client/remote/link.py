@@ -28,7 +28,7 @@ from blackboard.client.remote.connect import Address, TokenSource
 from blackboard.client.remote.documents import open_document
 from blackboard.client.remote.stream import RemoteStream
 from blackboard.client.views import Cause, Receipt
-from blackboard.core.access import Principal
+from blackboard.core.access import Principal, TokenRequest
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     BranchRequest,
@@ -416,6 +416,12 @@ class RemoteTransport:
         """As `Transport.revoke`."""
         params = methods.RevokeParams(tuple(tokens), principal, until_ms)
         return await self._do(params)
+
+    async def issue(self, request: TokenRequest) -> str:
+        """As `Transport.issue`. A repeated request makes another token."""
+        boards = tuple(sorted(request.boards))
+        params = methods.IssueParams(request.name, request.grants, boards, request.ttl_ms)
+        return await self._ask(params)
 
     async def whoami(self) -> Principal:
         """As `Transport.whoami`."""

@@ -45,6 +45,7 @@ from blackboard.core.lease import dated
 from blackboard.core.model import Outcome, decide, log_entry, prolong
 from blackboard.core.path import Ranges, ranges_of
 from blackboard.core.state import State, evolve
+from blackboard.engines.base import BatchAnswer
 from blackboard.engines.payer import metered
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
 from blackboard.engines.sqlite.rows import Taken, Touched
@@ -108,8 +109,8 @@ class LogTail:
         del self._sizes[:count]
 
 
-Waiting = tuple["asyncio.Future[list[Outcome]]", Sequence[Prepared], list[Outcome]]
-"""A call of `commit`: the caller's future, the batch, the outcomes."""
+Waiting = tuple[BatchAnswer, Sequence[Prepared], list[Outcome]]
+"""A call of `commit`: where its outcomes go, the batch, the outcomes."""
 
 
 @dataclass(slots=True)
@@ -284,9 +285,25 @@ class EmbeddedBoard:
                     await self._let_go_on()
                 else:
                     await self._progressed()
-            return await (self._decide_apart(batch) if is_large else self._decide(batch))
+            if is_large:
+                return await self._decide_apart(batch)
+            answer: asyncio.Future[list[Outcome]] = self._loop.create_future()
+            self._decide(batch, answer)
+            return await answer
         finally:
             self._queued -= len(batch)
+
+    def begin(self, batch: Sequence[Prepared], answer: BatchAnswer) -> bool:
+        """As `Begins.begin`."""
+        if (
+            self.failure is not None
+            or self.read_only
+            or self._must_wait(begins=False, is_large=False)
+            or any(prepared.commit.begins is not None for prepared in batch)
+        ):
+            return False
+        self._decide(batch, answer)
+        return True
 
     def _must_wait(self, *, begins: bool, is_large: bool) -> bool:
         """Whether a batch cannot be decided yet. A board is held only for a restore."""
@@ -298,7 +315,7 @@ class EmbeddedBoard:
             return not begins
         return self._gathering.is_full(self._limits.batch_bytes_max)
 
-    def _decide(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
+    def _decide(self, batch: Sequence[Prepared], answer: BatchAnswer) -> None:
         """Decide and apply `batch` in memory; the answer comes when the file holds it."""
         group, state = self._gathering, self._state
         epoch = state.epoch
@@ -309,10 +326,8 @@ class EmbeddedBoard:
             raise
         if state.epoch is not epoch:
             self._lift()
-        answer = self._loop.create_future()
         group.calls.append((answer, batch, outcomes))
         self._start_soon()
-        return answer
 
     def _decide_apart(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
         """As `_decide`, in a thread. The batch is a group by itself, which counts as being

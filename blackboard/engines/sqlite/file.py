@@ -38,7 +38,7 @@ from typing import BinaryIO, Final, Literal
 from blackboard import limits
 from blackboard.core.commit import BRANCH, CREATED, ENGINE, RECOVER, RESTORE, Epoch, LogEntry
 from blackboard.core.state import State, evolve
-from blackboard.engines.disk import is_full
+from blackboard.engines.disk import check_readable, is_full
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.deferred_rows import DeferredRows, insert
 from blackboard.engines.sqlite.rows import (
@@ -58,7 +58,7 @@ from blackboard.engines.sqlite.rows import (
     weight_of,
 )
 from blackboard.engines.sqlite.schema import distrust, foreign_object
-from blackboard.errors import Corrupt, Unavailable
+from blackboard.errors import Corrupt, NewerFormat, OlderFormat, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
@@ -169,6 +169,8 @@ _PASSING: Final = frozenset(
 )
 """Result codes for a temporary condition; all others mean that the content of the file is
 damaged."""
+_DAMAGE: Final = frozenset([sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB])
+"""What SQLite answers when it finds damage, and also when the disk cannot read a page (EIO)."""
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link",  # SQLite keeps a journal beside its target
     stat.S_IFDIR: "a directory",
@@ -330,8 +332,10 @@ class BoardFile:
         if found != APPLICATION_ID:
             raise self._corrupt(f"it is not the file of a board: its application_id is {found}")
         [found] = cursor.execute("PRAGMA user_version").fetchone()
-        if found != FORMAT:
-            raise self._corrupt(f"it has format {found}, and this version reads format {FORMAT}")
+        if found > FORMAT:
+            raise NewerFormat(str(self.path), found, FORMAT)
+        if found < FORMAT:
+            raise OlderFormat(str(self.path), found, FORMAT)
         foreign = foreign_object(self._writer)
         if foreign is not None:
             raise self._corrupt(f"its schema is not that of a board: {foreign}")
@@ -666,6 +670,7 @@ def translated(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         if _primary_code(error) in _PASSING:
             raise Unavailable(what=str(path), reason=str(error)) from error
+        check_damage(path, error, str(path))
         raise Corrupt(what=str(path), reason=str(error)) from error
     except OSError as error:
         raise Unavailable(what=str(path), reason=str(error)) from error
@@ -675,6 +680,17 @@ def translated(path: Path) -> Iterator[None]:
         raise Corrupt(what=str(path), reason=f"{error.what}: {error.reason}") from error
     except (ValueError, TypeError, OverflowError) as error:
         raise Corrupt(what=str(path), reason=f"a row cannot be read: {error}") from error
+
+
+def check_damage(path: Path, error: BaseException | None, what: str) -> None:
+    """Do nothing if `error` of SQLite is damage in the database at `path`. Blocking, as it reads
+    the file. Errors: Unavailable when the disk fails to read it, which may be temporary."""
+    if not isinstance(error, sqlite3.Error) or _primary_code(error) not in _DAMAGE:
+        return
+    try:
+        check_readable(path, journal_path(path))
+    except OSError as failure:
+        raise Unavailable(what=what, reason=str(failure)) from error
 
 
 def _primary_code(error: sqlite3.Error) -> int:

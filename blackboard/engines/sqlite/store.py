@@ -34,7 +34,7 @@ from blackboard.core.history import check_seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
-from blackboard.engines.base import EngineFacts, check_hold
+from blackboard.engines.base import BatchAnswer, EngineFacts, check_hold
 from blackboard.engines.disk import SyncError, has_room, is_full
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
@@ -221,6 +221,13 @@ class SqliteStore:
                 opened.give_up("it is opened again: there is room on the disk now")
                 opened = await self._board(board)
         return await opened.commit(batch)
+
+    def begin(self, board: str, batch: Sequence[Prepared], answer: BatchAnswer) -> bool:
+        """As `Begins.begin`."""
+        opened = self._boards.get(board)
+        if opened is None or self._closing is not None or len(batch) > limits.BATCH_COMMITS_MAX:
+            return False
+        return opened.begin(batch, answer)
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
         """As `Store.read`."""
@@ -648,6 +655,7 @@ def _write_owner(directory: Path, url: str | None) -> None:
             new.replace(owner)
         except OSError as error:
             if not is_full(error):
+                new.unlink(missing_ok=True)
                 raise
             for path in (new, owner):  # the record of an earlier owner is outdated
                 path.unlink(missing_ok=True)

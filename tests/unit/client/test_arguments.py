@@ -4,23 +4,41 @@ Every parameter of every public method of `Board` and `Client` gets every odd va
 over a WebSocket. A method that is new here has no row, and fails the test until it has one.
 """
 
+import asyncio
 import inspect
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import pytest
+from msgspec import structs
 
 import blackboard
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.remote.link import connect
 from blackboard.core.checkpoints import RetentionPolicy
-from blackboard.core.commit import Put
-from blackboard.errors import BlackboardError, InvalidRequest
+from blackboard.core.commit import (
+    Append,
+    AskedOp,
+    Condition,
+    Delete,
+    DeletePrefix,
+    Expire,
+    Grant,
+    HeldFence,
+    Increment,
+    KeyAt,
+    PrefixUnchanged,
+    Put,
+    Release,
+    Renew,
+)
+from blackboard.errors import BarrierMissed, BlackboardError, InvalidRequest
+from blackboard.wire.codec import encode_value
 from tests.serving import Served
 
 ODD: list[Any] = [
@@ -128,6 +146,7 @@ def _client_rows(file: Path) -> dict[str, Row]:
         "erase": _row(agent="bob", board=None),
         "redact": _row(key="public/r", board=None, why="", progress=_progress),
         "revoke": _row("id", principal=None, until_ms=None),
+        "token": _row(name="kim", grants=["public/**=read"], boards=["main"], ttl_ms=60_000),
         "freeze": _row(board="other", note=""),
         "thaw": _row(board="other", note=""),
         "frozen": _row(board="other"),
@@ -247,3 +266,77 @@ async def test_a_missing_argument_stays_pythons_error(client: Client) -> None:
         await board.get()
     with pytest.raises(TypeError, match="unexpected keyword argument 'kee'"):
         await board.get("public/a", kee=1)
+
+
+VALUE = encode_value(1)
+WHOLE: tuple[Any, ...] = (
+    Put("public/a", VALUE, 1_000),
+    Delete("public/a"),
+    DeletePrefix("public/a"),
+    Append("public/list", VALUE, 1_000),
+    Increment("public/number", 1),
+    Grant("public/lock", "operator~x", 1_000, wait=True),
+    Renew("public/lock", "operator~x", 1, 1_000),
+    Release("public/lock", "operator~x", 1),
+    Expire("public/lock", "operator~x", 1),
+    KeyAt("public/a", 1),
+    PrefixUnchanged("public/a", 1),
+    HeldFence("public/lock", "operator~x", 1),
+)
+"""Each kind of record that a commit takes."""
+
+
+def _with_one_odd_field(record: Any) -> Iterator[tuple[str, Any]]:
+    """Copies of a record, by the name of the field."""
+    for name in record.__struct_fields__:
+        content = getattr(record, name)
+        for odd in (1, True, 1.5, "text", b"bytes", bytearray(VALUE), [], object()):
+            if type(odd) is not type(content):
+                yield name, structs.replace(record, **{name: odd})
+
+
+def test_each_kind_of_record_is_tried() -> None:
+    kinds: set[type] = {*get_args(AskedOp), *get_args(Condition), HeldFence}
+    assert kinds == set(map(type, WHOLE))
+
+
+@pytest.mark.parametrize("record", WHOLE, ids=lambda record: type(record).__name__)
+async def test_a_field_of_a_record_is_checked_as_an_argument_is(
+    client: Client, record: Any
+) -> None:
+    """Making a record checks nothing. The error names the field, and nothing is committed."""
+    board = client.board()
+    await board.put("public/a", 1)
+    before = (await board.head()).revision
+    kind = type(record)
+    place = "ops"
+    if kind is HeldFence:
+        place = "fences"
+    elif kind in get_args(Condition):
+        place = "conditions"
+    for name, odd in _with_one_odd_field(record):
+        given: dict[str, Any] = {"ops": [Delete("public/a")], place: [odd]}
+        with pytest.raises(InvalidRequest) as raised:
+            await board.commit(**given)
+        assert raised.value.field == f"{place}.0.{name}", odd
+    assert (await board.head()).revision == before
+
+
+async def test_what_a_delivery_returns_is_checked_likewise(client: Client) -> None:
+    board, not_encoded = client.board(), Put("public/state", cast("bytes", "text"))
+
+    async def deliver() -> list[Put]:
+        return [not_encoded]
+
+    async with board.attach("operator", deliver=deliver):
+        taking = asyncio.create_task(board.checkpoint("one", barrier_ms=5_000))
+
+        async def put_until_the_cut() -> None:
+            while not taking.done():
+                await board.put("public/a", 1)
+
+        with pytest.raises(InvalidRequest) as raised:
+            await put_until_the_cut()
+        assert raised.value.field == "deliver.0.value"
+        with pytest.raises(BarrierMissed):
+            await taking

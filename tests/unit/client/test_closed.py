@@ -72,8 +72,8 @@ async def test_a_document_ends(client: Client) -> None:
         await document.aclose()
 
 
-async def test_who_waits_for_a_lock_waits_no_more(client: Client) -> None:
-    """And who holds it is told when its lease has run out."""
+async def test_a_wait_for_a_lock_ends(client: Client) -> None:
+    """And its holder learns when the lease has run out."""
     board = client.board("b")
     held = asyncio.Event()
 

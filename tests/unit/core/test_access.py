@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import example, given, strategies as st
 from blackboard.client.client import Client
 from blackboard.client.link import Transport, WatchRequest
 from blackboard.core import access
-from blackboard.core.access import Checked, Principal, Right
+from blackboard.core.access import Checked, Principal, Right, TokenRequest
 from blackboard.core.commit import (
     Append,
     Commit,
@@ -34,6 +35,7 @@ from blackboard.core.path import parse_pattern
 from blackboard.core.watch import Position
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, Conflict, InvalidRequest, LimitExceeded
+from blackboard.integrity.tokens import issue, new_secret
 from blackboard.limits import PATTERNS_MAX
 from blackboard.server.assembly import archive_beside
 from blackboard.server.requests import RequestHandler
@@ -382,6 +384,13 @@ async def _revoke(link: RequestHandler) -> list[str]:
     return [SECRET]
 
 
+async def _issue(link: RequestHandler) -> list[str]:
+    """Have a token made with which ada's namespace could be read."""
+    await link.head("main")
+    await link.issue(TokenRequest("ada", None, frozenset(), 1_000))
+    return [SECRET]
+
+
 async def _document(link: RequestHandler) -> list[str]:
     async with link.document("main", SECRET):
         return [SECRET]
@@ -427,6 +436,7 @@ ATTEMPTS: dict[str, Attempt] = {
     "lost_boards": _lost_boards,
     "whoami": _whoami,
     "revoke": _revoke,
+    "issue": _issue,
     "document": _document,
     "audit": _audit,
     "erase": _erase,
@@ -436,11 +446,12 @@ WHOLE = {Checked.WHOLE_CHECKPOINT, Checked.WHOLE_RESTORE, Checked.WHOLE_ADMIN}
 REFUSED = {Checked.EACH_KEY, Checked.EACH_PART, Checked.ADMIN} | WHOLE
 
 
-@pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+@contextlib.asynccontextmanager
+async def with_a_secret(tmp_path: Path) -> AsyncIterator[Service]:
     """A service whose board `main` holds a secret of ada's and a public plan based on it."""
     store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
     async with Service(store, archive=archive) as service:
+        service.host.signer = partial(issue, new_secret())
         board = Client(service.link(ADA)).board("main")
         receipt = await board.put(SECRET, "the secret")
         based_on = [(SECRET, receipt.revision)]
@@ -450,6 +461,23 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         yield service
 
 
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """It is the test's own."""
+    async with with_a_secret(tmp_path) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    """For tests of who is refused: they change nothing there."""
+    async with with_a_secret(tmp_path_factory.mktemp("guarded")) as service:
+        head = await service.link(OPERATOR).head("main")
+        yield service
+        now = await service.link(OPERATOR).head("main")
+        assert (now.revision, now.epoch) == (head.revision, head.epoch)
+
+
 def test_every_method_of_the_table_is_tried() -> None:
     assert set(ATTEMPTS) == set(RIGHTS) - ELSEWHERE
 
@@ -457,10 +485,10 @@ def test_every_method_of_the_table_is_tried() -> None:
 @pytest.mark.parametrize("method", ATTEMPTS)
 @pytest.mark.parametrize("principal", [STRANGER, BOB], ids=lambda p: p.name)
 async def test_nobody_else_gets_at_the_secret_by_any_method(
-    service: Service, method: str, principal: Principal
+    guarded: Service, method: str, principal: Principal
 ) -> None:
     """It is refused, or it is filtered: as the table says."""
-    link = service.link(principal)
+    link = guarded.link(principal)
     agents_may = method == "manifest" and principal is BOB  # of what they may read
     if (RIGHTS[method] in REFUSED and not agents_may) or method == "why":
         with pytest.raises(AccessDenied) as refused:
@@ -486,9 +514,9 @@ async def test_the_owner_and_the_operator_get_everything(
 
 @pytest.mark.parametrize("method", ATTEMPTS)
 async def test_a_principal_of_other_boards_gets_at_nothing_of_this_one(
-    service: Service, method: str
+    guarded: Service, method: str
 ) -> None:
-    link = service.link(NO_BOARDS)
+    link = guarded.link(NO_BOARDS)
     if method == "boards":
         assert await link.boards() == []
         return

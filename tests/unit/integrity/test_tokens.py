@@ -1,6 +1,7 @@
 """Tokens: what was signed comes back, and nothing else is a token."""
 
 import base64
+import hmac
 import json
 import time
 from typing import Any
@@ -119,6 +120,19 @@ def test_claims_that_are_not_ours_are_refused(changed: dict[str, Any]) -> None:
     token = signed(claims(changed))
     with pytest.raises(Unauthenticated):
         verify(SECRET, token)
+
+
+def test_a_claim_of_a_newer_version_is_named() -> None:
+    """It may narrow the rights, so a token with it is refused; likewise in a narrowing."""
+    with pytest.raises(Unauthenticated, match=r"newer Blackboard.*'only_from'"):
+        verify(SECRET, signed(claims({"only_from": "10.0.0.0/8"})))
+    front, _, signature = issue(SECRET, agent("ada"), HOUR_MS).rpartition(".")
+    said = json.dumps({"jti": "A" * 8, "only_from": "10.0.0.0/8"}).encode()
+    link = base64.urlsafe_b64encode(said).decode().rstrip("=")
+    key = base64.urlsafe_b64decode(signature + "==")
+    last = base64.urlsafe_b64encode(hmac.digest(key, link.encode(), "sha256")).decode().rstrip("=")
+    with pytest.raises(Unauthenticated, match=r"newer Blackboard.*'only_from'"):
+        verify(SECRET, f"{front}~{link}~{last}")
 
 
 @pytest.mark.parametrize(

@@ -116,15 +116,16 @@ def test_a_tool_gets_its_key_if_it_asks_for_it() -> None:
 
 
 def test_results_come_back_as_their_annotation_says() -> None:
-    """Plain ones as they are, others by pydantic; without an annotation only plain ones."""
+    """Plain ones and records as they are, others by pydantic."""
     adapter = adapter_of(quote)
     assert adapter is not None
     kept = decode_value(plain_result(quote(), adapter))
     assert kept == {"price": 7, "at": "2026-01-02T00:00:00Z"}
     assert adapter.validate_python(kept) == quote()
     assert decode_value(plain_result((1, b"x"), None)) == [1, b"x"]
+    assert decode_value(plain_result(quote(), None))["price"] == 7
     with pytest.raises(InvalidRequest):
-        plain_result(quote(), None)
+        plain_result(object(), None)
     with pytest.raises(LimitExceeded):
         plain_result(b"x" * LARGE_BYTES_MAX, None)
 

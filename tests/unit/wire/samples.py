@@ -146,6 +146,7 @@ RESULTS: Final[dict[str, list[Any]]] = {
     "erase": [3],
     "rewrap": [0],
     "revoke": [2],
+    "issue": ["head.claims.signature"],
 }
 """Results by method, as the service has them; those of the connection itself stand below."""
 PRINCIPALS: Final = (

@@ -6,14 +6,11 @@ import enum
 import hashlib
 import math
 import threading
-from dataclasses import dataclass
-from typing import Any
 
 import msgpack
 import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
-from pydantic import BaseModel
 
 from blackboard.core.commit import (
     ABSENT,
@@ -385,24 +382,6 @@ def test_a_marker_begins_an_epoch() -> None:
     assert entry.digest != marker_entry(replace(epoch, id="third"), 1_000).digest
 
 
-class Plan(BaseModel):
-    """What people put first."""
-
-    title: str = "expand"
-
-
-@dataclass
-class Draft:
-    """Likewise."""
-
-    title: str = "expand"
-
-
-@pytest.mark.parametrize(
-    ("value", "hint"),
-    [(Plan(), "model_dump"), (Draft(), "asdict"), ({1}, "a list"), ([Plan()], "model_dump")],
-)
-def test_a_refused_value_says_how_to_make_plain_data_of_it(value: Any, hint: str) -> None:
-    """A model, a record, a set: also inside of others."""
-    with pytest.raises(InvalidRequest, match=hint):
-        encode_value(value)
+def test_a_refused_value_says_how_to_make_plain_data_of_it() -> None:
+    with pytest.raises(InvalidRequest, match="a list"):
+        encode_value({1})

@@ -133,3 +133,21 @@ async def test_a_change_of_many_parts(tmp_path: Path, parts: int) -> None:
             await two.synced()
             check(two.text())
             assert seen[-1] == str(two.text()) == str(one.text())
+
+
+async def test_a_change_of_many_parts_that_leaves_the_size_as_it_was(tmp_path: Path) -> None:
+    """More than FOLLOWED_MAX of them, by another replica; the text is edited afterwards."""
+    async with blackboard.open(tmp_path, level="memory") as client:
+        board = client.board("b")
+        async with board.document("public/d") as one, board.document("public/d") as two:
+            one.text().append("\u00e9" * 2 * FOLLOWED_MAX)
+            await one.synced()
+            await two.synced()
+            assert len(two.text()) == 2 * FOLLOWED_MAX
+            with one.transaction():
+                for number in range(FOLLOWED_MAX):
+                    one.text().replace(2 * number, 1, "\u00e8")
+            await one.synced()
+            await two.synced()
+            check(two.text())
+            assert str(two.text()) == str(one.text())

@@ -11,10 +11,12 @@ from blackboard.client.board import Board
 from blackboard.client.leases import presence
 from blackboard.client.leases.lock import Lock
 from blackboard.client.leases.presence import entries_that_end_with, presence_key
-from blackboard.core.commit import Delete, Grant, Lease, Put, Release
+from blackboard.core import access
+from blackboard.core.commit import Commit, Delete, Grant, Lease, Put, Receipt, Release, Renew
 from blackboard.core.path import barrier_key, cut_key, identity_key
 from blackboard.errors import Fenced, LeaseHeld, SnapshotFirst, StepSuperseded
 from blackboard.limits import Limits
+from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.conformance.workers import Block, apart, lease_of
@@ -37,6 +39,34 @@ async def ada(opened: tuple[Service, HookedStore]) -> Board:
     board = client_of(opened[0], "ada").board("main")
     await board.put("public/begun", 1)
     return board
+
+
+class SlowReport(RequestHandler):
+    """A way on which the first report of an agent is carried out, but not answered before a renewal
+    of its lease was."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service.boards, access.agent("ada"))
+        self._is_renewed = asyncio.Event()
+
+    async def commit(self, board: str, commit: Commit) -> Receipt:
+        """As `Link.commit`."""
+        receipt = await super().commit(board, commit)
+        if any(isinstance(op, Renew) for op in commit.ops):
+            self._is_renewed.set()
+        elif any(isinstance(op, Put) for op in commit.ops):
+            await self._is_renewed.wait()
+        return receipt
+
+
+@pytest.mark.limits(renewals_per_ttl=36_000)  # a lease of an hour is renewed at once
+async def test_a_renewal_while_it_attaches_writes_its_presence_no_second_time(
+    opened: tuple[Service, HookedStore],
+) -> None:
+    board = Board(SlowReport(opened[0]), "main")
+    async with board.attach(ttl_ms=HOUR_MS):
+        kinds = [[change.kind for change in one.changes] for one in await board.log()]
+    assert kinds == [["grant"], ["put"]]
 
 
 async def test_a_renewal_during_a_barrier_keeps_the_lease_whatever_is_committed(

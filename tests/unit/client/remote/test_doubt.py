@@ -15,6 +15,7 @@ from blackboard.client.link import Transport
 from blackboard.client.remote.channel import Channel
 from blackboard.client.remote.link import RemoteTransport, connect
 from blackboard.core import access
+from blackboard.core.access import TokenRequest
 from blackboard.core.checkpoints import (
     BranchRequest,
     CheckpointRequest,
@@ -113,6 +114,7 @@ LOOKS: dict[str, Ask] = {
     "a dry run": lambda link: link.prune("b", RetentionPolicy(), dry_run=True),
     "verify": lambda link: link.verify("b", "now"),
     "whoami": lambda link: link.whoami(),
+    "issue": lambda link: link.issue(TokenRequest("kim", None, frozenset(), 60_000)),
 }
 NAMED = {"checkpoint", "restore", "branch", "import_end"}
 

@@ -38,7 +38,7 @@ def message(content: bytes) -> bytes:
 
 
 class Peer:
-    """The service's end: it greets as a WebSocket server, and then sends what it is told."""
+    """The service's end: it greets as a WebSocket server, and then sends the frames given to it."""
 
     def __init__(self) -> None:
         self.received = b""

@@ -143,7 +143,6 @@ DAMAGES = {
     "a name of an epoch": "UPDATE epoch SET id = 'x'",
     "a date of an epoch": "UPDATE epoch SET time_ms = time_ms + 1",
     "a date of the head": "UPDATE head SET time_ms = time_ms + 1",
-    "another format": "PRAGMA user_version = 99",
     "another application": "PRAGMA application_id = 7",
 }
 
