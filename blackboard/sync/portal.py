@@ -15,15 +15,14 @@ Source: the portals of anyio and asgiref.
 
 import asyncio
 import atexit
-import concurrent.futures.thread  # its exit handler must be registered before ours, to run after it
+import concurrent.futures.thread  # noqa: F401 - its exit handler must be registered before ours
 import contextvars
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 from blackboard.client.writer import adopt_holds
 from blackboard.errors import LocalProtocolError, Unavailable
@@ -60,26 +59,31 @@ class Portal:
         if self._is_editing():
             raise LocalProtocolError(reason="inside a transaction only its document can be used")
         context = contextvars.copy_context()
-        done: Future[T] = Future()
+        outcome: _Outcome[T] = _Outcome()
         tasks: list[asyncio.Task[T]] = []
 
         def start() -> None:
-            task = self._loop.create_task(_awaited(begin), context=context)
-            tasks.append(task)
-            task.add_done_callback(lambda ended: _settle(ended, done))
+            tasks.append(self._loop.create_task(_awaited(begin), context=context))
+            tasks[0].add_done_callback(outcome.settle_with)
 
-        self._submit(start)
+        def cancel() -> None:
+            if tasks:
+                tasks[0].cancel()
+            else:  # interrupted before `start` was handed over
+                outcome.settle(error=asyncio.CancelledError())
+
         try:
-            concurrent.futures.wait([done])
+            self._submit(start)
+            outcome.wait()
         except BaseException:
-            self._submit(lambda: tasks[0].cancel())
-            concurrent.futures.wait([done])
+            self._submit(cancel)
+            outcome.wait()
             raise
         finally:
             adopt_holds(context)
         try:
-            return done.result()
-        except concurrent.futures.CancelledError:
+            return outcome.result()
+        except asyncio.CancelledError:
             raise Unavailable(what=NAME, reason="it was closed") from None
 
     def call(self, work: Callable[[], T]) -> T:
@@ -87,20 +91,21 @@ class Portal:
         if threading.get_ident() == self._thread.ident:
             return work()
         self._check_caller()
-        done: Future[T] = Future()
+        outcome: _Outcome[T] = _Outcome()
 
         def carry_out() -> None:
             try:
-                done.set_result(work())
+                outcome.settle(work())
             except BaseException as error:  # noqa: BLE001 - raised where it was called
-                done.set_exception(error)
+                outcome.settle(error=error)
 
         editing = self._editing
         if editing is not None and editing[0] == threading.get_ident():
             editing[1].put(carry_out)
         else:
             self._submit(carry_out)
-        return done.result()
+        outcome.wait()
+        return outcome.result()
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """The items of an asynchronous generator. It is closed when the iteration ends."""
@@ -125,17 +130,17 @@ class Portal:
         """
         self._check_caller()
         queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        begun: Future[None] = Future()
+        begun: _Outcome[None] = _Outcome()
 
         def serve() -> None:
-            begun.set_result(None)
+            begun.settle()
             while (work := queue.get()) is not None:
                 work()
 
-        self._submit(serve)
-        begun.result()
-        self._editing = (threading.get_ident(), queue)
         try:
+            self._submit(serve)
+            begun.wait()
+            self._editing = (threading.get_ident(), queue)
             yield
         finally:
             self._editing = None
@@ -197,16 +202,44 @@ async def _awaited(begin: Callable[[], Awaitable[T]]) -> T:
     return await begin()
 
 
-def _settle(task: "asyncio.Task[T]", done: "Future[T]") -> None:
-    if task.cancelled():
-        done.cancel()
-        done.set_running_or_notify_cancel()
-        return
-    error = task.exception()
-    if error is None:
-        done.set_result(task.result())
-    else:
-        done.set_exception(error)
+class _Outcome(Generic[T]):
+    """What work in the loop's thread came to, for the one thread that waits for it.
+
+    Ctrl-C may end a wait between any two instructions, so there is nothing here that it could leave
+    held and that the loop would then wait for. A `concurrent.futures.Future` has such a thing: its
+    condition, if the interrupt comes between its `acquire` and the block that releases it.
+    """
+
+    def __init__(self) -> None:
+        self._is_settled = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._unsettled = threading.Lock()
+        self._unsettled.acquire()
+
+    def settle(self, value: T | None = None, error: BaseException | None = None) -> None:
+        """Say what it came to; later calls change nothing. It never blocks."""
+        if self._is_settled:
+            return
+        self._value, self._error = value, error
+        self._is_settled = True
+        self._unsettled.release()
+
+    def settle_with(self, task: "asyncio.Task[T]") -> None:
+        """Say what a task that has ended came to."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self.settle(None if error else task.result(), error)
+
+    def wait(self) -> None:
+        """Wait until it is settled. It can be interrupted, and waited for again."""
+        if not self._is_settled:
+            self._unsettled.acquire()
+
+    def result(self) -> T:
+        """The value, or the error raised. It must be settled."""
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._value)
 
 
 # --- one for the process --------------------------------------------------------------------------

@@ -1,0 +1,80 @@
+"""Ctrl-C at each step of a call of `blackboard.sync`: the loop's thread goes on."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from blackboard.sync.portal import Portal
+
+PATIENCE_S = 30
+STEPS_MAX = 2_000
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt in this thread at its n-th line, call or return."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __enter__(self) -> None:
+        sys.settrace(self._step)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _step(self, frame: FrameType, event: str, argument: object) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return self._step
+
+
+def answers(portal: Portal) -> bool:
+    """Whether the loop's thread still works, asked in a thread that may be left behind."""
+    asking = threading.Thread(target=portal.call, args=(lambda: None,), daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    return not asking.is_alive()
+
+
+def interrupted_everywhere(portal: Portal, call: Callable[[], object]) -> int:
+    """How many steps `call` has, each of which was interrupted once."""
+    for at in range(1, STEPS_MAX):
+        interrupt = Interrupt(at)
+        try:
+            with interrupt:
+                call()
+        except KeyboardInterrupt:
+            pass
+        assert answers(portal), f"interrupted at step {at}, and the loop's thread hangs"
+        if interrupt.left > 0:
+            return at - 1
+    raise AssertionError(f"more than {STEPS_MAX} steps")
+
+
+def in_a_block(portal: Portal) -> None:
+    with portal.exclusively():
+        portal.call(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda portal: portal.run(lambda: asyncio.sleep(0)),
+        lambda portal: portal.call(lambda: None),
+        in_a_block,
+    ],
+    ids=["run", "call", "exclusively"],
+)
+def test_an_interrupt_at_any_step_leaves_the_loop_running(
+    call: Callable[[Portal], object],
+) -> None:
+    portal = Portal()
+    assert interrupted_everywhere(portal, lambda: call(portal)) > 10
+    portal.close()
