@@ -1,6 +1,7 @@
 """Ctrl-C at each step of a call of `blackboard.sync`: the loop's thread goes on."""
 
 import asyncio
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -28,11 +29,20 @@ class Interrupt:
         sys.settrace(None)
 
     def _step(self, frame: FrameType, event: str, argument: object) -> Any:
+        if _cannot_be_interrupted(frame, event):
+            return self._step
         self.left -= 1
         if self.left == 0:
             sys.settrace(None)
             raise KeyboardInterrupt
         return self._step
+
+
+def _cannot_be_interrupted(frame: FrameType, event: str) -> bool:
+    """A generator is not interrupted in its `yield`; nor does the callback of a weak reference
+    raise anything."""
+    is_generator = bool(frame.f_code.co_flags & inspect.CO_GENERATOR)
+    return (is_generator and event == "return") or frame.f_code.co_name == "_remove"
 
 
 def answers(portal: Portal) -> bool:
