@@ -68,19 +68,13 @@ def interrupted_everywhere(portal: Portal, call: Callable[[], object]) -> int:
     raise AssertionError(f"more than {STEPS_MAX} steps")
 
 
-def in_a_block(portal: Portal) -> None:
-    with portal.exclusively():
-        portal.call(lambda: None)
-
-
 @pytest.mark.parametrize(
     "call",
     [
         lambda portal: portal.run(lambda: asyncio.sleep(0)),
         lambda portal: portal.call(lambda: None),
-        in_a_block,
     ],
-    ids=["run", "call", "exclusively"],
+    ids=["run", "call"],
 )
 def test_an_interrupt_at_any_step_leaves_the_loop_running(
     call: Callable[[Portal], object],
