@@ -1,6 +1,5 @@
 """Ctrl-C at each step of a call of `blackboard.sync`: the loop's thread goes on."""
 
-import asyncio
 import inspect
 import sys
 import threading
@@ -68,10 +67,14 @@ def interrupted_everywhere(portal: Portal, call: Callable[[], object]) -> int:
     raise AssertionError(f"more than {STEPS_MAX} steps")
 
 
+async def nothing() -> None:
+    """A call that has nothing to wait for."""
+
+
 @pytest.mark.parametrize(
     "call",
     [
-        lambda portal: portal.run(lambda: asyncio.sleep(0)),
+        lambda portal: portal.run(nothing),
         lambda portal: portal.call(lambda: None),
     ],
     ids=["run", "call"],
