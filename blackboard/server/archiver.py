@@ -67,6 +67,7 @@ class _ArchivedBoard:
     mark: Mark | None = None
     head: Revision = 0
     fence: int | None = None
+    may_hold: bool = False  # whether the archive may count the lease as ours
     taken_at: float = 0
     checked: bool = False  # whether archive and log were found to have one history
     apart: bool = False  # whether they were found to have different histories
@@ -225,12 +226,22 @@ class Archiver:
 
     async def _finish(self, board: _ArchivedBoard) -> None:
         try:
-            while await self._advance(board):
-                pass
-            if board.fence is not None:
-                await self.archive.give_up(board.name, board.fence)
+            try:
+                while await self._advance(board):
+                    pass
+            finally:
+                await self._give_up(board)
         except BlackboardError as error:
             log.warning("board %s is not archived to its end: %s", board.name, error)
+
+    async def _give_up(self, board: _ArchivedBoard) -> None:
+        """Release the lease of a board, so that the next archiver need not wait until it ends."""
+        if not board.may_hold:
+            return
+        if board.fence is None:  # who takes it again gets the same fence
+            board.fence = await self.archive.take(board.name, self.owner, self.lease_ms)
+        if board.fence is not None:
+            await self.archive.give_up(board.name, board.fence)
 
     # --- one board --------------------------------------------------------------------------------
 
@@ -351,7 +362,9 @@ class Archiver:
         now = asyncio.get_running_loop().time()
         if board.fence is not None and now - board.taken_at < self.lease_ms / 3000:
             return True
+        board.may_hold = True  # also when this is cancelled, and nobody learns the fence
         fence = await self.archive.take(board.name, self.owner, self.lease_ms)
+        board.may_hold = fence is not None
         if fence is not None and fence != board.fence:  # another process may have appended
             board.reach(await self.archive.mark(board.name))
             board.checked = False

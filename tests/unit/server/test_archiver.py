@@ -20,7 +20,7 @@ from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
 from blackboard.limits import Limits
-from blackboard.server.archiver import _LOOK_MS, Archiver
+from blackboard.server.archiver import _LOOK_MS, Archiver, _ArchivedBoard
 from blackboard.server.assembly import archive_beside
 from blackboard.server.boards import Boards
 from blackboard.server.host import Host
@@ -31,6 +31,7 @@ from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import Place
 from tests.conformance.rules_archive import state_at, whole_log
 from tests.conformance.writer import Writer
+from tests.interrupting import interrupted
 from tests.lowered import lowered
 from tests.postgres import Postgres, answered, postgres_directory
 from tests.unit.server.hooked import HookedStore
@@ -208,6 +209,45 @@ async def test_one_archives_and_the_other_takes_over(store: SqliteStore, archive
     assert await whole_log(archive, BOARD) == await log_of(store)
     assert first.statistics().appended + second.statistics().appended == 3
     await second.aclose()
+
+
+async def test_a_closed_archiver_leaves_no_lease_wherever_it_was(
+    store: SqliteStore, archive: Archive
+) -> None:
+    """The next one need not wait until it ends."""
+    writer = await Writer.open(store, BOARD)
+    at, was_reached = 0, True
+    while was_reached:
+        await writer.commit(Put("public/n", ONE))
+        archiver = Archiver(store, archive)
+        board = archiver._boards[BOARD] = _ArchivedBoard(BOARD)
+        was_reached = (await interrupted(archiver._advance(board), at)).was_reached
+        await archiver.aclose()
+        fence = await archive.take(BOARD, "next", PATIENCE_MS)
+        assert fence is not None, at
+        await archive.give_up(BOARD, fence)
+        at += 1
+    assert at > 5
+
+
+async def test_an_archiver_that_cannot_finish_leaves_no_lease(
+    tmp_path: Path, archive: Archive
+) -> None:
+    """Its engine is away when it is closed, and the archive is not."""
+    store = await HookedStore.at(tmp_path / "hooked", "memory")
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/n", ONE))
+    archiver = Archiver(store, archive)
+    await archiver.reached(BOARD, 1)
+
+    async def fail() -> None:
+        raise Unavailable("the engine", "it is away")
+
+    store.hook("before log", fail)
+    await archiver.aclose()
+    assert await archive.take(BOARD, "next", PATIENCE_MS) is not None
+    store.hooks.clear()
+    await store.aclose()
 
 
 async def test_a_board_that_was_made_again_is_archived_beside_the_old_one(
