@@ -278,8 +278,9 @@ in the end (OPERATIONS_MAX)."""
 CALL_INLINE_BYTES: Final = 64 * 1024
 """A larger result of a call is stored in a separate entry, beside the record of the call."""
 LARGE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""One result of a call, or one value that an agent keeps: a process can hold it at once, and one
-restore can bring it back (RESTORE_BYTES_MAX). Above VALUE_BYTES_MAX it is stored in parts."""
+"""One file, one result of a call, or one value that an agent keeps: a process can hold it at once,
+and one restore can bring it back (RESTORE_BYTES_MAX). Above VALUE_BYTES_MAX a value is stored in
+parts."""
 LARGE_PART_BYTES: Final = 512 * 1024
 """One part of a large value: several fit into one commit, which hardly delays others."""
 STEP_PARTS_MAX: Final = 192

@@ -10,6 +10,7 @@ from blackboard._lazy import lazy
 if TYPE_CHECKING:
     from blackboard.client.diff import Diff as Diff, KeyChange as KeyChange
     from blackboard.client.export import Exported as Exported
+    from blackboard.client.files import FileInfo as FileInfo, Files as Files
     from blackboard.client.leases.claim import Claim as Claim, Claimed as Claimed, Task as Task
     from blackboard.client.leases.lock import Lock as Lock
     from blackboard.client.leases.presence import Attachment as Attachment, Presence as Presence
@@ -50,6 +51,10 @@ _HOMES = {
         "KeyChange",
     ),
     "blackboard.client.export": ("Exported",),
+    "blackboard.client.files": (
+        "FileInfo",
+        "Files",
+    ),
     "blackboard.client.leases.claim": (
         "Claim",
         "Claimed",

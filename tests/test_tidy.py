@@ -33,7 +33,7 @@ _OPERATIONS = (
     " Renew"
 )
 _WITHOUT_ASYNC = (
-    "Attachment Board Claim Client Document Lock SharedList SharedMap SharedText Step Watch"
+    "Attachment Board Claim Client Document Files Lock SharedList SharedMap SharedText Step Watch"
 )
 SAME_NOUN = {
     "Change": "as the log has it, and decoded for people",

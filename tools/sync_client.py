@@ -34,6 +34,7 @@ FILES: Final[dict[str, tuple[str, dict[str, tuple[str, ...]]]]] = {
             "blackboard.client.leases.presence": ("Attachment",),
         },
     ),
+    "files": ("Files without async.", {"blackboard.client.files": ("Files",)}),
     "board": ("The Board without async.", {"blackboard.client.board": ("Board",)}),
     "client": ("The Client without async.", {"blackboard.client.client": ("Client",)}),
 }
@@ -178,6 +179,7 @@ ANNOTATIONS: Final = {
 }
 EXTRA: Final[dict[str, tuple[str, ...]]] = {
     "documents": ("from contextlib import contextmanager",),
+    "files": (),
     "blocks": ("import asyncio", "from typing import Generic, TypeVar, overload"),
     "board": (
         "from typing import TypeVar, overload",

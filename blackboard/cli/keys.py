@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from blackboard.cli import screen
 from blackboard.cli.errors import not_found, wrong_usage
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from blackboard.client.board import Board
     from blackboard.client.client import Client
+    from blackboard.client.files import FileInfo
     from blackboard.client.views import Entry, Receipt
     from blackboard.core.checkpoints import LostBoard, When
     from blackboard.core.commit import Head
@@ -263,9 +265,14 @@ class KeyListing:
 
     async def take(self, page: "Sequence[Entry]") -> None:
         """Add the listed entries of a page."""
-        from blackboard.core.path import RESERVED, document_of, is_meant
+        from blackboard.core.path import FILE, RESERVED, document_of, file_of, is_meant
 
         for entry in page:
+            file = None if FILE in self._pattern else file_of(entry.key)
+            if file is not None:
+                is_info = entry.key == f"{file}/{FILE}/info"
+                self.entries += [replace(entry, key=file)] if is_info else []
+                continue
             document = None if RESERVED in self._pattern else document_of(entry.key)
             if document is None:
                 self.entries += [entry] if is_meant(self._pattern, entry.key) else []
@@ -314,3 +321,97 @@ def _age(head: "Head", now: int) -> str:
     from blackboard.cli import render as show
 
     return show.age(head.time_ms, now) if head.time_ms else ""
+
+
+@app.command(
+    cls=WriteCommand,
+    rich_help_panel="Boards",
+    epilog="""\
+blackboard upload public/report report.pdf --note "the final one"
+blackboard upload public/report report.pdf --expect 0  # only if there is none""",
+)
+def upload(
+    context: typer.Context,
+    key: Annotated[str, _KEY],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What to upload.", show_default=False)
+    ],
+    media_type: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="What it is, such as application/pdf.")
+    ] = "",
+) -> None:
+    """Put a file onto the board, whole.
+
+    It takes the place of the one at that key. Up to 64 MiB.
+    """
+    from blackboard.cli import render as show, session
+
+    flags = Flags.of(context)
+
+    async def write(board: "Board") -> "FileInfo":
+        with screen.progress(f"uploading {file}", _size(file)) as reached:
+            return await board.files.put(
+                key,
+                file,
+                expected=flags.expect,
+                media_type=media_type,
+                note=flags.note or "",
+                progress=reached,
+            )
+
+    info = session.with_board(flags, write, create=True)
+    if flags.as_json:
+        show.print_json(show.plain(info))
+    else:
+        screen.answer(f"{key} is at revision {info.revision} ({info.size_bytes} bytes)")
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel="Boards",
+    epilog="""\
+blackboard download public/report report.pdf
+blackboard download public/report old.pdf --at before-plan  # as it was then""",
+)
+def download(
+    context: typer.Context,
+    key: Annotated[str, _KEY],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Where to write it.", show_default=False)
+    ],
+    at: Annotated[str | None, _AT] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing regular file.")
+    ] = False,
+) -> None:
+    """Write a file of the board to FILE.
+
+    It appears when it is complete, and only its owner can read it.
+    """
+    from blackboard.cli import render as show, session, values
+
+    flags = Flags.of(context)
+    moment = None if at is None else values.parse_moment(at)
+
+    async def read(_: "Client", board: "Board") -> "FileInfo":
+        info = await board.files.info(key, at=moment)
+        if info is None:
+            raise not_found(f"there is no file at {key} on board {board.name}")
+        with screen.progress(f"downloading {key}", info.size_bytes) as reached:
+            return await board.files.save(
+                key, file, at=moment, overwrite=overwrite, progress=reached
+            )
+
+    info = session.with_client_and_board(flags, read)
+    if flags.as_json:
+        show.print_json(show.plain(info))
+    else:
+        screen.answer(f"{file} has the {info.size_bytes} bytes of revision {info.revision}")
+
+
+def _size(file: Path) -> int:
+    """Bytes of a file; 0 if that cannot be said."""
+    try:
+        return file.stat().st_size
+    except (OSError, ValueError):
+        return 0

@@ -10,7 +10,7 @@ Invariants
 import errno
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -109,6 +109,18 @@ def busy(what: str) -> Iterator[None]:
         return
     with out.status(Text(what, style="dim")):
         yield
+
+
+@contextmanager
+def progress(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many bytes of something are done; the block gets what to call with
+    their number."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
+    with Progress(*columns, console=notes(), disable=not notes().is_terminal) as shown:
+        task = shown.add_task(safe(what), total=total_bytes)
+        yield lambda done: shown.update(task, completed=done)
 
 
 def say_error(message: str, fix: str) -> None:

@@ -25,6 +25,7 @@ from blackboard.client.diff_pages import difference_pages, differences_by_key
 from blackboard.client.documents.document import Document
 from blackboard.client.documents.inverse import document_at
 from blackboard.client.export import Exported, export_board
+from blackboard.client.files import Files
 from blackboard.client.leases import claim as attempts
 from blackboard.client.leases.claim import Claim, Claimed, ClaimOptions
 from blackboard.client.leases.lock import Lock, all_leases, wait_free
@@ -136,9 +137,7 @@ class Board:
 
     def as_agent(self, agent: str) -> "Board":
         """The same board with the name and the rights of `agent`; it needs its own `refresh`.
-
-        Errors (on use): AccessDenied unless you are `agent`, or an operator.
-        """
+        Errors (on use): AccessDenied unless you are `agent`, or an operator."""
         if agent == self.agent:
             return self
         if agent not in self._agents:
@@ -538,6 +537,11 @@ class Board:
         Errors: AccessDenied unless you may read everything below `<key>/~doc`; Unavailable.
         """
         return Document(self._link, self.name, key)
+
+    @property
+    def files(self) -> Files:
+        """Values that are too large for one entry, streamed in and out."""
+        return Files(self)
 
     # --- watching ---------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ async def export_board(
     link: Transport, board: str, name: str, path: Path, *, overwrite: bool
 ) -> Exported:
     """Write checkpoint `name` of `board` into `path`. See `Board.export`."""
-    _check_name(path, overwrite=overwrite)
+    check_replaceable(path, overwrite=overwrite)
     draft = path.with_name(f"{path.name[:_NAME_KEPT]}.{secrets.token_hex(4)}.part")
     page = await link.export(board, name, after=None)
     try:
@@ -115,7 +115,7 @@ async def export_board(
     return Exported(path, board, name, page.revision, writing.entries, size)
 
 
-def _check_name(path: Path, *, overwrite: bool) -> None:
+def check_replaceable(path: Path, *, overwrite: bool) -> None:
     """Errors: InvalidRequest when something has that name, even a broken link; with `overwrite`,
     when that is not a regular file."""
     try:
@@ -134,7 +134,7 @@ def _check_name(path: Path, *, overwrite: bool) -> None:
 def _publish(draft: Path, path: Path, *, overwrite: bool) -> int:
     """Seal a finished file and give it its name; returns its size."""
     seal(draft)
-    _check_name(path, overwrite=overwrite)  # another process may have been faster
+    check_replaceable(path, overwrite=overwrite)  # another process may have been faster
     draft.replace(path)
     sync_path(path.parent)
     return path.stat().st_size

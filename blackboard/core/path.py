@@ -374,3 +374,51 @@ def document_of(path: str) -> Key | None:
     """The key of the document that `path` (a key or prefix) belongs to; None if to none."""
     key, found, rest = path.partition(f"/{RESERVED}")
     return key if found and (not rest or rest.startswith("/")) else None
+
+
+# --- files ----------------------------------------------------------------------------------------
+# A value that is too large for one entry. The file at key K consists of ordinary entries, too.
+#
+#     K/~file/info             {"sha256": hex, "size_bytes": n, "media_type": ..., "parts": id}
+#     K/~file/part/<id>/<i>    its bytes, LARGE_PART_BYTES in each part but the last
+#     K/~file/upload           {"parts": id}: a file whose parts are being put, or were once
+#
+# Invariants
+# - `info` appears in the commit that removes `upload`, once all parts are there; the same commit
+#   removes the parts of the file that it replaces.
+# - A part is put only while `upload` names its id: whoever begins another upload ends this one.
+
+FILE = "~file"
+"""The segment below which a file lies."""
+
+
+def file_prefix(key: Key) -> Prefix:
+    """The prefix below which all of the file at `key` lies."""
+    return f"{key}/{FILE}"
+
+
+def file_info_key(key: Key) -> Key:
+    """The entry that says what file is at `key`."""
+    return f"{key}/{FILE}/info"
+
+
+def upload_key(key: Key) -> Key:
+    """The entry that says whose parts are being put."""
+    return f"{key}/{FILE}/upload"
+
+
+def file_parts_prefix(key: Key, upload: str) -> Prefix:
+    """The prefix of the parts of one upload."""
+    return f"{key}/{FILE}/part/{upload}"
+
+
+def check_file(key: Key) -> Key:
+    """Return `key` if a file can be there. Errors: InvalidRequest, LimitExceeded."""
+    check_key(check_key(key) + f"/{FILE}/part/{0:016}/{0:04}")
+    return key
+
+
+def file_of(path: str) -> Key | None:
+    """The key of the file that `path` (a key or prefix) belongs to; None if to none."""
+    key, found, rest = path.partition(f"/{FILE}")
+    return key if found and (not rest or rest.startswith("/")) else None

@@ -20,6 +20,8 @@ from blackboard.core.path import (
     Ranges,
     document_of,
     document_prefix,
+    file_of,
+    file_prefix,
     namespace_of,
     range_below,
     range_of,
@@ -37,8 +39,9 @@ NOTE: Final = "redacted"
 
 
 def record_key(path: Key) -> Key:
-    """The key of the record for the redaction of `path`, or of the document that it belongs to."""
-    key = document_of(path) or path
+    """The key of the record for the redaction of `path`, or of the document or file that it belongs
+    to."""
+    key = document_of(path) or file_of(path) or path
     return f"{RECORDS}/{hashlib.sha256(key.encode()).hexdigest()}"
 
 
@@ -48,17 +51,20 @@ def is_redaction(entry: LogEntry) -> bool:
 
 
 def check_redactable(key: Key) -> Key:
-    """Errors: InvalidRequest for the service's records, and for a part of a document."""
+    """Errors: InvalidRequest for the service's records, and for a part of a document or a file."""
     if namespace_of(key) == SYSTEM:
         raise InvalidRequest(field="key", reason=f"{key} is a record of the service")
     if (document := document_of(key)) is not None:
         raise InvalidRequest(field="key", reason=f"{key} is a part of document {document}")
+    if (file := file_of(key)) is not None:
+        raise InvalidRequest(field="key", reason=f"{key} is a part of file {file}")
     return key
 
 
 def scope_of(key: Key) -> Ranges:
-    """The ranges that a redaction of `key` covers: the key and the document at it."""
-    return (range_of(key), range_below(document_prefix(key)))
+    """The ranges that a redaction of `key` covers: the key, and the document and the file at it."""
+    below = (range_below(document_prefix(key)), range_below(file_prefix(key)))
+    return (range_of(key), *below)
 
 
 def left_of(path: Key) -> bytes | None:

@@ -14,14 +14,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from blackboard.client.files import PARTS_PER_COMMIT as PARTS_PER_COMMIT
 from blackboard.core.commit import Put
 from blackboard.errors import Corrupt
 from blackboard.limits import LARGE_PART_BYTES, VALUE_BYTES_MAX
 from blackboard.units import Key, Prefix
 from blackboard.wire.codec import decode_value, encode_value
-
-PARTS_PER_COMMIT = 4
-"""Half of COMMIT_BYTES_MAX, because other commits wait meanwhile."""
 
 _PART_SEGMENTS = 5
 """Segments of `private/<agent>/~kept/<digest>/<number>`."""

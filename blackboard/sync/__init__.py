@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         SharedMap as SharedMap,
         SharedText as SharedText,
     )
+    from blackboard.sync.files import Files as Files
     from blackboard.sync.opening import connect as connect, open as open  # noqa: A004
 
 _HOMES = {
@@ -44,6 +45,7 @@ _HOMES = {
     "blackboard.sync.board": ("Board",),
     "blackboard.sync.client": ("Client",),
     "blackboard.sync.documents": ("Document", "SharedList", "SharedMap", "SharedText"),
+    "blackboard.sync.files": ("Files",),
     "blackboard.sync.opening": ("connect", "open"),
 }
 

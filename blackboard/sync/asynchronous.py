@@ -4,6 +4,7 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.documents.document import Document
 from blackboard.client.documents.shared_types import SharedList, SharedMap, SharedText
+from blackboard.client.files import Files
 from blackboard.client.leases.claim import Claim
 from blackboard.client.leases.lock import Lock
 from blackboard.client.leases.presence import Attachment
@@ -16,6 +17,7 @@ __all__ = [
     "Claim",
     "Client",
     "Document",
+    "Files",
     "Lock",
     "SharedList",
     "SharedMap",

@@ -52,6 +52,7 @@ from blackboard.limits import (
 from blackboard.sync import asynchronous
 from blackboard.sync.blocks import Attachment, Claim, Lock, Step, Watch
 from blackboard.sync.documents import Document
+from blackboard.sync.files import Files
 from blackboard.sync.mirror import Mirror
 from blackboard.sync.portal import threaded
 from blackboard.tables import table
@@ -95,7 +96,6 @@ class Board(Mirror[asynchronous.Board]):
 
     def as_agent(self, agent: str) -> "Board":
         """The same board with the name and the rights of `agent`; it needs its own `refresh`.
-
         Errors (on use): AccessDenied unless you are `agent`, or an operator.
         """
         return Board(self._portal, self._inner.as_agent(agent))
@@ -415,6 +415,11 @@ class Board(Mirror[asynchronous.Board]):
             return await self._inner.document(key)
 
         return Document(self._portal, self._portal.run(load))
+
+    @property
+    def files(self) -> Files:
+        """Values that are too large for one entry, streamed in and out."""
+        return Files(self._portal, self._inner.files)
 
     def watch(
         self,

@@ -122,6 +122,30 @@ def test_a_token_holds_on_its_boards_with_its_rights_only(shell: Shell) -> None:
     assert shell.error("get", "public/a", "--token", token, code=5)["key"] == "main"
 
 
+@pytest.mark.usefixtures("service")
+def test_a_file_is_uploaded_listed_and_downloaded(shell: Shell) -> None:
+    """Above the size of a value; as it was before it was replaced, too."""
+    content = bytes(range(256)) * 8_192
+    (shell.home / "in").write_bytes(content)
+    shell.run("set", "public/first", "1")
+    told = shell.json("upload", "public/report", "in", "--type", "image/png", "--expect", "0")
+    assert (told["size_bytes"], told["media_type"]) == (len(content), "image/png")
+    (shell.home / "in").write_bytes(b"short")
+    assert "(5 bytes)" in shell.out("upload", "public/report", "in", "--note", "shorter")
+    keys = [row.split("\t")[0] for row in shell.out("ls").splitlines()]
+    assert keys == ["public/first", "public/report"]
+    shell.run("download", "public/report", "now")
+    shell.run("download", "public/report", "then", "--at", str(told["revision"]))
+    assert (shell.home / "now").read_bytes() == b"short"
+    assert (shell.home / "then").read_bytes() == content
+    assert "exists already" in shell.error("download", "public/report", "now", code=2)["message"]
+    shell.run("download", "public/report", "now", "--overwrite")
+    refused = shell.error("upload", "public/report", "in", "--expect", "0", code=4)
+    assert refused["code"] == "conflict"
+    assert "no file" in shell.error("download", "public/none", "x", code=3)["message"]
+    assert not (shell.home / "x").exists()
+
+
 # --- how commands end -----------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from tests.conformance.rules_board_checkpoint import BarrierRules, CheckpointRul
 from tests.conformance.rules_board_claim import ClaimRules
 from tests.conformance.rules_board_document import DocumentRules
 from tests.conformance.rules_board_document_peer import DocumentPastRules, DocumentPeerRules
+from tests.conformance.rules_board_file import FileRules
 from tests.conformance.rules_board_freeze import FreezeRules
 from tests.conformance.rules_board_lock import FenceRules, LockRules, WaitFreeRules
 from tests.conformance.rules_board_pages import PageRules
@@ -94,8 +95,9 @@ class EngineRules(
     """The rules that an engine has a part in: those of commits, reads, leases and the history."""
 
 
-class ServiceRules(BoardAgents, PageRules, DocumentRules):
-    """The rules of what the service makes of those: pages of what may be read, documents."""
+class ServiceRules(BoardAgents, PageRules, DocumentRules, FileRules):
+    """The rules of what the service makes of those: pages of what may be read, documents; and of
+    what every client makes of them: files."""
 
 
 class ClientRules(

@@ -69,8 +69,10 @@ ENDED_FROM_OUTSIDE = (
 refuses the next commit, and is raised at the end of the block (tests/unit/sync)."""
 THOUGHT_IS_AWAITED = ("test_memory_and_state_of_a_cut_belong_together",)
 """A function that delivers runs in a thread, so it is waited for, as one that calls a model is."""
+ASYNC_SOURCE = ("test_another_upload_ends_the_first",)
+"""Its source belongs to another loop."""
 EQUAL_AND_NOT_THE_SAME = ("test_an_agent_does_not_act_for_others",)
 """It asks whether two boards are one object."""
-for name in ENDED_FROM_OUTSIDE + THOUGHT_IS_AWAITED + EQUAL_AND_NOT_THE_SAME:
+for name in ENDED_FROM_OUTSIDE + THOUGHT_IS_AWAITED + ASYNC_SOURCE + EQUAL_AND_NOT_THE_SAME:
     assert hasattr(TestBoardSync, name), name
     setattr(TestBoardSync, name, None)

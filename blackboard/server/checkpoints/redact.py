@@ -24,7 +24,7 @@ from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest, check_request
 from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
 from blackboard.core.fields import check_note
-from blackboard.core.path import check_key, document_prefix
+from blackboard.core.path import check_key, document_prefix, file_prefix
 from blackboard.core.redaction import NOTE, RECORDS, check_redactable, record_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Scrubs
@@ -238,13 +238,15 @@ class _Running:
         key = self._spec.key
         opened = await self._boards.use(board)
         ops: list[Op] = []
-        async for entry in opened.entries(document_prefix(key)):
-            ops.append(Delete(entry.key))
-            if len(ops) == _DELETES:
-                await opened.commit_as_system(ops)
-                ops.clear()
+        below = (document_prefix(key), file_prefix(key))
+        for prefix in below:
+            async for entry in opened.entries(prefix):
+                ops.append(Delete(entry.key))
+                if len(ops) == _DELETES:
+                    await opened.commit_as_system(ops)
+                    ops.clear()
         state = _BEGUN if board == self._board else _PART
-        ops = [self._put_record(state), Delete(key), DeletePrefix(document_prefix(key))]
+        ops = [self._put_record(state), Delete(key), *map(DeletePrefix, below)]
         committed = await opened.commit_as_system(ops, note=NOTE)
         self._removed[board] = committed.revision
         self._epochs[board] = (await opened.head()).epoch.id

@@ -72,6 +72,20 @@ async def _attach(board: Board) -> None:
         await me.board.put("public/a", 2)
 
 
+async def _file(board: Board) -> None:
+    await board.files.put("public/f", b"." * 3 * 2**20)
+
+
+async def _replaced_file(board: Board) -> None:
+    await board.files.put("public/f", b"x" * 3 * 2**20)
+    await board.files.put("public/f", b"")
+
+
+async def _deleted_file(board: Board) -> None:
+    await board.files.put("public/f", b"")
+    await board.files.delete("public/f")
+
+
 async def _document(board: Board) -> None:
     async with board.document("public/memo") as document:
         document.text().append("Buy.")
@@ -92,6 +106,9 @@ CHANGES: dict[str, Change] = {
     "lock": Change(_lock, NOW | {"public/a": 2}),
     "attach": Change(_attach, NOW | {"public/a": 2}),
     "claim": Change(_claim, {k: NOW[k] for k in NOW if k != "public/d/1"} | {"public/done": 1}),
+    "file": Change(_file, NOW),
+    "replaced_file": Change(_replaced_file, NOW),
+    "deleted_file": Change(_deleted_file, NOW),
     "checkpoint": Change(lambda b: b.checkpoint(), NOW),
     "restore": Change(lambda b: b.restore("first"), FIRST),
     "rewind": Change(lambda b: b.rewind(to=1), FIRST),
@@ -158,6 +175,16 @@ async def content(board: Board) -> Content:
     return {entry.key: entry.value for entry in found}
 
 
+async def is_file_whole(board: Board) -> bool:
+    """Whether there are just the parts of the file that is there."""
+    info = await board.files.info("public/f")
+    entries = [entry.key async for entry in board.scan("public/f/~file/**")]
+    if info is None:
+        return not entries
+    size = sum([len(piece) async for piece in board.files.read("public/f")])
+    return size == info.size_bytes and len(entries) == 1 + -(-size // 2**19)
+
+
 def work() -> set[asyncio.Task[Any]]:
     """The tasks of this loop that are not done."""
     return {task for task in asyncio.all_tasks() if not task.done()}
@@ -185,6 +212,7 @@ async def test_a_change_is_made_or_not(client: Client, name: str) -> None:
         await ended(before, board)
         found = await content(board)
         assert found in (NOW, change.done), at
+        assert await is_file_whole(board), at
         reached.append(found)
         await board.refresh()
         await board.put("public/after", 1)

@@ -1,0 +1,94 @@
+"""Files at the edges: the largest one, a client that died, what others put in their place."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+import blackboard
+from blackboard.client.board import Board
+from blackboard.client.files import PARTS_PER_COMMIT
+from blackboard.core.path import check_file, file_info_key, file_parts_prefix, upload_key
+from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
+from blackboard.limits import KEY_BYTES_MAX, LARGE_BYTES_MAX, LARGE_PART_BYTES
+
+KEY = "public/report"
+
+
+@pytest.fixture
+async def board(tmp_path: Path) -> AsyncIterator[Board]:
+    """A board without a network."""
+    async with blackboard.open(tmp_path / "data", level="memory") as client:
+        yield client.board("main")
+
+
+async def keys(board: Board) -> list[str]:
+    """Everything there is."""
+    return [entry.key async for entry in board.scan("public/**")]
+
+
+async def test_the_largest_file(board: Board) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(LARGE_BYTES_MAX // LARGE_PART_BYTES):
+            yield bytes(LARGE_PART_BYTES)
+
+    info = await board.files.put(KEY, pieces())
+    assert info.size_bytes == LARGE_BYTES_MAX
+    assert len(await keys(board)) == 1 + LARGE_BYTES_MAX // LARGE_PART_BYTES
+
+
+async def test_what_a_dead_client_left_is_removed_by_the_next_upload(board: Board) -> None:
+    never = asyncio.Event()
+
+    async def stops() -> AsyncIterator[bytes]:
+        yield bytes(PARTS_PER_COMMIT * LARGE_PART_BYTES)
+        never.set()
+        await asyncio.Event().wait()
+
+    upload = await board.files._begin(KEY, "0123456789abcdef")
+    putting = asyncio.create_task(board.files._put_parts(KEY, upload, stops(), None))
+    await never.wait()
+    putting.cancel()
+    await asyncio.wait([putting])
+    assert len(await keys(board)) == 1 + PARTS_PER_COMMIT
+    assert await board.files.info(KEY) is None
+    await board.files.put(KEY, b"done")
+    assert len(await keys(board)) == 2
+
+
+async def test_parts_that_are_not_those_that_were_put(board: Board) -> None:
+    """Missing, changed, or longer: found when the file is read."""
+    await board.files.put(KEY, bytes(2 * LARGE_PART_BYTES))
+    found = await board.get(file_info_key(KEY))
+    second = f"{file_parts_prefix(KEY, found['parts'])}/0001"
+    for wrong in (b"", bytes(LARGE_PART_BYTES - 1) + b"x", bytes(LARGE_PART_BYTES + 1), 7):
+        await board.put(second, wrong)
+        with pytest.raises(Corrupt, match="not those that were put"):
+            [piece async for piece in board.files.read(KEY)]
+    revision = (await board.put(second, bytes(LARGE_PART_BYTES))).revision
+    assert len([piece async for piece in board.files.read(KEY, at=revision)]) == 2
+
+
+@pytest.mark.parametrize("value", [7, None, {}, {"sha256": 1, "size_bytes": 1, "parts": "x"}])
+async def test_an_entry_that_says_nothing_about_a_file(board: Board, value: object) -> None:
+    await board.put(file_info_key(KEY), value)
+    with pytest.raises(InvalidRequest, match="says nothing about a file"):
+        await board.files.info(KEY)
+
+
+@pytest.mark.parametrize("value", [7, {"parts": 1}, {"parts": "../x"}, {"parts": "a b"}])
+async def test_an_upload_that_was_put_by_hand(board: Board, value: object) -> None:
+    await board.put(upload_key(KEY), value)
+    await board.files.put(KEY, b"done")
+    assert [piece async for piece in board.files.read(KEY)] == [b"done"]
+
+
+async def test_a_key_that_leaves_room_for_the_parts(board: Board) -> None:
+    room = len("/~file/part/0123456789abcdef/0000")
+    longest = "public/" + "/".join(["a" * 60] * 20)
+    longest = longest[: KEY_BYTES_MAX - room]
+    await board.files.put(longest, b"done")
+    with pytest.raises(LimitExceeded) as refused:
+        check_file(longest + "a")
+    assert refused.value.limit == "KEY_BYTES_MAX"
