@@ -503,6 +503,8 @@ EXAMPLES_ELSEWHERE = (
     "blackboard token narrow",
     "blackboard token inspect -",
     "blackboard token revoke",
+    "blackboard upload",
+    "blackboard download",
     "blackboard encryption",
     "blackboard audit",
 )
