@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar, overload
 
 from blackboard.arguments import checks_arguments
 from blackboard.client import merge_patch as merge
+from blackboard.client.deletion import delete_below
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.diff_pages import difference_pages, differences_by_key
 from blackboard.client.documents.document import Document
@@ -65,7 +66,6 @@ from blackboard.core.commit import (
     Append,
     Condition,
     Delete,
-    DeletePrefix,
     Epoch,
     Head,
     HeldFence,
@@ -302,11 +302,13 @@ class Board:
         receipt = await self._send([Delete(key)], _expect(key, expected))
         return bool(receipt.results[0])
 
-    async def delete_prefix(self, prefix: Prefix) -> tuple[Key, ...]:
-        """Remove every key below `prefix`, at most OPERATIONS_MAX, at once; returns them."""
-        result = (await self._send([DeletePrefix(prefix)])).results[0]
-        assert isinstance(result, tuple)
-        return tuple(str(key) for key in result)
+    async def delete_prefix(
+        self, prefix: Prefix, *, progress: Callable[[int], None] | None = None
+    ) -> tuple[Key, ...]:
+        """Remove every key below `prefix`; returns them. Up to OPERATIONS_MAX go at once; more go
+        in several commits, and `progress` is called with the number of those that are gone. After
+        an error or a cancellation, the next call continues."""
+        return await delete_below(self, prefix, progress)
 
     async def append(
         self, prefix: Prefix, value: Any, *, ttl_ms: Milliseconds | None = None
@@ -724,12 +726,7 @@ class Board:
     async def origin(self) -> Origin | None:
         """Where this board branched off, or was exported; None if it began empty."""
         reading = await self._link.read(self.name, [ORIGIN_KEY])
-        if not reading.entries:
-            return None
-        record = decode_value(reading.entries[0].value)
-        return Origin(
-            record["board"], record["revision"], record["by"], record["note"], record["request"]
-        )
+        return Origin.of(decode_value(reading.entries[0].value)) if reading.entries else None
 
     # --- history ----------------------------------------------------------------------------------
 

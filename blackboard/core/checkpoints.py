@@ -466,6 +466,12 @@ class Origin:
     note: str
     request: str
 
+    @staticmethod
+    def of(record: Mapping[str, Any]) -> "Origin":
+        """Read what the entry at ORIGIN_KEY holds."""
+        fields = ("board", "revision", "by", "note", "request")
+        return Origin(*(record[field] for field in fields))
+
 
 # --- looking back ---------------------------------------------------------------------------------
 

@@ -215,9 +215,14 @@ class Board(Mirror[asynchronous.Board]):
         """Remove `key`; False when it was absent. `expected` as in `put`."""
         return self._portal.run(lambda: self._inner.delete(key, expected=expected))
 
-    def delete_prefix(self, prefix: Prefix) -> tuple[Key, ...]:
-        """Remove every key below `prefix`, at most OPERATIONS_MAX, at once; returns them."""
-        return self._portal.run(lambda: self._inner.delete_prefix(prefix))
+    def delete_prefix(
+        self, prefix: Prefix, *, progress: Callable[[int], None] | None = None
+    ) -> tuple[Key, ...]:
+        """Remove every key below `prefix`; returns them. Up to OPERATIONS_MAX go at once; more go
+        in several commits, and `progress` is called with the number of those that are gone. After
+        an error or a cancellation, the next call continues.
+        """
+        return self._portal.run(lambda: self._inner.delete_prefix(prefix, progress=progress))
 
     def append(self, prefix: Prefix, value: Any, *, ttl_ms: Milliseconds | None = None) -> Key:
         """Add `value` as the next item below `prefix`; returns the item's key."""

@@ -90,6 +90,19 @@ class BoardWriteRules:
         found = await ada.get("public/a", default="absent")
         assert (found, type(found)) == (value, type(value))
 
+    async def test_a_prefix_of_any_size_is_deleted(self, ada: Board, bob: Board) -> None:
+        """Also more than one commit can remove; what lies beside it stays."""
+        keys = [f"public/many/{number:04}" for number in range(2 * OPERATIONS_MAX + 3)]
+        for at in range(0, len(keys), OPERATIONS_MAX):
+            await ada.commit([Put(key, ONE) for key in keys[at : at + OPERATIONS_MAX]])
+        await bob.put("public/many.beside", 1)
+        seen: list[int] = []
+        assert await bob.delete_prefix("public/many", progress=seen.append) == tuple(keys)
+        assert seen == sorted(seen)
+        assert 0 < seen[-1] < len(keys)
+        assert [entry.key async for entry in ada.scan("public/**")] == ["public/many.beside"]
+        assert await bob.delete_prefix("public/many", progress=seen.append) == ()
+
     @pytest.mark.parametrize("value", NO_VALUES, ids=lambda value: repr(value)[:20])
     async def test_what_is_no_value_is_refused(self, ada: Board, value: Any) -> None:
         with pytest.raises(InvalidRequest) as refused:
