@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from blackboard._lazy import lazy
 
 if TYPE_CHECKING:
+    from blackboard.sync.approvals import answer as answer, pending as pending
     from blackboard.sync.blocks import (
         Attachment as Attachment,
         Claim as Claim,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from blackboard.sync.opening import connect as connect, open as open  # noqa: A004
 
 _HOMES = {
+    "blackboard.sync.approvals": ("answer", "pending"),
     "blackboard.sync.blocks": ("Attachment", "Claim", "Lock", "Step", "Watch"),
     "blackboard.sync.board": ("Board",),
     "blackboard.sync.client": ("Client",),

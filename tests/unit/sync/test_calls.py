@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import assert_type
 
 import pytest
+from pydantic import BaseModel
 
-from blackboard import sync
+from blackboard import Agent, Context, RunOptions, run_agent, sync
 from blackboard.core.commit import Grant, Op, Put, Release
 from blackboard.errors import (
     AccessDenied,
@@ -44,6 +45,37 @@ def steal(board: sync.Board, key: str) -> None:
     """End the lease of `key` as another process would, and take it."""
     (lease,) = board.leases(key)
     board.commit([Release(key, lease.holder, lease.fence), Grant(key, "other", HOUR_MS)])
+
+
+class Purchases(BaseModel):
+    """What was bought."""
+
+    paid: list[int] = []
+
+
+class Buyer(Agent[Purchases]):
+    """Asks before it pays."""
+
+    async def step(self, ctx: Context[Purchases]) -> None:
+        """One purchase."""
+        decision = await ctx.approve("buy it", facts=["public/price"])
+        ctx.done("bought" if decision else decision.reason)
+
+
+def test_a_request_is_answered_without_async(board: sync.Board) -> None:
+    board.put("public/price", 7)
+
+    def stepped() -> str:
+        options = RunOptions(leaves=True)
+        run = board._portal.run(lambda: run_agent(Buyer("buyer"), board._inner, options))
+        return str(run.outcome or run.status)
+
+    assert stepped() == "waiting_for_approval"
+    [asked] = sync.pending(board)
+    assert [fact.value for fact in asked.request.facts] == [7]
+    assert sync.pending(board, "seller") == ()
+    assert sync.answer(board, asked, approved=False, reason="too dear").revision
+    assert stepped() == "too dear"
 
 
 def test_threads_share_a_client(board: sync.Board) -> None:
