@@ -22,8 +22,8 @@ from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 
 if TYPE_CHECKING:
+    from blackboard.client.comparison import RestorePreview
     from blackboard.client.diff import Diff, KeyChange
-    from blackboard.client.preview import RestorePreview
     from blackboard.client.views import Cause, Change, Entry, RevisionEvent, Version
     from blackboard.core.checkpoints import Checkpoint, CheckpointInfo, Pruned, Restored
     from blackboard.core.freeze import Freeze

@@ -15,7 +15,7 @@ from blackboard.limits import REVISION_MAX
 if TYPE_CHECKING:
     from blackboard.client.board import Board
     from blackboard.client.client import Client
-    from blackboard.client.preview import RestorePreview
+    from blackboard.client.comparison import RestorePreview
     from blackboard.client.views import Version
     from blackboard.core.checkpoints import Recovered, Restored, When
 

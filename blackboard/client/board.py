@@ -20,9 +20,14 @@ from typing import Any, Self, TypeVar, overload
 
 from blackboard.arguments import checks_arguments
 from blackboard.client import merge_patch as merge
+from blackboard.client.comparison import (
+    RestorePreview,
+    calls_since,
+    difference_pages,
+    differences_by_key,
+)
 from blackboard.client.deletion import delete_below
 from blackboard.client.diff import Diff, KeyChange
-from blackboard.client.diff_pages import difference_pages, differences_by_key
 from blackboard.client.documents.document import Document
 from blackboard.client.documents.inverse import document_at
 from blackboard.client.export import Exported, export_board
@@ -32,7 +37,6 @@ from blackboard.client.leases.claim import Claim, Claimed, ClaimOptions
 from blackboard.client.leases.lock import Lock, all_leases, wait_free
 from blackboard.client.leases.presence import Attachment, IfTaken, Presence, present
 from blackboard.client.link import Transport, WatchRequest
-from blackboard.client.preview import MadeCall, RestorePreview, calls_in
 from blackboard.client.step import Step
 from blackboard.client.views import Cause, Entry, History, Listing, Receipt, RevisionEvent, Version
 from blackboard.client.watch import Watch
@@ -642,11 +646,7 @@ class Board:
         """
         request = DiffRequest(moment_of(to), NOW, limit=1)
         after = (await self._link.differences(self.name, request)).a
-        calls: list[MadeCall] = []
-        while page := await self.log(after=after):
-            for revised in page:
-                calls += calls_in(revised)
-            after = page[-1].revision
+        calls = await calls_since(self.log, after)
         diff = await self.diff(NOW, to, limit=keys_max)
         return RestorePreview(diff, await self.agents(), await self.leases(), calls)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from blackboard.client.board import Board
-from blackboard.client.preview import kept_range, was_kept
+from blackboard.client.comparison import kept_range, was_kept
 from blackboard.client.step import StepBoard
 from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.checkpoints import KEPT_CALLS

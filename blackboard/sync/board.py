@@ -8,11 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
+from blackboard.client.comparison import RestorePreview
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.export import Exported
 from blackboard.client.leases.claim import Claimed
 from blackboard.client.leases.presence import IfTaken, Presence
-from blackboard.client.preview import RestorePreview
 from blackboard.client.views import (
     ENTRY_COLUMNS,
     Cause,
