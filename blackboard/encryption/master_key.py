@@ -68,14 +68,19 @@ class LocalWrapper:
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
         """As `Wrapper.unwrap`."""
-        cipher = self._ciphers.get(wrapped[:_ID_BYTES])
-        nonce, rest = wrapped[_ID_BYTES:][:NONCE_BYTES], wrapped[_ID_BYTES + NONCE_BYTES :]
+        wrapper, rest = wrapped[:_ID_BYTES], wrapped[_ID_BYTES:]
+        cipher = self._ciphers.get(wrapper)
+        if cipher is None:
+            reason = (
+                f"it is wrapped by master key {wrapper.hex()}, which this service does not have"
+            )
+            raise Corrupt("a data key", f"{reason}: add its line, unless the data key was altered")
         try:
-            if cipher is None or not rest:
-                raise InvalidTag
-            return cipher.decrypt(nonce, rest, context)
-        except InvalidTag as error:
-            raise Corrupt("a data key", "no master key of this service unwraps it") from error
+            return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], context)
+        except (InvalidTag, ValueError) as error:
+            raise Corrupt(
+                "a data key", "it was altered: its master key does not unwrap it"
+            ) from error
 
 
 def _id_of(key: bytes) -> bytes:

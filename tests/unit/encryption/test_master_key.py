@@ -25,6 +25,16 @@ async def test_what_was_wrapped_is_unwrapped_in_its_context_only() -> None:
             await wrapper.unwrap(damaged, b"here")
 
 
+async def test_an_error_names_the_key_that_is_missing() -> None:
+    """It says which line to put back: nothing need be damaged."""
+    first, second = LocalWrapper.of("ab" * 32), LocalWrapper.of("cd" * 32)
+    wrapped = await first.wrap(DATA_KEY, b"c")
+    with pytest.raises(Corrupt, match=f"by master key {first.name}.*does not have: add its line"):
+        await second.unwrap(wrapped, b"c")
+    with pytest.raises(Corrupt, match="was altered"):
+        await first.unwrap(wrapped[:-1], b"c")
+
+
 async def test_the_first_key_wraps_and_all_unwrap() -> None:
     """So a master key is changed: a new line in front, then the old one goes."""
     old, new = new_master_key(), new_master_key()
