@@ -17,7 +17,7 @@ from rich.tree import Tree
 
 from blackboard.cli import values
 from blackboard.cli.screen import answer, console, counted, safe, safe_lines, say, shortened
-from blackboard.core.path import document_of
+from blackboard.core.path import document_of, file_info_key, file_of
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 
@@ -214,11 +214,21 @@ class LogPrinter:
         edited: set[Key] = set()
         for change in revised.changes:
             document = document_of(change.key)
-            if document is None:
+            if (file := file_of(change.key)) is not None:
+                self._file(revised, file, change, edited)
+            elif document is None:
                 self._line(revised, change.kind, change.key, self._detail(change))
             elif document not in edited:
                 edited.add(document)
                 self._line(revised, "edit", document, "a document")
+
+    def _file(self, revised: "RevisionEvent", file: Key, change: "Change", shown: set[Key]) -> None:
+        """A file: what it is in the revision that puts or removes it; before that, one line."""
+        if change.key == file_info_key(file):
+            self._line(revised, change.kind, file, self._detail(change))
+        elif file not in shown and not any(c.key == file_info_key(file) for c in revised.changes):
+            self._line(revised, "upload", file, "parts of a file")
+        shown.add(file)
 
     def state(self, revision: Revision, entries: Sequence["Entry"]) -> None:
         """The state at `revision`, before any change."""

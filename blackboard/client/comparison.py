@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.documents.inverse import document_at
 from blackboard.client.leases.presence import Presence
@@ -17,19 +19,21 @@ from blackboard.client.link import Transport
 from blackboard.client.views import Change, RevisionEvent
 from blackboard.core.checkpoints import DiffRequest
 from blackboard.core.commit import Lease
-from blackboard.core.path import JOURNAL, document_of
+from blackboard.core.path import JOURNAL, document_of, file_info_key, file_of
 from blackboard.units import Key, Milliseconds, Revision
 
 
 async def differences_by_key(link: Transport, board: str, request: DiffRequest, limit: int) -> Diff:
-    """At most `limit` keys that differ; a document is one change, at its own key."""
+    """At most `limit` keys that differ; a document and a file are one change, at their own key."""
     found: list[KeyChange] = []
     revisions, document = (0, 0), None
     async for page in difference_pages(link, board, request):
         revisions = (page.a, page.b)
         for change in page.changes:
             last, document = document, document_of(change.key)
-            if document is None:
+            if (file := file_of(change.key)) is not None:
+                found += _file_change(file, change)
+            elif document is None:
                 found.append(change)
             elif document != last:
                 found += await _document_change(
@@ -65,6 +69,14 @@ async def _document_change(
     if before is not None and after is not None and before.value == after.value:
         return ()
     return (KeyChange(key, before, after),)
+
+
+def _file_change(key: Key, change: KeyChange) -> tuple[KeyChange, ...]:
+    """What differs in a file: the entry that says what it is, as that of the key; not its parts."""
+    if change.key != file_info_key(key):
+        return ()
+    sides = (change.before, change.after)
+    return (KeyChange(key, *(side and replace(side, key=key) for side in sides)),)
 
 
 # --- before a restore -----------------------------------------------------------------------------

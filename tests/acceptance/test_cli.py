@@ -134,6 +134,10 @@ def test_a_file_is_uploaded_listed_and_downloaded(shell: Shell) -> None:
     assert "(5 bytes)" in shell.out("upload", "public/report", "in", "--note", "shorter")
     keys = [row.split("\t")[0] for row in shell.out("ls").splitlines()]
     assert keys == ["public/first", "public/report"]
+    rows = [row.split("\t") for row in shell.out("log").splitlines()]
+    assert [row[3:5] for row in rows if "report" in row[4]] == [
+        *(["upload", "public/report"], ["upload", "public/report"], ["put", "public/report"]) * 2,
+    ]
     shell.run("download", "public/report", "now")
     shell.run("download", "public/report", "then", "--at", str(told["revision"]))
     assert (shell.home / "now").read_bytes() == b"short"

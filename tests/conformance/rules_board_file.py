@@ -180,6 +180,13 @@ class FileRules:
         await ada.files.put(KEY, SMALL)
         await ada.files.delete(OWN)
         assert await content(ada, at="then") == LARGE
+        changes = (await operator.diff("then")).changes
+        assert [(change.key, change.kind) for change in changes] == [
+            (OWN, "removed"),
+            (KEY, "changed"),
+        ]
+        assert changes[1].after is not None
+        assert changes[1].after.value["size_bytes"] == len(SMALL)
         await operator.restore("then")
         await ada.refresh()
         assert (await content(ada), await content(ada, OWN)) == (LARGE, SMALL)
