@@ -16,14 +16,12 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from blackboard.arguments import checks_arguments
 from blackboard.client import merge_patch as merge
 from blackboard.client.diff import Diff, KeyChange
-from blackboard.client.diff_pages import difference_pages, differences_by_key
-from blackboard.client.documents.document import Document
-from blackboard.client.documents.inverse import document_at
+from blackboard.client.diff_pages import difference_pages, differences_by_key, document_at
 from blackboard.client.export import Exported, export_board
 from blackboard.client.leases import claim as attempts
 from blackboard.client.leases.claim import Claim, Claimed, ClaimOptions
@@ -92,6 +90,9 @@ from blackboard.limits import (
 from blackboard.tables import table
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import check_encoded, decode_value, encode_value
+
+if TYPE_CHECKING:
+    from blackboard.client.documents.document import Document
 
 T = TypeVar("T")
 
@@ -527,7 +528,7 @@ class Board:
 
     # --- documents --------------------------------------------------------------------------------
 
-    def document(self, key: Key) -> Document:
+    def document(self, key: Key) -> "Document":
         """The document at `key`, which several agents edit at once; it begins empty.
 
             doc = await board.document("public/memo")
@@ -537,6 +538,9 @@ class Board:
         With `async with`, it is closed at the end of the block, after everything was sent.
         Errors: AccessDenied unless you may read everything below `<key>/~doc`; Unavailable.
         """
+        # Not imported above: pycrdt is an extra of the client.
+        from blackboard.client.documents.document import Document
+
         return Document(self._link, self.name, key)
 
     # --- watching ---------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 
 from blackboard.client.diff import Diff, KeyChange
-from blackboard.client.documents.inverse import document_at
 from blackboard.client.link import Transport
-from blackboard.core.checkpoints import DiffRequest
+from blackboard.client.views import Entry
+from blackboard.core.checkpoints import DiffRequest, Moment
 from blackboard.core.path import document_of
 from blackboard.units import Key
 
@@ -54,3 +54,13 @@ async def _document_change(
     if before is not None and after is not None and before.value == after.value:
         return ()
     return (KeyChange(key, before, after),)
+
+
+async def document_at(
+    link: Transport, board: str, key: Key, at: Moment | None = None
+) -> Entry | None:
+    """As `client.documents.inverse.document_at`. Errors: ModuleNotFoundError without pycrdt."""
+    # Not imported above: pycrdt is an extra of the client.
+    from blackboard.client.documents import inverse
+
+    return await inverse.document_at(link, board, key, at)
