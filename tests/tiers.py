@@ -57,6 +57,7 @@ LONG = (
     ),
     Rule(r"::TestBoardEmbedded::", "TestBoardWebSocket goes the same way, and further"),
     Rule(r"::TestBoardSync::", "what it hands its calls to passed; tests/unit/sync has the rest"),
+    Rule(r"::TestBoardJavaScriptRedis::", "the client was tried on SQLite, the engine from Python"),
     Rule(r"::TestBoardSealed::", "TestBoardSealedRedis has the rules in which values are sealed"),
     Rule(r"::test_every_run_keeps_what_is_promised\[[1-9]\d?\]", "more seeds"),
     Rule(r"^tests/faults/test_redlock_\w+\.py::.*\[5-", "five lock masters, after three"),
