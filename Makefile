@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-PYTHON_FOLDERS := $(foreach folder,blackboard agents demos bench tests tools,\
+PYTHON_FOLDERS := $(foreach folder,blackboard agents demos bench clients/python tests tools,\
 	$(if $(wildcard $(folder)/*.py),$(folder)))
 RUN := .venv/bin/
 STAMP := .venv/.installed
@@ -34,7 +34,7 @@ endef
 help: ## List the verbs
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-$(STAMP): pyproject.toml constraints.txt tools/make_venv.sh
+$(STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt tools/make_venv.sh
 	@tools/make_venv.sh
 	@touch $@
 

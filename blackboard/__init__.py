@@ -183,7 +183,7 @@ def _other(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version  # ten times the cost of importing this package
 
-        return version("agent-blackboard")
+        return version("agent-blackboard-client")
     if name in _MODULES:
         return import_module(f"blackboard.{name}")
     if now := _RENAMED.get(name) or _moved(name):

@@ -1,5 +1,5 @@
 """`python -m blackboard` is the command `blackboard`."""
 
-from blackboard.cli.main import app
+from blackboard._lazy import whole
 
-app(prog_name="blackboard")
+whole("blackboard.cli.main", "the command line").app(prog_name="blackboard")

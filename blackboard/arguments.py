@@ -69,6 +69,7 @@ class _Check:
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
+        self._scope = method.__globals__
         self._in_order: Sequence[str] = ()
         self._rest = ""
         self._wanted: dict[str, tuple[Accepts, str]] = {}
@@ -93,7 +94,9 @@ class _Check:
 
     def _read(self) -> None:
         parameters = list(signature(self._method).parameters.values())
-        hints = get_type_hints(self._method)
+        # Not that of the result: its module may be one that the call itself loads.
+        written = {n: hint for n, hint in self._method.__annotations__.items() if n != "return"}
+        hints = get_type_hints(types.SimpleNamespace(__annotations__=written), self._scope)
         for parameter in parameters:
             if parameter.name in hints:
                 self._wanted[parameter.name] = _wanted(hints[parameter.name])

@@ -41,14 +41,17 @@ def test_quick_rules_speak_of_files() -> None:
     assert not may_be_quick("tests/conformance/test_board_redis.py")
 
 
+@pytest.mark.parametrize("slow_ones", [14, 26])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
-def test_slow_tests_are_dealt_out_first(request: pytest.FixtureRequest, workers: int) -> None:
+def test_slow_tests_are_dealt_out_first(
+    request: pytest.FixtureRequest, workers: int, slow_ones: int
+) -> None:
     """Each worker's share begins with its share of them; none is lost, and none comes twice."""
     items: list[pytest.Item] = [
         pytest.Function.from_parent(request.node.parent, name=f"test_{n}", callobj=lambda: None)
         for n in range(29)
     ]
-    slow = items[3:17]
+    slow = items[3 : 3 + slow_ones]
     for item in slow:
         item.add_marker("slow")
     order = dealt(items, workers)

@@ -1,26 +1,49 @@
-"""What is shipped: the wheel holds `blackboard` alone, with agents, demos and scripts inside."""
+"""What is shipped: two wheels that hold `blackboard` alone, with agents, demos and scripts inside.
 
+tests/acceptance/test_installed.py installs them.
+"""
+
+import ast
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blackboard._checkout import checkout_path
-from tests.source_tree import ROOT
+from tests.source_tree import ROOT, Source
 
 BUILD = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d"]
 
 
+WHOLE, CLIENT = ROOT, ROOT / "clients/python"
+EXTRAS = {"pycrdt": ["blackboard.client.documents"], "cryptography": []}
+"""What the client imports of them when its module is loaded, and where."""
+
+
 @pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names of the files in a wheel built from this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([*BUILD, str(folder)], cwd=ROOT, check=True, capture_output=True)
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, set[str]]:
+    """The names of the files in each wheel built from this checkout."""
+    return {project: held(project, tmp_path_factory.mktemp("wheel")) for project in (WHOLE, CLIENT)}
+
+
+def held(project: Path, folder: Path) -> set[str]:
+    """The files in the wheel of a project."""
+    subprocess.run([*BUILD, str(folder)], cwd=project, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+@pytest.fixture(scope="module")
+def shipped(wheels: dict[Path, set[str]]) -> set[str]:
+    """The names of the files in both wheels."""
+    return wheels[WHOLE] | wheels[CLIENT]
 
 
 def below(folder: str) -> set[str]:
@@ -30,10 +53,10 @@ def below(folder: str) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in kept}
 
 
-def test_only_blackboard_is_importable_from_the_wheel(shipped: set[str]) -> None:
+def test_only_blackboard_is_importable_from_the_wheels(shipped: set[str]) -> None:
     """The import names `agents` and `demos` are left to others."""
     tops = {name.partition("/")[0] for name in shipped}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"blackboard"}
+    assert tops == {"blackboard"}
 
 
 def test_everything_in_the_package_is_shipped(shipped: set[str]) -> None:
@@ -47,6 +70,76 @@ def test_agents_and_demos_land_below_blackboard(shipped: set[str], folder: str) 
     """Each file at the top is in the wheel under its import name."""
     wanted = {f"blackboard/{name}" for name in below(folder) if name != f"{folder}/__init__.py"}
     assert wanted <= shipped
+
+
+def test_no_file_is_in_both_wheels(wheels: dict[Path, set[str]]) -> None:
+    """So that either can be installed or removed without harm to the other."""
+    assert wheels[WHOLE] & wheels[CLIENT] == set()
+
+
+def project(folder: Path) -> dict[str, Any]:
+    """What its pyproject.toml says of a distribution."""
+    text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+    found: dict[str, Any] = tomllib.loads(text)["project"]
+    return found
+
+
+def ranges(requirements: Iterable[str]) -> dict[str, str]:
+    """The range of each required distribution, by its name."""
+    named = (re.match(r"([a-z-]+)(?:\[\w+\])?(.*)", text) for text in requirements)
+    return {match[1]: match[2] for match in named if match}
+
+
+def test_both_distributions_have_one_version_and_the_same_ranges() -> None:
+    """And the whole one requires exactly that client, with all that its extras name."""
+    whole, client = project(WHOLE), project(CLIENT)
+    extras = client["optional-dependencies"].values()
+    wanted = ranges([*client["dependencies"], *(text for extra in extras for text in extra)])
+    required = ranges(whole["dependencies"])
+    assert required.pop(client["name"]) == f"=={whole['version']}" == f"=={client['version']}"
+    assert wanted.items() <= required.items()
+    assert (CLIENT / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def loaded(body: list[ast.stmt]) -> Iterator[str]:
+    """What a module imports as soon as it is imported: not in functions, nor for types alone."""
+    for node in body:
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            case ast.If() if "TYPE_CHECKING" not in ast.unparse(node.test):
+                yield from loaded([*node.body, *node.orelse])
+            case ast.Try():
+                yield from loaded([*node.body, *node.orelse, *node.finalbody])
+
+
+def test_the_client_needs_nothing_but_itself(wheels: dict[Path, set[str]]) -> None:
+    """Neither a file of ours that it does not hold, nor a package that it does not require."""
+    needed = {name.replace("-", "_") for name in ranges(project(CLIENT)["dependencies"])}
+    offenders = []
+    for file in (Source(name, (ROOT / name).read_text()) for name in python(wheels[CLIENT])):
+        for name in loaded(file.tree.body):
+            top = name.partition(".")[0]
+            extra = any(file.module.startswith(home) for home in EXTRAS.get(top, []))
+            if top not in {*needed, *sys.stdlib_module_names, "blackboard"} and not extra:
+                offenders.append(f"{file.module} -> {name}")
+            if paths(name) & python(wheels[WHOLE]):
+                offenders.append(f"{file.module} -> {name}")
+    assert offenders == []
+
+
+def python(names: set[str]) -> set[str]:
+    """The modules among the files of a wheel."""
+    return {name for name in names if name.endswith(".py")}
+
+
+def paths(imported: str) -> set[str]:
+    """The files that an import of that name may load."""
+    parts = imported.split(".")
+    found = {f"{'/'.join(parts[:count])}.py" for count in range(2, len(parts) + 1)}
+    return found | {f"{'/'.join(parts[:count])}/__init__.py" for count in range(1, len(parts) + 1)}
 
 
 def test_a_checkout_is_known_by_its_name(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ LONG = (
     ),
     Rule(r"::TestBoardEmbedded::", "TestBoardWebSocket goes the same way, and further"),
     Rule(r"::TestBoardSync::", "what it hands its calls to passed; tests/unit/sync has the rest"),
+    Rule(r"::TestBoardJavaScriptRedis::", "the client was tried on SQLite, the engine from Python"),
     Rule(r"::TestBoardSealed::", "TestBoardSealedRedis has the rules in which values are sealed"),
     Rule(r"::test_every_run_keeps_what_is_promised\[[1-9]\d?\]", "more seeds"),
     Rule(r"^tests/faults/test_redlock_\w+\.py::.*\[5-", "five lock masters, after three"),
@@ -78,6 +79,7 @@ LONG = (
         rf"/test_recoverable\.py::TestRedis::{_LOSS_IN_SHORT}.*\[(older copy|\w+ while served)-",
         "all rules hold of Redis that was flushed, and of an older copy of a file",
     ),
+    Rule(r"^tests/acceptance/test_installed\.py", "tests/test_wheel.py reads what the wheels hold"),
     # What tests are tried on: it changes when they do, not when the product does.
     Rule(r"/test_simulation\.py::test_a_planted_fault_is_found\[", "what the simulation finds"),
     Rule(r"::test_a_mutant_is_found_out\[", "what the walks of the machine find"),
@@ -97,6 +99,7 @@ QUICK = (
 SLOW = (
     Rule(r"^tests/(faults|guarantees)/", "processes that are killed, over and over"),
     Rule(r"::test_the_examples_in_the_help_work$", "a process for each line"),
+    Rule(r"^tests/acceptance/test_installed\.py", "environments that are filled by pip"),
     Rule(
         r"::test_a_row_that_claims_more_than_any_of_ours_is_refused$", "a value of the largest size"
     ),
@@ -141,7 +144,8 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     order = list[pytest.Item]()
     for worker in range(workers):
         order += slow[worker::workers]
-        order += islice(others, len(items) * (worker + 1) // workers - len(order))
+        share = len(items) * (worker + 1) // workers
+        order += islice(others, max(0, share - len(order)))
     return order + list(others)
 
 

@@ -62,5 +62,5 @@ say "installing the build tools"
 # At pinned versions, too: an isolated build would take the newest ones.
 install hatchling editables
 say "installing packages ($count are pinned in $constraints): this takes a minute or two"
-install --no-build-isolation --editable ".[dev]"
+install --no-build-isolation --editable clients/python --editable ".[dev]"
 say "$folder is ready"

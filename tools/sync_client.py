@@ -107,6 +107,8 @@ BY_HAND: Final = {
         raise AssertionError("the last attempt returns or raises")
 """,
     "Board.document": """
+        from blackboard.sync.documents import Document
+
         async def load() -> asynchronous.Document:
             return await self._inner.document(key)
 
@@ -205,6 +207,8 @@ HOMES: Final = {
     "Key": "blackboard.units",
     "Revision": "blackboard.units",
 }
+LATE: Final = "blackboard.sync.documents"
+"""Imported only where it is used: it needs pycrdt, an extra of the client."""
 TRAILERS: Final = {
     "documents": '''
 
@@ -273,13 +277,18 @@ def _head(
     homes = HOMES | {name: home for source in sources for name, home in source.imports.items()}
     homes |= earlier
     needed = (used - mirrored - set(TYPE_VARIABLES)) & homes.keys()
-    lines = {f"from {homes[name]} import {name}" for name in needed} | set(EXTRA[file])
+    late = {name for name in needed if homes[name] == LATE}
+    lines = {f"from {homes[name]} import {name}" for name in needed - late} | set(EXTRA[file])
+    if late:
+        lines.add("from typing import TYPE_CHECKING")
     lines.add("from blackboard.sync.mirror import Mirror")
     lines.add("from blackboard.sync import asynchronous")
     if "Portal" in used:
         lines.add("from blackboard.sync.portal import Portal")
     needed = {name for name in TYPE_VARIABLES if re.search(rf"\b{name}\b", body)}
     variables = "".join(f'{name} = TypeVar("{name}")\n' for name in sorted(needed))
+    types = "".join(f"    from {homes[name]} import {name}\n" for name in sorted(late))
+    variables = (f"if TYPE_CHECKING:\n{types}\n" if late else "") + variables
     text = f'"""{says}\n\nWritten by `python -m tools.sync_client`: do not edit.\n"""\n\n'
     return text + "\n".join(sorted(lines)) + "\n\n" + variables
 

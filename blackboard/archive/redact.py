@@ -43,7 +43,7 @@ from blackboard.core.checkpoints import RedactedRows
 from blackboard.core.path import Ranges, namespace_of, range_below
 from blackboard.core.redaction import REDACTED, left_of, scope_of
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.integrity.signing import read_manifest
+from blackboard.integrity.manifest import read_manifest
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value
 

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from blackboard.arguments import checks_arguments
 from blackboard.client import merge_patch as merge
@@ -25,11 +25,10 @@ from blackboard.client.comparison import (
     calls_since,
     difference_pages,
     differences_by_key,
+    document_at,
 )
 from blackboard.client.deletion import delete_below
 from blackboard.client.diff import Diff, KeyChange
-from blackboard.client.documents.document import Document
-from blackboard.client.documents.inverse import document_at
 from blackboard.client.export import Exported, export_board
 from blackboard.client.files import Files
 from blackboard.client.leases import claim as attempts
@@ -97,6 +96,9 @@ from blackboard.limits import (
 from blackboard.tables import table
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import check_encoded, decode_value, encode_value
+
+if TYPE_CHECKING:
+    from blackboard.client.documents.document import Document
 
 T = TypeVar("T")
 
@@ -196,10 +198,8 @@ class Board:
 
     async def document_entry(self, key: Key, *, at: When | None = None) -> Entry | None:
         """The document at `key` as an entry: its value is the content by root; None without one.
-
         This reads the whole document, for display and reports; use `document` to edit it. Errors:
-        AccessDenied; Corrupt; Unavailable when it changes faster than it can be read.
-        """
+        AccessDenied; Corrupt; Unavailable when it changes faster than it can be read."""
         return await document_at(self._link, self.name, key, optional_moment(at))
 
     async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
@@ -532,7 +532,7 @@ class Board:
 
     # --- documents --------------------------------------------------------------------------------
 
-    def document(self, key: Key) -> Document:
+    def document(self, key: Key) -> "Document":
         """The document at `key`, which several agents edit at once; it begins empty.
 
             doc = await board.document("public/memo")
@@ -542,6 +542,9 @@ class Board:
         With `async with`, it is closed at the end of the block, after everything was sent.
         Errors: AccessDenied unless you may read everything below `<key>/~doc`; Unavailable.
         """
+        # Not imported above: pycrdt is an extra of the client.
+        from blackboard.client.documents.document import Document
+
         return Document(self._link, self.name, key)
 
     @property

@@ -13,11 +13,10 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from blackboard.client.diff import Diff, KeyChange
-from blackboard.client.documents.inverse import document_at
 from blackboard.client.leases.presence import Presence
 from blackboard.client.link import Transport
-from blackboard.client.views import Change, RevisionEvent
-from blackboard.core.checkpoints import DiffRequest
+from blackboard.client.views import Change, Entry, RevisionEvent
+from blackboard.core.checkpoints import DiffRequest, Moment
 from blackboard.core.commit import Lease
 from blackboard.core.path import JOURNAL, document_of, file_info_key, file_of
 from blackboard.units import Key, Milliseconds, Revision
@@ -69,6 +68,16 @@ async def _document_change(
     if before is not None and after is not None and before.value == after.value:
         return ()
     return (KeyChange(key, before, after),)
+
+
+async def document_at(
+    link: Transport, board: str, key: Key, at: Moment | None = None
+) -> Entry | None:
+    """As `client.documents.inverse.document_at`. Errors: ModuleNotFoundError without pycrdt."""
+    # Not imported above: pycrdt is an extra of the client.
+    from blackboard.client.documents import inverse
+
+    return await inverse.document_at(link, board, key, at)
 
 
 def _file_change(key: Key, change: KeyChange) -> tuple[KeyChange, ...]:

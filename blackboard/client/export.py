@@ -46,7 +46,7 @@ from blackboard.core.commit import Entry
 from blackboard.engines.disk import sync, sync_path
 from blackboard.errors import Corrupt, InvalidRequest, NewerFormat
 from blackboard.integrity.digest_check import Sums
-from blackboard.integrity.signing import Manifest
+from blackboard.integrity.manifest import Manifest
 from blackboard.limits import (
     EXPORT_ITEMS_MAX,
     LIST_ENTRIES_MAX,

@@ -43,8 +43,8 @@ from blackboard.core.commit import (
     changed_nothing,
 )
 from blackboard.core.freeze import FROZEN_KEY
+from blackboard.core.lease import LOCK_MASTERS
 from blackboard.core.path import cut_key, namespace_of, superseding_key
-from blackboard.engines.base import LOCK_MASTERS
 from blackboard.errors import (
     AttemptTooOld,
     BoardFrozen,

@@ -10,6 +10,7 @@ Invariants
 from enum import StrEnum
 from typing import Annotated, Final
 
+import msgpack
 from msgspec import Meta, Struct
 
 from blackboard.core.fields import (
@@ -23,7 +24,7 @@ from blackboard.core.fields import (
     PrefixText,
     RevisionNumber,
 )
-from blackboard.limits import REVISION_MAX
+from blackboard.limits import INTEGER_MAX, REVISION_MAX
 from blackboard.units import Fence, Key, Milliseconds, Prefix, Revision
 
 # --- operations -----------------------------------------------------------------------------------
@@ -559,3 +560,42 @@ class Cause(Struct, frozen=True):
     based_on: tuple[tuple[Key, Revision], ...] = ()
     missing: str = ""
     account: str = ""
+
+
+# --- integers, which `increment` reads and writes -------------------------------------------------
+
+_KINDS: tuple[tuple[range, str], ...] = (
+    (range(0x00, 0x80), "integer"),
+    (range(0x80, 0x90), "map"),
+    (range(0x90, 0xA0), "list"),
+    (range(0xA0, 0xC0), "string"),
+    (range(0xC0, 0xC1), "null"),
+    (range(0xC2, 0xC4), "boolean"),
+    (range(0xC4, 0xC7), "bytes"),
+    (range(0xCA, 0xCC), "float"),
+    (range(0xCC, 0xD4), "integer"),
+    (range(0xD9, 0xDC), "string"),
+    (range(0xDC, 0xDE), "list"),
+    (range(0xDE, 0xE0), "map"),
+    (range(0xE0, 0x100), "integer"),
+)
+
+
+def kind_of(value: bytes) -> str:
+    """The JSON-like type of an encoded value: "integer", "string", "map" ..."""
+    first = value[0] if value else 0xC1
+    return next((name for codes, name in _KINDS if first in codes), "unknown")
+
+
+def read_integer(value: bytes) -> int | None:
+    """The integer that `value` encodes, None if it is no integer or beyond INTEGER_MAX."""
+    if kind_of(value) != "integer":
+        return None
+    number: int = msgpack.unpackb(value)
+    return number if abs(number) <= INTEGER_MAX else None
+
+
+def write_integer(number: int) -> bytes:
+    """Encode `number` in the shortest form, the only one that equal integers have."""
+    encoded: bytes = msgpack.packb(number)
+    return encoded

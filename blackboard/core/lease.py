@@ -29,6 +29,8 @@ from blackboard.errors import Fenced, LeaseHeld, LimitExceeded
 from blackboard.limits import SEGMENT_BYTES_MAX
 from blackboard.units import Fence, Key, Milliseconds
 
+LOCK_MASTERS: Final = "lock masters"
+"""The `what` of Unavailable when no majority of the lock masters answers."""
 _UNIQUE_CHARACTERS: Final = 16
 _AGENT_CHARACTERS_MAX: Final = SEGMENT_BYTES_MAX - _UNIQUE_CHARACTERS - len("~")
 

@@ -1,5 +1,4 @@
-"""The meaning of a commit: `decide` accepts or refuses it, `effects` lists its changes of the
-board.
+"""The meaning of a commit: `decide` accepts or refuses it.
 
 This is the specification. The embedded engine runs this code; `engines/redis/scripts/commit.lua`
 implements the same rules for Redis, and a Hypothesis state machine compares the two.
@@ -7,8 +6,8 @@ implements the same rules for Redis, and a Hypothesis state machine compares the
 Invariants
 - `decide` changes nothing; a refusal therefore never leaves anything half applied.
 - The same state, commit and time give the same answer: there is no other input.
-- A commit goes through `decide` -> `log_entry` -> `evolve` (core/state.py); one that makes no log
-  entry (`_Draft.tells_nothing`), through `decide` -> `prolong`.
+- A commit goes through `decide` -> `log_entry` (core/history.py) -> `evolve` (core/state.py); one
+  that makes no log entry (`_Draft.tells_nothing`), through `decide` -> `prolong`.
 
 Values are msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md), whose first byte gives
 the type. The rules read only one thing inside a value: whether it is an integer, and which. Twin:
@@ -18,18 +17,15 @@ the `integer` function of engines/redis/scripts/commit.lua.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import msgpack
 from msgspec.structs import replace
 
 from blackboard import limits
-from blackboard.core import entry_digest, freeze, lease
+from blackboard.core import freeze, lease
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
     RESTORE,
     Append,
-    Change,
-    ChangeKind,
     Commit,
     Committed,
     Delete,
@@ -41,7 +37,6 @@ from blackboard.core.commit import (
     Increment,
     KeyAt,
     Lease,
-    LogEntry,
     Op,
     PrefixUnchanged,
     Put,
@@ -50,8 +45,12 @@ from blackboard.core.commit import (
     Renew,
     Result,
     account_of,
+    kind_of,
     name_of,
+    read_integer,
+    write_integer,
 )
+from blackboard.core.history import effects, log_entry
 from blackboard.core.path import (
     agent_identified,
     barrier_key,
@@ -88,45 +87,7 @@ from blackboard.errors import (
     StepSuperseded,
     TypeMismatch,
 )
-from blackboard.limits import INTEGER_MAX
 from blackboard.units import Fence, Key, Milliseconds, Prefix, Revision
-
-_KINDS: tuple[tuple[range, str], ...] = (
-    (range(0x00, 0x80), "integer"),
-    (range(0x80, 0x90), "map"),
-    (range(0x90, 0xA0), "list"),
-    (range(0xA0, 0xC0), "string"),
-    (range(0xC0, 0xC1), "null"),
-    (range(0xC2, 0xC4), "boolean"),
-    (range(0xC4, 0xC7), "bytes"),
-    (range(0xCA, 0xCC), "float"),
-    (range(0xCC, 0xD4), "integer"),
-    (range(0xD9, 0xDC), "string"),
-    (range(0xDC, 0xDE), "list"),
-    (range(0xDE, 0xE0), "map"),
-    (range(0xE0, 0x100), "integer"),
-)
-
-
-def kind_of(value: bytes) -> str:
-    """The JSON-like type of an encoded value: "integer", "string", "map" ..."""
-    first = value[0] if value else 0xC1
-    return next((name for codes, name in _KINDS if first in codes), "unknown")
-
-
-def read_integer(value: bytes) -> int | None:
-    """The integer that `value` encodes, None if it is no integer or beyond INTEGER_MAX."""
-    if kind_of(value) != "integer":
-        return None
-    number: int = msgpack.unpackb(value)
-    return number if abs(number) <= INTEGER_MAX else None
-
-
-def write_integer(number: int) -> bytes:
-    """Encode `number` in the shortest form, the only one that equal integers have."""
-    encoded: bytes = msgpack.packb(number)
-    return encoded
-
 
 __all__ = ["Outcome", "State", "conflict", "decide", "effects", "evolve", "log_entry", "prolong"]
 
@@ -558,91 +519,6 @@ def _add(growth: dict[str, tuple[int, int]], names: tuple[str, ...], keys: int, 
             growth[name] = (more_keys + keys, more_bytes + size)
 
 
-# --- effects --------------------------------------------------------------------------------------
-
-
-def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
-    """The absolute effects of a commit that took effect: one change per key, the last one."""
-    if commit.begins is not None:
-        return _effects_of_restore(commit, committed)
-    changes: dict[tuple[bool, Key], Change] = {}
-    for op, result in zip(commit.ops, committed.results, strict=True):
-        for change in _effect(op, result, committed):
-            slot = (change.lease is not None, change.key)
-            before = changes.pop(slot, None)
-            changes[slot] = change if before is None else _after(before, change)
-    return tuple(changes.values())
-
-
-def _after(before: Change, change: Change) -> Change:
-    """`change`, with the facts of an earlier change of the same key or lease in its commit."""
-    if before.item is not None:
-        return replace(change, item=max(before.item, change.item or 0))
-    if (before.kind, change.kind) == (ChangeKind.RENEW, ChangeKind.WAIT):
-        return replace(change, kind=ChangeKind.RENEW)  # which tells the queue as well
-    return change
-
-
-def _effects_of_restore(commit: Commit, committed: Committed) -> tuple[Change, ...]:
-    """As `effects`, for the two kinds of operations of a restore, of which there are many."""
-    changes: dict[Key, Change] = {}
-    for op, result in zip(commit.ops, committed.results, strict=True):
-        assert isinstance(op, (PutBack, Delete))
-        if isinstance(op, PutBack):
-            change = _put_back(op)
-        elif result:
-            change = Change(ChangeKind.DELETE, op.key)
-        else:
-            continue
-        before = changes.pop(op.key, None)
-        changes[op.key] = change if before is None else _after(before, change)
-    return tuple(changes.values())
-
-
-def _put_back(op: PutBack) -> Change:
-    kind = ChangeKind.DELETE if op.value is None else ChangeKind.PUT
-    return Change(kind, op.key, op.value, op.expires_at_ms, op.item)
-
-
-def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
-    now_ms = committed.time_ms
-    match op:
-        case Put():
-            return (Change(ChangeKind.PUT, op.key, op.value, _expiry(now_ms, op.ttl_ms)),)
-        case PutBack():
-            return (_put_back(op),)
-        case Delete():
-            return (Change(ChangeKind.DELETE, op.key),) if result else ()
-        case DeletePrefix():
-            assert isinstance(result, tuple)
-            return tuple(Change(ChangeKind.DELETE, str(key)) for key in result)
-        case Append():
-            assert isinstance(result, str)
-            item = int(result.rpartition("/")[2])
-            expires_at_ms = _expiry(now_ms, op.ttl_ms)
-            return (Change(ChangeKind.PUT, result, op.value, expires_at_ms, item=item),)
-        case Increment():
-            assert isinstance(result, int)
-            return (Change(ChangeKind.PUT, op.key, write_integer(result)),)
-        case Grant() | Renew() | Release() | Expire():
-            assert isinstance(result, tuple)
-            return (_lease_change(op, lease.from_result(op.key, result), committed.revision),)
-
-
-def _lease_change(
-    op: Grant | Renew | Release | Expire, after: Lease | None, revision: Revision
-) -> Change:
-    """The change of a lease; when it is free now, the change names its last holder."""
-    if after is None:
-        assert isinstance(op, Release | Expire)
-        kind = ChangeKind.EXPIRE if isinstance(op, Expire) else ChangeKind.RELEASE
-        return Change(kind, op.key, lease=Lease(op.key, op.holder, op.fence, 0))
-    if after.fence == revision:
-        return Change(ChangeKind.GRANT, op.key, lease=after)
-    is_renewal = isinstance(op, Renew) and op.fence > 0
-    return Change(ChangeKind.RENEW if is_renewal else ChangeKind.WAIT, op.key, lease=after)
-
-
 def prolong(state: State, commit: Commit, committed: Committed) -> bool:
     """Whether `commit`, which `decide` answered with `committed`, makes no log entry. If so, the
     leases that it renews are prolonged now."""
@@ -660,26 +536,3 @@ def prolong(state: State, commit: Commit, committed: Committed) -> bool:
         account = before.account
         state.leases[op.key] = replace(held, waiters=waiters, ttl_ms=before.ttl_ms, account=account)
     return True
-
-
-def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds | None:
-    return None if ttl_ms is None else now_ms + ttl_ms
-
-
-def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
-    """The log entry of a commit that took effect; `digest` is that of its encoded form, which is
-    used if it has no salt."""
-    entry = LogEntry(
-        revision=committed.revision,
-        time_ms=committed.time_ms,
-        id=commit.id,
-        changes=effects(commit, committed),
-        digest=digest,
-        based_on=commit.based_on,
-        note=commit.note,
-        epoch=commit.begins,
-        results=committed.results,
-        salt=commit.salt,
-        account=commit.account,
-    )
-    return replace(entry, digest=entry_digest.digest_of(entry)) if commit.salt else entry

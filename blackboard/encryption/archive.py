@@ -25,7 +25,8 @@ from blackboard.core.path import Ranges
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.places import Places
 from blackboard.encryption.store import Opener
-from blackboard.integrity.envelope import Opened, is_sealed, sealed_form
+from blackboard.integrity.envelope import is_sealed
+from blackboard.integrity.stored_form import Opened, sealed_form
 from blackboard.limits import LOG_ENTRIES_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 

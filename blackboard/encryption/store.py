@@ -29,7 +29,7 @@ from typing import Final, cast
 
 from msgspec.structs import replace
 
-from blackboard.core import model as integers
+from blackboard.core import commit as integers
 from blackboard.core.commit import (
     ABSENT,
     Append,
@@ -73,14 +73,13 @@ from blackboard.integrity.envelope import (
     APPEND,
     PUT,
     Header,
-    Opened,
     Place,
     header_of,
     is_sealed,
     open_sealed,
     seal,
-    sealed_form,
 )
+from blackboard.integrity.stored_form import Opened, sealed_form
 from blackboard.limits import DEFAULT, INTEGER_MAX, READ_KEYS_MAX, Limits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_value, prepare

@@ -31,10 +31,6 @@ def check_hold(hold_ms: Milliseconds) -> None:
         raise LimitExceeded("HOLD_MS_MAX", hold_ms, limits.HOLD_MS_MAX)
 
 
-LOCK_MASTERS: Final = "lock masters"
-"""The `what` of Unavailable when no majority of the lock masters answers."""
-
-
 @dataclass(slots=True)
 class VoteCounts:
     """Counts the answers of lock masters to requests for a vote, one per request and master."""

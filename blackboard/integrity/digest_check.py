@@ -13,7 +13,7 @@ from blackboard.core import digest
 from blackboard.core.commit import Entry
 from blackboard.core.path import SYSTEM, namespace_of
 from blackboard.errors import Corrupt
-from blackboard.integrity.envelope import sealed_form
+from blackboard.integrity.stored_form import sealed_form
 from blackboard.units import Key, Milliseconds
 
 ENTRIES_AT_ONCE: Final = 64

@@ -1,4 +1,4 @@
-"""Manifests: the description of a checkpoint in canonical JSON, signed with Ed25519 (RFC 8032).
+"""Making and checking manifests: canonical JSON, signed with Ed25519 (RFC 8032).
 
 Invariants
 - The manifest of a checkpoint is deterministic, byte for byte: keys are sorted, there is no white
@@ -14,25 +14,19 @@ import base64
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-    Ed25519PrivateKey,
-    Ed25519PublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from blackboard.core.checkpoints import Cut, Step, StoredCheckpoint
-from blackboard.core.commit import Epoch
 from blackboard.engines import disk
 from blackboard.errors import Corrupt, InvalidRequest, NewerFormat
+from blackboard.integrity.manifest import FORMAT, is_signed, read_manifest
 from blackboard.integrity.private_files import DIRECTORY_MODE, read_text
-from blackboard.units import Milliseconds, Revision
+from blackboard.units import Revision
 from blackboard.wire.codec import BYTES_KEY, decode_value
 
-FORMAT: Final = 1
 KEY_BYTES: Final = 32
 
 
@@ -124,29 +118,6 @@ def _wrapped(value: bytes) -> dict[str, str]:
     return {BYTES_KEY: base64.b64encode(value).decode()}
 
 
-def read_manifest(manifest: bytes) -> dict[str, Any]:
-    """Parse a manifest. Errors: Corrupt when it is not one; NewerFormat."""
-    try:
-        said = json.loads(manifest)
-    except (ValueError, RecursionError) as error:  # the latter: it nests too deeply
-        raise Corrupt(what="manifest", reason=str(error)) from error
-    if not isinstance(said, dict):
-        raise Corrupt(what="manifest", reason="no object")
-    found = said.get("format")
-    if type(found) is int and found > FORMAT:
-        raise NewerFormat("the manifest of a checkpoint", found, FORMAT)
-    return said
-
-
-def is_signed(manifest: bytes, signature: bytes, public: bytes) -> bool:
-    """Whether the owner of `public` signed exactly these bytes."""
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, manifest)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
 def read_key(path: Path) -> bytes:
     """The signing key in a file, or from a pipe. Errors: InvalidRequest."""
     return _key(path, lambda: path.read_text(encoding="ascii"))
@@ -178,59 +149,3 @@ def make_key(path: Path) -> bytes:
 def _write_key(path: Path) -> None:
     path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     disk.make_file(path, f"{secrets.token_hex(KEY_BYTES)}\n".encode())
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """The content of a checkpoint's manifest; hashes as bytes, `key` is the signer's public key."""
-
-    board: str
-    name: str
-    revision: Revision
-    time_ms: Milliseconds
-    epoch: Epoch
-    chain: bytes
-    previous: bytes
-    digests: Mapping[str, bytes]
-    steps: Mapping[str, Revision]
-    declared: Mapping[str, Any]
-    key: bytes
-    memory: Mapping[str, Revision]
-
-    @staticmethod
-    def read(manifest: bytes) -> "Manifest":
-        """Parse a manifest. Errors: Corrupt when it is not one; NewerFormat."""
-        said = read_manifest(manifest)
-        try:
-            number, name, cause, from_revision, revision = said["epoch"]
-            return Manifest(
-                board=str(said["board"]),
-                name=str(said["checkpoint"]),
-                revision=int(said["revision"]),
-                time_ms=int(said["time_ms"]),
-                epoch=Epoch(int(number), str(name), str(cause), int(from_revision), int(revision)),
-                chain=bytes.fromhex(said["chain"]),
-                previous=bytes.fromhex(said["previous"]),
-                digests={name: bytes.fromhex(found) for name, found in said["digests"].items()},
-                steps={name: int(step[0]) for name, step in said["agents"].items()},
-                declared=dict(said["declared"]),
-                key=bytes.fromhex(said["key"]),
-                memory={name: int(at) for name, at in said.get("memory", {}).items()},
-            )
-        except (
-            AttributeError,
-            IndexError,
-            KeyError,
-            OverflowError,  # Infinity, which JSON does not have and Python reads
-            TypeError,
-            ValueError,
-        ) as error:
-            raise Corrupt(what="manifest", reason=repr(error)) from error
-
-    @staticmethod
-    def read_signed(manifest: bytes, signature: bytes) -> "Manifest":
-        """As `read`, if the key that it names signed it. Errors: Corrupt."""
-        found = Manifest.read(manifest)
-        if not is_signed(manifest, signature, found.key):
-            raise Corrupt(what="manifest", reason="its signature does not fit")
-        return found

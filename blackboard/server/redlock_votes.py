@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 from blackboard.core import lease
 from blackboard.core.commit import Commit, Committed, Expire, Grant, Release, Renew, Result
 from blackboard.core.model import Outcome
-from blackboard.errors import BlackboardError, InvalidRequest, StaleEpoch, Unavailable
+from blackboard.errors import BlackboardError, StaleEpoch, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.commit_queue import CommitQueue
 from blackboard.server.security.revocations import Permit
 from blackboard.wire.codec import Prepared
 
-if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
+if TYPE_CHECKING:  # loaded only where lock masters are configured
     from blackboard.engines.redis.redlock import LockMasters
 
 log = logging.getLogger(__name__)
@@ -35,15 +35,13 @@ _LEASE_OPERATIONS: Final = (Grant, Renew, Release, Expire)
 def masters_at(urls: Sequence[str], limits: Limits = DEFAULT) -> "LockMasters | None":
     """The lock masters at these URLs, None for no URL at all. Nothing is sent yet.
 
-    Errors: InvalidRequest for a URL that is none, or when pottery is not installed.
+    Errors: InvalidRequest for a URL that is none.
     """
     if not urls:
         return None
-    try:
-        from blackboard.engines.redis.redlock import LockMasters
-    except ModuleNotFoundError as error:
-        reason = f"{error}; run: pip install 'agent-blackboard[redlock]'"
-        raise InvalidRequest(field="lock_masters", reason=reason) from error
+    # Not imported above: pottery replaces json.dumps of the whole process while it is imported.
+    from blackboard.engines.redis.redlock import LockMasters
+
     return LockMasters(urls, limits)
 
 

@@ -89,7 +89,7 @@ from blackboard.errors import (
     Resync,
     Unavailable,
 )
-from blackboard.integrity.envelope import sealed_form
+from blackboard.integrity.stored_form import sealed_form
 from blackboard.limits import (
     CHECKPOINTS_PAGE_MAX,
     EXPORT_ITEMS_MAX,

@@ -31,7 +31,7 @@ from blackboard.server.requests import RequestHandler
 from blackboard.server.security.kept import OwnBoards
 from blackboard.server.sweeper import Sweeper
 
-if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
+if TYPE_CHECKING:  # loaded only where lock masters are configured
     from blackboard.engines.redis.redlock import LockMasters
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ Written by `python -m tools.sync_client`: do not edit.
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from blackboard.client.comparison import RestorePreview
 from blackboard.client.diff import Diff, KeyChange
@@ -51,12 +51,14 @@ from blackboard.limits import (
 )
 from blackboard.sync import asynchronous
 from blackboard.sync.blocks import Attachment, Claim, Lock, Step, Watch
-from blackboard.sync.documents import Document
 from blackboard.sync.files import Files
 from blackboard.sync.mirror import Mirror
 from blackboard.sync.portal import threaded
 from blackboard.tables import table
 from blackboard.units import Key, Milliseconds, Prefix, Revision
+
+if TYPE_CHECKING:
+    from blackboard.sync.documents import Document
 
 T = TypeVar("T")
 
@@ -134,7 +136,6 @@ class Board(Mirror[asynchronous.Board]):
 
     def document_entry(self, key: Key, *, at: When | None = None) -> Entry | None:
         """The document at `key` as an entry: its value is the content by root; None without one.
-
         This reads the whole document, for display and reports; use `document` to edit it. Errors:
         AccessDenied; Corrupt; Unavailable when it changes faster than it can be read.
         """
@@ -405,7 +406,7 @@ class Board(Mirror[asynchronous.Board]):
         """Entries that match, were claimed, and are not done; dead letters come last."""
         return self._portal.run(lambda: self._inner.claims(pattern))
 
-    def document(self, key: Key) -> Document:
+    def document(self, key: Key) -> "Document":
         """The document at `key`, which several agents edit at once; it begins empty.
 
             doc = board.document("public/memo")
@@ -415,6 +416,7 @@ class Board(Mirror[asynchronous.Board]):
         With `with`, it is closed at the end of the block, after everything was sent.
         Errors: AccessDenied unless you may read everything below `<key>/~doc`; Unavailable.
         """
+        from blackboard.sync.documents import Document
 
         async def load() -> asynchronous.Document:
             return await self._inner.document(key)

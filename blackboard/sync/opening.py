@@ -1,11 +1,11 @@
 """`blackboard.sync.open` and `blackboard.sync.connect`."""
 
 from collections.abc import Sequence
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blackboard._lazy import whole
 from blackboard.client.client import Client as AsyncClient, Opening
 from blackboard.client.remote import link
 from blackboard.client.remote.connect import TokenSource
@@ -32,7 +32,7 @@ def open(  # noqa: A001 - as `blackboard.open`
     It lives until `close`, the end of its `with` block, or the end of the interpreter.
     """
     # Not imported above: a program that only connects needs no engine.
-    embedded = import_module("blackboard.embedded")
+    embedded = whole("blackboard.embedded", "blackboard.sync.open")
     opening: Opening = embedded.open(
         path,
         level=level,

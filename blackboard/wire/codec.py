@@ -47,7 +47,7 @@ from blackboard.core.commit import (
     name_of,
     narrowed_from,
 )
-from blackboard.core.model import log_entry
+from blackboard.core.history import log_entry
 from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded, TypeMismatch
 from blackboard.limits import (
     COMMIT_BYTES_MAX,
@@ -317,8 +317,8 @@ def decode_entry(
         raise Corrupt(what=f"log entry {revision}", reason=repr(error)) from error
 
 
-# What decoding foreign bytes may raise. The assertions are in core/model.py: a result must fit its
-# operation.
+# What decoding foreign bytes may raise. The assertions are in core/history.py: a result must fit
+# its operation.
 _DAMAGE = (
     AssertionError,
     AttributeError,

@@ -28,7 +28,7 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite import file as board_file
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import NewerFormat, OlderFormat, Unavailable
-from blackboard.integrity import envelope, signing
+from blackboard.integrity import envelope, manifest as manifests, signing
 from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.server.service import Service
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
@@ -260,7 +260,7 @@ def rewritten(file: Path, *, version: int | None = None, manifest: int | None = 
 @pytest.mark.parametrize("part", ["version", "manifest"])
 async def test_an_export_of_a_newer_format(data: Path, exported: Path, part: str) -> None:
     """Nothing of it is imported; the manifest's format counts as well as the file's."""
-    known = export.VERSION if part == "version" else signing.FORMAT
+    known = export.VERSION if part == "version" else manifests.FORMAT
     rewritten(exported, **{part: known + 1})
     async with blackboard.open(data, master_key=MASTER_KEY) as client:
         with pytest.raises(NewerFormat) as refused:

@@ -10,7 +10,7 @@ from blackboard.archive.base import Archive
 from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import Delete, Epoch, Head, Put, Reading
 from blackboard.errors import Compacted, Corrupt, Fenced, FutureRevision, NoSuchCheckpoint
-from blackboard.integrity.signing import is_signed
+from blackboard.integrity.manifest import is_signed
 from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.conformance.rules_archive import (

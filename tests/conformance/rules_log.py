@@ -23,7 +23,7 @@ from blackboard.core.commit import (
 from blackboard.core.state import State, evolve
 from blackboard.engines.base import Store
 from blackboard.errors import Compacted, FutureRevision
-from blackboard.integrity.envelope import sealed_form
+from blackboard.integrity.stored_form import sealed_form
 from blackboard.limits import PAGE_BYTES_MAX, VALUE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed

@@ -2,134 +2,56 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
+from redis import Redis
 
-from blackboard.client.client import Client
-from blackboard.core.access import Principal
+from blackboard.engines.redis.process import RedisProcess
+from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
-from blackboard.server.assembly import archive_beside
-from blackboard.server.service import Service
-from tests.conformance.board_suite import BoardAgents
-from tests.conformance.edge import serving
-from tests.conformance.js.client import JsClient
-from tests.conformance.js.process import needs_node, node
-from tests.conformance.rules_board_branch import BranchRules
-from tests.conformance.rules_board_checkpoint import CheckpointRules
-from tests.conformance.rules_board_lock import LockRules
-from tests.conformance.rules_board_past import PastRules
-from tests.conformance.rules_board_read import BoardReadRules
-from tests.conformance.rules_board_restore import RestoreRules
-from tests.conformance.rules_board_step import StepRules
-from tests.conformance.rules_board_watch import WatchRules
-from tests.conformance.rules_board_write import BoardWriteRules
+from tests.conformance.js.process import needs_node
+from tests.conformance.js.suite import JavaScriptRules, from_node
 from tests.conformance.shared import Running, Services
+from tests.redis_accounts import make_account
 
 pytestmark = needs_node
-CHOSEN = (
-    "commit_pauses_ms connect_pauses_ms renewals_per_ttl request_timeout_ms commit_timeout_ms"
-).split()
-"""Limits of the client that a test may lower, and that both clients have."""
 
 
-def chosen(limits: Limits) -> dict[str, Any]:
-    """What of `limits` the JavaScript client takes."""
-    groups = (limits.client, limits.connection)
-    known = {one.name: getattr(group, one.name) for group in groups for one in fields(group)}
-    return {name: known[name] for name in CHOSEN}
+class TestBoardJavaScript(JavaScriptRules):
+    """On the embedded engine."""
 
-
-NOT_HERE = {
-    "a watch is opened by its call, a step made for its body: see clients/js/test": """
-        test_what_is_no_token_is_refused_at_once test_a_watch_is_used_inside_its_block_only
-        test_a_step_is_used_inside_its_block_only""",
-    "it speaks to what is below the client": """
-        test_a_commit_sent_again_is_applied_once_and_answered_as_at_first
-        test_a_commit_of_another_epoch_is_refused_with_all_that_is_to_know
-        test_the_same_request_gets_the_same_answer test_names_that_would_be_misread_are_refused
-        test_pages_of_checkpoints_are_put_together test_the_same_request_restores_once
-        test_the_same_request_branches_once test_of_many_who_give_one_name_at_once_one_does
-        test_a_filtered_log_is_looked_through_page_by_page""",
-    "files are read and written by Python": """
-        test_a_file_becomes_a_board_again test_many_entries_go_in_pages
-        test_a_file_that_was_changed_is_refused test_a_bit_that_flips_anywhere_in_a_file_is_noticed
-        test_a_value_that_was_exchanged_is_found_by_the_sealed_digest
-        test_what_is_no_file_is_refused test_files_are_for_the_operator
-        test_an_import_does_not_replace_a_board""",
-    "it uses what only Python has: attach, names by time, a step of another agent, documents": """
-        test_who_is_there_has_done_nothing_by_deleting_nothing
-        test_who_may_only_read_begins_no_board test_without_a_name_it_gets_one_from_the_time
-        test_pruning_keeps_what_the_policy_says test_what_a_branch_needs_is_not_pruned
-        test_who_acts_for_agents_goes_on_once_the_board_is_refreshed
-        test_who_restores_acts_for_agents_at_once
-        test_a_step_of_before_a_restore_is_refused_after_its_board_was_refreshed
-        test_what_as_agent_gave_is_told_though_the_board_it_came_from_was_refreshed
-        test_long_diffs_come_page_by_page test_moments_of_all_kinds_are_restored
-        test_leases_end_and_their_blocks_are_cancelled test_a_branch_begins_as_the_board_was
-        test_who_waits_for_a_lease_does_not_wait_for_ever
-        test_moments_that_are_none_are_refused""",
-    "it looks at manifests, which are passed on as they came": """
-        test_its_manifest_tells_what_was_sealed test_its_manifest_shows_each_what_it_may_read
-        test_an_unknown_name_is_told test_the_abandoned_future_stays_and_can_come_back
-        test_restoring_under_writers_and_watchers
-        test_the_past_of_others_is_as_private_as_their_present""",
-    "it depends on the archive being slower than the client": """
-        test_why_says_what_it_cannot_show""",
-}
-"""Rules that speak of something else than what both clients have, by the reason."""
-
-
-@asynccontextmanager
-async def from_node(directory: Path, limits: Limits) -> AsyncIterator[Running]:
-    """A service over an empty directory, a socket before it, and a Node process with the clients.
-
-    Each principal has a connection and a token of its own.
-    """
-    store, archive = await SqliteStore.at(directory), await archive_beside(directory)
-    async with (
-        Service(store, archive=archive, limits=limits) as service,
-        serving(service) as edge,
-        node() as driver,
-    ):
+    @pytest.fixture(scope="class")
+    async def services(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Services]:
+        """Behind a socket, with a Node process each."""
 
         @asynccontextmanager
-        async def connect(principal: Principal) -> AsyncIterator[Client]:
-            given = {"token": edge.token(principal), "limits": chosen(limits)}
-            client = await JsClient.connect(driver, edge.url, **given)
-            try:
-                yield cast(Client, client)
-            finally:
-                await client.aclose()
+        async def over_sqlite(directory: Path, limits: Limits) -> AsyncIterator[Running]:
+            store = await SqliteStore.at(directory)
+            async with from_node(store, directory, limits) as running:
+                yield running
 
-        yield Running(service, connect)
+        async with Services(tmp_path_factory, over_sqlite) as services:
+            yield services
 
 
-@pytest.fixture(scope="module")
-async def services(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Services]:
-    """Behind a socket, with a Node process each."""
-    async with Services(tmp_path_factory, from_node) as services:
-        yield services
+class TestBoardJavaScriptRedis(JavaScriptRules):
+    """On real Redis and Valkey."""
 
+    @pytest.fixture(scope="class")
+    async def services(
+        self, redis_server: RedisProcess, tmp_path_factory: pytest.TempPathFactory
+    ) -> AsyncIterator[Services]:
+        """As there."""
 
-class TestBoardJavaScript(
-    BoardAgents,
-    BoardWriteRules,
-    BoardReadRules,
-    StepRules,
-    WatchRules,
-    LockRules,
-    CheckpointRules,
-    PastRules,
-    RestoreRules,
-    BranchRules,
-):
-    """Each principal has a connection and a token of its own."""
+        @asynccontextmanager
+        async def over_redis(directory: Path, limits: Limits) -> AsyncIterator[Running]:
+            with Redis.from_url(redis_server.url) as client:
+                client.flushall()
+            store = RedisStore.connect(make_account(redis_server.url))
+            async with from_node(store, directory, limits) as running:
+                yield running
 
-
-for _name in " ".join(NOT_HERE.values()).split():
-    assert hasattr(TestBoardJavaScript, _name), f"{_name} is no rule"
-    setattr(TestBoardJavaScript, _name, None)
+        async with Services(tmp_path_factory, over_redis) as services:
+            yield services

@@ -16,7 +16,7 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Commit, CommitId, Grant, Release, Renew
-from blackboard.engines.base import LOCK_MASTERS
+from blackboard.core.lease import LOCK_MASTERS
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.redlock import LockMasters
 from blackboard.engines.sqlite.store import SqliteStore

@@ -42,7 +42,14 @@ from blackboard.engines.base import Store
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Conflict, Corrupt, Unavailable
-from blackboard.integrity.envelope import APPEND, MAGIC_BEFORE, PUT, Header, header_of, seal
+from blackboard.integrity.envelope import (
+    APPEND,
+    MAGIC_BEFORE,
+    PUT,
+    Header,
+    header_of,
+    seal,
+)
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import sealed
 from blackboard.units import Key

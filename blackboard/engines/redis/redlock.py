@@ -29,7 +29,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, TimeoutError as RedisTimeoutError
 
-from blackboard.engines.base import LOCK_MASTERS, VoteCounts
+from blackboard.core.lease import LOCK_MASTERS
+from blackboard.engines.base import VoteCounts
 from blackboard.errors import InvalidRequest, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Milliseconds

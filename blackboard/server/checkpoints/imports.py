@@ -24,7 +24,7 @@ from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, LimitExceeded, Unavailable
 from blackboard.integrity.digest_check import Sums
-from blackboard.integrity.signing import Manifest
+from blackboard.integrity.manifest import Manifest
 from blackboard.limits import (
     DEFAULT,
     EPOCH_JUMP,

@@ -46,8 +46,9 @@ from blackboard.errors import (
     NoSuchCheckpoint,
     OutcomeUnknown,
 )
-from blackboard.integrity.envelope import sealed_form
-from blackboard.integrity.signing import KEY_BYTES, Manifest, manifest_of, read_manifest
+from blackboard.integrity.manifest import Manifest, read_manifest
+from blackboard.integrity.signing import KEY_BYTES, manifest_of
+from blackboard.integrity.stored_form import sealed_form
 from blackboard.limits import CHECKPOINTS_MAX, MANIFEST_BYTES_MAX
 from blackboard.server.checkpoints.barrier import Barrier
 from blackboard.server.checkpoints.reader import HistoryReader

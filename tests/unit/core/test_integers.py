@@ -4,7 +4,7 @@ import msgpack
 import pytest
 from hypothesis import given, strategies as st
 
-from blackboard.core.model import kind_of, read_integer, write_integer
+from blackboard.core.commit import kind_of, read_integer, write_integer
 from blackboard.limits import INTEGER_MAX
 
 

@@ -15,13 +15,12 @@ from blackboard.integrity.envelope import (
     KEY_ID_BYTES,
     PUT,
     Header,
-    Opened,
     header_of,
     is_sealed,
     open_sealed,
     seal,
-    sealed_form,
 )
+from blackboard.integrity.stored_form import Opened, sealed_form
 from blackboard.wire.codec import decode_value, encode_value
 
 KEY = "private/ada/notes/1"

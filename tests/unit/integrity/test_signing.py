@@ -9,13 +9,12 @@ import pytest
 from blackboard.core.checkpoints import Cut, Facts, StoredCheckpoint
 from blackboard.core.commit import Epoch
 from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.integrity.manifest import is_signed, read_manifest
 from blackboard.integrity.signing import (
     Seal,
-    is_signed,
     make_key,
     manifest_of,
     read_key,
-    read_manifest,
 )
 from blackboard.wire.codec import encode_value
 
