@@ -16,6 +16,7 @@ from blackboard.core.commit import (
     CommitId,
     Condition,
     Delete,
+    DeletePrefix,
     Grant,
     HeldFence,
     Increment,
@@ -79,6 +80,14 @@ NO_VALUES: list[Any] = [
 ]
 
 
+async def put_many(board: Board) -> list[str]:
+    """Put more keys than one commit removes; returns them."""
+    keys = [f"public/many/{number:04}" for number in range(2 * OPERATIONS_MAX + 3)]
+    for at in range(0, len(keys), OPERATIONS_MAX):
+        await board.commit([Put(key, ONE) for key in keys[at : at + OPERATIONS_MAX]])
+    return keys
+
+
 class BoardWriteRules:
     """What changes a board, and what does not."""
 
@@ -92,16 +101,18 @@ class BoardWriteRules:
 
     async def test_a_prefix_of_any_size_is_deleted(self, ada: Board, bob: Board) -> None:
         """Also more than one commit can remove; what lies beside it stays."""
-        keys = [f"public/many/{number:04}" for number in range(2 * OPERATIONS_MAX + 3)]
-        for at in range(0, len(keys), OPERATIONS_MAX):
-            await ada.commit([Put(key, ONE) for key in keys[at : at + OPERATIONS_MAX]])
+        keys = await put_many(ada)
         await bob.put("public/many.beside", 1)
+        assert await bob.delete_prefix("public/many") == tuple(keys)
+        assert [entry.key async for entry in ada.scan("public/**")] == ["public/many.beside"]
+        assert await bob.delete_prefix("public/many") == ()
+
+    async def test_a_large_delete_tells_how_far_it_is(self, ada: Board) -> None:
+        keys = await put_many(ada)
         seen: list[int] = []
-        assert await bob.delete_prefix("public/many", progress=seen.append) == tuple(keys)
+        await ada.delete_prefix("public/many", progress=seen.append)
         assert seen == sorted(seen)
         assert 0 < seen[-1] < len(keys)
-        assert [entry.key async for entry in ada.scan("public/**")] == ["public/many.beside"]
-        assert await bob.delete_prefix("public/many", progress=seen.append) == ()
 
     @pytest.mark.parametrize("value", NO_VALUES, ids=lambda value: repr(value)[:20])
     async def test_what_is_no_value_is_refused(self, ada: Board, value: Any) -> None:
@@ -228,11 +239,11 @@ class BoardWriteRules:
         assert await ada.delete_prefix("public/d") == ("public/d/a", "public/d/b/c")
         assert [e.key for e in (await ada.list("public/**")).entries] == ["public/dd", "public/e"]
 
-    async def test_a_prefix_that_is_too_large_is_not_deleted(self, ada: Board) -> None:
+    async def test_a_prefix_that_is_too_large_is_not_deleted_at_once(self, ada: Board) -> None:
         await ada.commit([Put(f"public/d/{i}", ONE) for i in range(OPERATIONS_MAX)])
         await ada.put("public/d/more", 1)
         with pytest.raises(LimitExceeded) as refused:
-            await ada.delete_prefix("public/d")
+            await ada.commit([DeletePrefix("public/d")])
         assert refused.value.limit == "OPERATIONS_MAX"
 
     async def test_appending_numbers_the_items_and_never_again(self, ada: Board) -> None:

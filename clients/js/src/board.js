@@ -8,7 +8,7 @@ import {
 } from './errors.js'
 import {
   CHECKPOINTS_PAGE_MAX, DIFF_KEYS_MAX, FENCES_MAX, HISTORY_VERSIONS_MAX, LEASE_TTL_MS, LIST_ENTRIES_MAX, LOG_ENTRIES_MAX,
-  STEP_ATTEMPTS_MAX
+  OPERATIONS_MAX, STEP_ATTEMPTS_MAX
 } from './limits.js'
 import { Lock } from './lock.js'
 import { merged } from './merge.js'
@@ -228,13 +228,28 @@ export class Board {
   }
 
   /**
-   * Remove every key below `prefix`, at most OPERATIONS_MAX, at once; returns them.
+   * Remove every key below `prefix`; returns them. Up to OPERATIONS_MAX go at once; more go in several
+   * commits, and `progress` is called with the number of those that are gone. After an error, the next
+   * call continues.
    * @param {string} prefix
-   * @param {Abortable} [options]
+   * @param {{ progress?: (gone: number) => void } & Abortable} [options]
    * @returns {Promise<string[]>}
    */
-  async deletePrefix (prefix, options = {}) {
-    return (await this.send([{ kind: 'delete_prefix', prefix }], options)).results[0]
+  async deletePrefix (prefix, { progress, ...options } = {}) {
+    /** @type {string[]} */
+    const gone = []
+    for (;;) {
+      try {
+        return [...gone, ...(await this.send([{ kind: 'delete_prefix', prefix }], options)).results[0]]
+      } catch (error) {
+        if (!(error instanceof LimitExceeded) || error.limit !== 'OPERATIONS_MAX') throw error
+        const page = await this.list(`${prefix}/**`, { limit: OPERATIONS_MAX, ...options })
+        if (page.entries.length === 0) throw error
+        await this.send(page.entries.map(({ key }) => ({ kind: 'delete', key })), options)
+        gone.push(...page.entries.map(({ key }) => key))
+        progress?.(gone.length)
+      }
+    }
   }
 
   /**

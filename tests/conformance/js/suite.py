@@ -74,6 +74,8 @@ NOT_HERE = {
         test_an_unknown_name_is_told test_the_abandoned_future_stays_and_can_come_back
         test_restoring_under_writers_and_watchers
         test_the_past_of_others_is_as_private_as_their_present""",
+    "its functions cannot be called from another process": """
+        test_a_large_delete_tells_how_far_it_is""",
     "it depends on the archive being slower than the client": """
         test_why_says_what_it_cannot_show""",
 }
