@@ -34,6 +34,7 @@ from blackboard.core.commit import (
 from blackboard.core.fields import check_note
 from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
 from blackboard.core.model import Outcome
+from blackboard.core.path import superseding_key
 from blackboard.engines.base import Store
 from blackboard.errors import (
     AttemptTooOld,
@@ -166,8 +167,8 @@ class OpenBoard:
     ) -> Committed:
         """Commit `ops` in the name of the service, in the board's present epoch.
 
-        Errors: a Rejected: nothing changed. Unavailable; OutcomeUnknown: read the board to find
-        out.
+        Errors: a Rejected: nothing changed, and nothing will. Unavailable; OutcomeUnknown: read the
+        board to find out.
         """
         head = await self.head()
         since = head.revision
@@ -175,21 +176,45 @@ class OpenBoard:
             system_id(), head.epoch.id, tuple(ops), tuple(conditions), note=note, known=since
         )
         failure: BlackboardError | None = None
+        doubt: OutcomeUnknown | None = None  # an attempt may have been applied, or arrive late
         for _ in range(SYSTEM_TRIES):
             outcome = await self.commit(commit)
             if isinstance(outcome, Committed):
                 return outcome
             failure = outcome
-            if isinstance(outcome, StaleEpoch):
-                commit = replace(commit, epoch=outcome.current)
+            if isinstance(
+                outcome, StaleEpoch
+            ):  # no attempt of the epoch before can arrive any more
+                commit, doubt = replace(commit, epoch=outcome.current), None
             elif isinstance(outcome, OutcomeUnknown) and not outcome.final:
-                commit = replace(commit, retry_since=since)
+                commit, doubt = replace(commit, retry_since=since), outcome
             elif isinstance(outcome, AttemptTooOld):  # only a first attempt gets this
                 since = outcome.head
                 commit = replace(commit, known=since)
             else:
+                if doubt is not None:
+                    await self._supersede(commit, doubt)
                 raise outcome
-        raise failure or Unavailable(what=f"board {self.name}", reason="no answer")
+        raise doubt or failure or Unavailable(what=f"board {self.name}", reason="no answer")
+
+    async def _supersede(self, refused: Commit, doubt: OutcomeUnknown) -> None:
+        """Make sure that a delayed attempt at `refused` changes nothing: what refused the last one
+        may be gone when it arrives. A later step of its lane supersedes it, as in
+        client/writer.py. Errors: `doubt`, when that could not be committed."""
+        name = replace(refused.id, step=refused.id.step + 1)
+        op = Delete(superseding_key(refused.id.agent))
+        mark = Commit(name, refused.epoch, (op,), note="after a refused retry", known=refused.known)
+        for _ in range(SYSTEM_TRIES):
+            outcome = await self.commit(mark)
+            if isinstance(outcome, Committed | StaleEpoch):
+                return
+            if isinstance(outcome, AttemptTooOld):
+                mark = replace(mark, known=outcome.head)
+            elif isinstance(outcome, OutcomeUnknown) and not outcome.final:
+                mark = replace(mark, retry_since=refused.known)
+            else:
+                break
+        raise doubt
 
     def _check_open(self) -> None:
         if self._ended is not None:

@@ -329,6 +329,34 @@ async def ended(redis: RedisProcess) -> bool:
     return not redis.is_running()
 
 
+async def test_a_redis_without_memory_is_thawed_and_boards_are_removed(
+    redis_binary: Path, tmp_path: Path
+) -> None:
+    """The ways out of an incident need no memory; what needs some is refused, and nothing of it is
+    done."""
+    with anyio.fail_after(SOON_S):
+        async with (
+            RedisProcess(redis_binary) as redis,
+            ServiceProcess(redis.url, tmp_path / "data", limits=HURRIED) as service,
+            service.connect(access.operator()) as client,
+        ):
+            board, other = client.board("main"), client.board("other")
+            await board.put(BIG, "x" * BIG_BYTES)
+            await other.put(BIG, "x")
+            await client.freeze("main", note="in an incident")
+            await ask(redis, "CONFIG", "SET", "maxmemory", 1)
+            with pytest.raises(Unavailable):
+                await client.freeze("other")
+            with pytest.raises(Unavailable):
+                await client.redact(BIG, board="main")
+            assert (await client.thaw("main")) is not None
+            await client.remove_board("other")
+            assert list(await client.boards()) == ["main"]
+            assert await board.delete(BIG)
+            await ask(redis, "CONFIG", "SET", "maxmemory", 0)
+            assert await board.increment(COUNT) == 1
+
+
 async def test_a_redis_without_memory_still_forgets(redis_binary: Path, tmp_path: Path) -> None:
     """Writing is refused, reading and removing are not; then there is room."""
     acknowledged: list[int] = []

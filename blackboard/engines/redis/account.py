@@ -25,6 +25,7 @@ NEEDED: Final = (
     "WAIT 0 0",
     "PING",
     f"SADD {BOARDS} b",
+    f"SISMEMBER {BOARDS} b",
     f"SMEMBERS {BOARDS}",
     f"SREM {BOARDS} b",
     f"DEL {_KEY}",

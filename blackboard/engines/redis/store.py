@@ -150,13 +150,24 @@ class RedisStore:
         ):
             raise Unavailable(what=f"board {board}", reason="it is being made")
         if not again and await self.removed(board) is not None:
+            await self._strike(board)  # a late copy of what lists it may have come after that
             raise NoSuchBoard(board)
-        # Add it to the list first: then every board that exists is listed, whatever fails in
-        # between.
-        await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SADD", BOARDS, board))
+        # List it first: then every board that exists is listed, whatever fails in between.
+        await self._enlist(board)
         head = await self._scripts.open(board, again=again)
         self._handovers.check(board, head)
         return head
+
+    async def _enlist(self, board: str) -> None:
+        """Make sure that a board is in the list of all. A server without memory refuses to add even
+        one that is listed, so it is asked before."""
+        send = self._driver.send
+        if not await repeated(lambda: send(RetryBudget(), BOARDS, "SISMEMBER", BOARDS, board)):
+            await repeated(lambda: send(RetryBudget(), BOARDS, "SADD", BOARDS, board))
+
+    async def _strike(self, board: str) -> None:
+        """Take a board from the list of all."""
+        await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SREM", BOARDS, board))
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
         """As `Store.begin_epoch`: atomic; a repeated call begins only one epoch."""
@@ -348,7 +359,7 @@ class RedisStore:
         await repeated(lambda: self._driver.send(RetryBudget(), keys[0], "UNLINK", *keys))
         self._scripts.forget(board)
         self._handovers.forget(board)
-        await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SREM", BOARDS, board))
+        await self._strike(board)
 
     async def remove(self, board: str, *, above: Revision = 0) -> None:
         """Remove a board for good, see `Store.remove`: atomic. Errors: Unavailable: perhaps
@@ -356,7 +367,7 @@ class RedisStore:
         check_name(board, "board")
         await self._scripts.remove(board, above)
         self._handovers.forget(board)
-        await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SREM", BOARDS, board))
+        await self._strike(board)
 
     async def removed(self, board: str) -> Revision | None:
         """As `Store.removed`. Errors: Unavailable."""

@@ -80,7 +80,7 @@ async def test_an_account_that_may_not_do_enough_is_refused_before_anything_is_w
         with pytest.raises(EngineRefused) as refused:
             await store.facts()
         await store.aclose()
-        assert refused.value.value == "without sadd, smembers, srem, hdel, spublish"
+        assert refused.value.value == "without sadd, sismember, smembers, srem, hdel, spublish"
         assert await ask(server, "DBSIZE") == 0
         told = await checks.engine(load({"engine": url}))
         assert [finding.status for finding in told] == ["fail"]

@@ -32,10 +32,17 @@ from blackboard.core.path import namespace_of
 from blackboard.core.state import shares_of
 from blackboard.engines.redis import store as redis_module
 from blackboard.engines.redis.codec import read_log_page
-from blackboard.engines.redis.layout import board_keys
+from blackboard.engines.redis.layout import BOARDS, board_keys
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import _DECODED_BYTES, RedisStore
-from blackboard.errors import BoardFrozen, FutureRevision, LeaseHeld, LimitExceeded, Unavailable
+from blackboard.errors import (
+    BoardFrozen,
+    FutureRevision,
+    LeaseHeld,
+    LimitExceeded,
+    NoSuchBoard,
+    Unavailable,
+)
 from blackboard.limits import LEASE_TTL_MS, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
@@ -211,6 +218,20 @@ async def test_a_reading_larger_than_a_frame_is_refused_and_never_shortened(
     assert refused.value.limit == "FRAME_BYTES_MAX"
 
 
+async def test_a_removed_board_that_is_listed_again_is_taken_from_the_list(
+    redis_store: RedisStore, redis_server: RedisProcess
+) -> None:
+    """A late copy of the command that lists it may come after its removal."""
+    await redis_store.open(BOARD)
+    await redis_store.remove(BOARD)
+    async with Redis.from_url(redis_server.url) as redis:
+        await redis.sadd(BOARDS, BOARD)
+    assert await redis_store.boards() == [BOARD]
+    with pytest.raises(NoSuchBoard):
+        await redis_store.open(BOARD)
+    assert await redis_store.boards() == []
+
+
 async def test_without_memory_only_what_removes_passes(redis_binary: Path) -> None:
     """A refused commit leaves nothing, also beside an accepted one; then everything goes on."""
     async with RedisProcess(redis_binary) as server:
@@ -241,6 +262,7 @@ async def test_without_memory_only_what_removes_passes(redis_binary: Path) -> No
             assert (await store.compact(BOARD, 3)).oldest == 3
             with pytest.raises(Unavailable):
                 await store.open("another")
+            assert (await store.open(BOARD)).revision == 3
             await redis.config_set("maxmemory", "0")
         assert isinstance(await ada.send(put), Committed)
         head = await store.open(BOARD)
