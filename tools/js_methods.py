@@ -27,9 +27,13 @@ _HEAD: Final = """\
 """
 _NOTIFICATIONS: Final = ("changes", "cancelled")
 _RULES: Final = (
-    "BASED_ON_MAX BARRIER_MS_MAX CHECKPOINTS_PAGE_MAX DIFF_KEYS_MAX DOCUMENT_TOKEN_TTL_MS_MAX "
+    "BASED_ON_MAX BARRIER_MS_MAX CHECKPOINTS_PAGE_MAX CLAIM_TRIES_MAX DIFF_KEYS_MAX "
+    "DOCUMENT_TOKEN_TTL_MS_MAX "
     "FENCES_MAX FRAME_BYTES_MAX HISTORY_VERSIONS_MAX INTEGER_MAX LANES_MAX LEASE_TTL_MS "
-    "LIST_ENTRIES_MAX LOG_ENTRIES_MAX MESSAGES_PER_FRAME_MAX NARROWINGS_MAX OPERATIONS_MAX "
+    "LEASE_TTL_MS_MIN "
+    "LIST_ENTRIES_MAX LOG_ENTRIES_MAX MESSAGES_PER_FRAME_MAX NARROWINGS_MAX NOTE_BYTES_MAX "
+    "OPERATIONS_MAX "
+    "READ_KEYS_MAX "
     "REQUESTS_IN_FLIGHT_MAX REVISION_MAX SEGMENT_BYTES_MAX STEP_ATTEMPTS_MAX VALUE_BYTES_MAX "
     "VALUE_DEPTH_MAX WATCHES_PER_CONNECTION_MAX"
 ).split()
@@ -37,7 +41,8 @@ _RULES: Final = (
 _CHOICES: Final = {
     limits.ClientLimits: (
         "commit_timeout_ms connect_wait_ms long_request_timeout_ms finish_timeout_ms "
-        "merge_attempts_max renewals_per_ttl commit_pauses_ms connect_pauses_ms "
+        "merge_attempts_max renewals_per_ttl claim_look_entries claim_take_attempts_max "
+        "commit_pauses_ms connect_pauses_ms "
         "token_refresh_percent"
     ).split(),
     limits.ConnectionLimits: ["request_timeout_ms", "handshake_timeout_ms", "ping_interval_ms"],

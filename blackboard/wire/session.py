@@ -15,6 +15,7 @@ Invariants
 - No clock, no socket, no task: the caller passes the time to `tick`.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ HELLO_BYTES_MAX: Final = 16 * 1024
 """The first frame: a token, and little more. The peer is not authenticated yet, so it gets little
 room."""
 REQUEST_ID_CHARACTERS_MAX: Final = 64
+_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 FRAGMENTS_MAX: Final = 16
 """Fragments of one delivery: four times as many as the largest commit takes with every character
 escaped."""
@@ -435,7 +437,7 @@ class ServerSession(_Session):
             raise InvalidRequest(field="request", reason="must be a map with id, method, params")
         number = message.get("id")
         if not _is_request_id(number):
-            raise InvalidRequest(field="id", reason="must be an integer or a short string")
+            raise InvalidRequest(field="id", reason="must be an integer or a text of 64 characters")
         if number in self._in_flight:
             raise InvalidRequest(field="id", reason="is that of a request still in flight")
         return number
@@ -498,8 +500,9 @@ class ServerSession(_Session):
 def _is_request_id(number: Any) -> TypeGuard[RequestId]:
     if type(number) is int:
         return -INTEGER_MAX <= number <= INTEGER_MAX
-    short = type(number) is str and len(number) <= REQUEST_ID_CHARACTERS_MAX
-    return short and str(number).isprintable()
+    short = isinstance(number, str) and len(number) <= REQUEST_ID_CHARACTERS_MAX
+    # An answer has to bring it back: half of a surrogate pair has no encoding.
+    return short and _NO_TEXT.search(number) is None
 
 
 _REQUEST_MEMBERS: Final = {"jsonrpc", "id", "method", "params"}

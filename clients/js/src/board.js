@@ -6,9 +6,10 @@
 import {
   Conflict, InvalidRequest, LimitExceeded, LocalProtocolError, RemoteProtocolError
 } from './errors.js'
+import { Claim, claims } from './claim.js'
 import {
-  CHECKPOINTS_PAGE_MAX, DIFF_KEYS_MAX, FENCES_MAX, HISTORY_VERSIONS_MAX, LEASE_TTL_MS, LIST_ENTRIES_MAX, LOG_ENTRIES_MAX,
-  OPERATIONS_MAX, STEP_ATTEMPTS_MAX
+  CHECKPOINTS_PAGE_MAX, CLAIM_TRIES_MAX, DIFF_KEYS_MAX, FENCES_MAX, HISTORY_VERSIONS_MAX, LEASE_TTL_MS, LIST_ENTRIES_MAX,
+  LOG_ENTRIES_MAX, OPERATIONS_MAX, STEP_ATTEMPTS_MAX
 } from './limits.js'
 import { Lock } from './lock.js'
 import { merged } from './merge.js'
@@ -20,6 +21,7 @@ import { Watch, checkPosition } from './watch.js'
 import { Writer } from './writer.js'
 
 /** @import { Channel } from './channel.js' */
+/** @import { Claimed, Task } from './claim.js' */
 /** @import { Checkpoint, HeadResult, HeldFence, LeaseMessage, PruneResult, RestoreResult, VerifyResult, ManifestResult, CauseMessage } from './methods.js' */
 /** @import { Entry, Listing, Moment, RevisionEvent, Version } from './records.js' */
 /** @import { Condition, Op, Receipt } from './writer.js' */
@@ -419,6 +421,33 @@ export class Board {
     return await new Lock(this, this._writer, wanted, { ttl_ms, timeout_ms, signal }).run(body)
   }
 
+  /**
+   * Take one entry that matches `pattern`, in key order, and work on it, alone, while `body` runs; wait
+   * for one at most `timeout_ms` (0: not; null: for ever). When `body` has ended, one commit removes the
+   * entry and does what was requested through the task. If `body` throws, the entry is returned,
+   * `task.delay_ms` later; after `tries_max` attempts it is moved to `<namespace>/~dead/...`. If this
+   * process dies, the entry is free again after `ttl_ms`, which is renewed meanwhile.
+   *
+   * Throws NothingToClaim after `timeout_ms`. LeaseLost when another agent may have the entry: nothing
+   * that was requested through the task happens; `task.signal` is aborted when that is noticed.
+   * @template T
+   * @param {string} pattern
+   * @param {(task: Task) => T | Promise<T>} body
+   * @param {{ ttl_ms?: number, timeout_ms?: number | null, tries_max?: number } & Abortable} [options]
+   * @returns {Promise<T>}
+   */
+  async withClaim (pattern, body, { ttl_ms = LEASE_TTL_MS, timeout_ms = null, tries_max = CLAIM_TRIES_MAX, signal } = {}) {
+    return await new Claim(this, this._writer, pattern, { ttl_ms, timeout_ms, tries_max, signal }).run(body)
+  }
+
+  /**
+   * Entries that match, were claimed, and are not done; dead letters come last.
+   * @param {string} [pattern]
+   * @param {Abortable} [options]
+   * @returns {Promise<Claimed[]>}
+   */
+  async claims (pattern = 'public/**', { signal } = {}) { return await claims(this, pattern, signal) }
+
   // --- watching -----------------------------------------------------------------------------------
 
   /**
@@ -510,6 +539,23 @@ export class Board {
     // The head is not read again: that could fail, although the restore took effect.
     this._writer.take(restored.epoch, restored.revision)
     return restored
+  }
+
+  /**
+   * As `restore`: to a revision or a point in time, or to just before a revision. One of them is given.
+   * @param {{ to?: number, at?: Date, before?: number, note?: string } & Abortable} moment
+   * @returns {Promise<RestoreResult>}
+   */
+  async rewind ({ to, at, before, note, signal }) {
+    if (before !== undefined && !(before >= 1)) {
+      throw new InvalidRequest({ field: 'before', reason: `nothing was before revision ${before}` })
+    }
+    const moments = [to, at, before === undefined ? undefined : before - 1].filter(moment => moment !== undefined)
+    const [moment] = moments
+    if (moment === undefined || moments.length > 1) {
+      throw new InvalidRequest({ field: 'rewind', reason: 'one of to, at, before is needed' })
+    }
+    return await this.restore(moment, given({ note, signal }))
   }
 
   /**

@@ -4,6 +4,7 @@ export { Board } from './board.js'
 export { Step } from './step.js'
 export { Watch } from './watch.js'
 export { Lock } from './lock.js'
+export { Task } from './claim.js'
 export { Document } from './documents.js'
 export { documentToken, narrowed } from './tokens.js'
 export { encodeValue } from './msgpack.js'
@@ -17,6 +18,7 @@ export * from './errors.js'
 /** @typedef {import('./records.js').RevisionEvent} RevisionEvent */
 /** @typedef {import('./records.js').Version} Version */
 /** @typedef {import('./records.js').Moment} Moment */
+/** @typedef {import('./claim.js').Claimed} Claimed */
 /** @typedef {import('./writer.js').Receipt} Receipt */
 /** @typedef {import('./writer.js').Condition} Condition */
 /** @typedef {import('./methods.js').Methods} Methods */

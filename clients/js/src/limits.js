@@ -9,6 +9,9 @@ export const BARRIER_MS_MAX = 600000
 /** Checkpoints of one page of their list. */
 export const CHECKPOINTS_PAGE_MAX = 1024
 
+/** Default number of attempts at a claimed entry before it becomes a dead letter. */
+export const CLAIM_TRIES_MAX = 5
+
 /** Keys that one `Board.diff` collects; `differences` goes through any number, page by page. */
 export const DIFF_KEYS_MAX = 10000
 
@@ -36,6 +39,9 @@ export const LANES_MAX = 64
  */
 export const LEASE_TTL_MS = 10000
 
+/** Shortest lease: a shorter one cannot be renewed in time over a network. */
+export const LEASE_TTL_MS_MIN = 100
+
 /** Entries of one page of a listing. */
 export const LIST_ENTRIES_MAX = 1024
 
@@ -48,11 +54,17 @@ export const MESSAGES_PER_FRAME_MAX = 1024
 /** Times that a token can be narrowed: enough for sub-agents of sub-agents. */
 export const NARROWINGS_MAX = 8
 
+/** The free text of a commit, for people who read the log. */
+export const NOTE_BYTES_MAX = 1024
+
 /**
  * Operations in one commit, conditions in one commit, and keys touched by one prefix operation.
  * Redis' Lua unpacks about 8,000 arguments; this stays far below, with room for several each.
  */
 export const OPERATIONS_MAX = 1024
+
+/** Keys read at one revision by one request. */
+export const READ_KEYS_MAX = 1024
 
 /** Unanswered requests per connection; the server then stops reading from that connection. */
 export const REQUESTS_IN_FLIGHT_MAX = 1024
@@ -95,6 +107,16 @@ export const DEFAULTS = {
   merge_attempts_max: 16,
   /** Renewals in one time to live: two may fail before a holder loses its lease. */
   renewals_per_ttl: 3,
+  /**
+   * Entries of a page in which a claimer looks for a free one: more than a team works on at
+   * once.
+   */
+  claim_look_entries: 64,
+  /**
+   * Times that a claimer tries one entry whose attempts are just being counted, before it takes
+   * the next one.
+   */
+  claim_take_attempts_max: 4,
   /**
    * Pauses between attempts at a commit; the last one repeats. Each is shortened at random by up
    * to half, so that clients that failed together do not come back together.

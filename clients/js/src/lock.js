@@ -71,6 +71,35 @@ export class Lock {
   /** When the lease runs out if it is not renewed again, by the engine's clock. */
   get until_ms () { return Math.min(...this.keys.map(key => this._leases.get(key)?.until_ms ?? 0)) }
 
+  /** Why it is lost, or null. @type {LeaseLost | null} */
+  get lost () { return this._lost }
+
+  /**
+   * A lock on one key that was granted already, by a commit that was sent at `sent`.
+   * @param {Board} board
+   * @param {Writer} writer
+   * @param {HeldFence} fence
+   * @param {number} sent
+   * @param {{ ttl_ms: number, timeout_ms: number | null, signal: AbortSignal | undefined }} options
+   */
+  static granted (board, writer, fence, sent, options) {
+    const lock = new Lock(board, writer, [fence.key], options)
+    lock.holder = fence.holder
+    lock._places.set(fence.key, fence.fence)
+    lock._sent = sent
+    return lock
+  }
+
+  /** From here on it is renewed, and the commits of `board` rely on it. */
+  begin () {
+    this.board = this.board.relyingOn(this.fences)
+    this._deadline = this._sent + this._options.ttl_ms
+    void this._keep()
+  }
+
+  /** It is not renewed any more. */
+  end () { this._over.abort() }
+
   /**
    * Acquire the lock, run `body`, and release it.
    * @template T
@@ -78,11 +107,9 @@ export class Lock {
    * @returns {Promise<T>}
    */
   async run (body) {
-    this.holder = `${await ownerPrefix(this._writer)}~${randomHex(UNIQUE_CHARACTERS / 2)}`
+    this.holder = await newHolder(this._writer)
     await this._acquire()
-    this.board = this.board.relyingOn(this.fences)
-    this._deadline = this._sent + this._options.ttl_ms
-    void this._keep()
+    this.begin()
     let result
     try {
       result = await body(this)
@@ -294,7 +321,7 @@ export class Lock {
       return await Promise.race([this._leave(), late])
     } catch (error) {
       if (!(error instanceof BlackboardError)) throw error
-      if (error.code === 'stale_epoch') this._lose('the board is in another epoch')
+      if (error.code === 'stale_epoch') this.lose('the board is in another epoch')
       return null
     } finally {
       over.abort()
@@ -302,9 +329,9 @@ export class Lock {
   }
 
   async _release () {
-    this._over.abort()
+    this.end()
     const refusal = await this._leaveInTime()
-    if (refusal !== null) this._lose(LOST, refusal)
+    if (refusal !== null) this.lose(LOST, refusal)
   }
 
   // --- keeping it ---------------------------------------------------------------------------------
@@ -330,9 +357,9 @@ export class Lock {
       }
     } catch (error) {
       if (over.aborted) return
-      if (performance.now() >= this._deadline) this._lose('no renewal was answered within its time to live')
-      else if (error instanceof Fenced) this._lose(LOST, error)
-      else this._lose(`it could not be renewed: ${error instanceof Error ? error.message : String(error)}`)
+      if (performance.now() >= this._deadline) this.lose('no renewal was answered within its time to live')
+      else if (error instanceof Fenced) this.lose(LOST, error)
+      else this.lose(`it could not be renewed: ${error instanceof Error ? error.message : String(error)}`)
     }
   }
 
@@ -341,7 +368,7 @@ export class Lock {
    * @param {string} reason
    * @param {Fenced} [refusal]
    */
-  _lose (reason, refusal) {
+  lose (reason, refusal) {
     if (this._lost !== null) return
     const held = this.board.fences.find(fence => fence.holder === this.holder)
     const key = refusal?.key ?? held?.key ?? this.keys[0] ?? ''
@@ -361,6 +388,12 @@ function leaseIn (flat) {
   const [holder, fence, until_ms, ...rest] = flat
   return { holder, fence, until_ms, waiters: rest.filter((_, i) => i % 3 === 0) }
 }
+
+/**
+ * A new name of a holder.
+ * @param {Writer} writer
+ */
+export async function newHolder (writer) { return `${await ownerPrefix(writer)}~${randomHex(UNIQUE_CHARACTERS / 2)}` }
 
 /**
  * What the names of an agent's holders have before their last `~`. In a name with dots, an `@` stands

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from blackboard.client.diff import Diff, KeyChange
+from blackboard.client.leases.claim import Claimed
 from blackboard.client.views import Change, Entry, Listing, Receipt, RevisionEvent, Version
 from blackboard.core.checkpoints import Checkpoint, Pruned, Restored, RetentionPolicy, Verified
 from blackboard.core.commit import Cause, Epoch, Head, HeldFence, Lease
@@ -266,8 +267,8 @@ class JsBoard:
                 step = JsStep(board, {}, block.handle)
                 value = await body(step)
                 await step.flush()
-            except BaseException:
-                await block.leave(broken=True)
+            except BaseException as error:
+                await block.leave(broken=error)
                 raise
             if not await block.leave():
                 return value
@@ -287,6 +288,23 @@ class JsBoard:
     ) -> "JsLock":
         """As `Board.lock`."""
         return JsLock(self, list(keys), options(ttl_ms=ttl_ms, timeout_ms=timeout_ms))
+
+    def claim(
+        self,
+        pattern: str,
+        *,
+        ttl_ms: int = LEASE_TTL_MS,
+        timeout_ms: int | None = None,
+        tries_max: int | None = None,
+    ) -> "JsClaim":
+        """As `Board.claim`."""
+        return JsClaim(
+            self, pattern, options(ttl_ms=ttl_ms, timeout_ms=timeout_ms, tries_max=tries_max)
+        )
+
+    async def claims(self, pattern: str = "public/**") -> Sequence[Claimed]:
+        """As `Board.claims`."""
+        return [Claimed(**found) for found in await self._call("claims", pattern, options())]
 
     def watch(
         self,
@@ -337,6 +355,13 @@ class JsBoard:
         """As `Board.restore`."""
         given = options(note=note, keep_calls=keep_calls)
         return made(Restored, await self._call("restore", to, given))
+
+    async def rewind(
+        self, *, to: Any = None, at: Any = None, before: int | None = None, note: str = ""
+    ) -> Restored:
+        """As `Board.rewind`."""
+        given = options(to=to, at=at, before=before, note=note)
+        return made(Restored, await self._call("rewind", given))
 
     async def branch(self, new: str, at: Any = "now", *, note: str = "") -> "JsBoard":
         """As `Board.branch`."""
@@ -393,13 +418,14 @@ class Block:
         if not self._entered(answer):
             result(answer)
 
-    async def leave(self, *, broken: bool = False) -> bool:
-        """End the body; whether it has begun again. Errors: those of the call."""
-        command = {"do": "leave", "block": self._number, "broken": broken, "value": None}
+    async def leave(self, *, broken: BaseException | None = None) -> bool:
+        """End the body, or let it throw; whether it has begun again. Errors: those of the call."""
+        told = None if broken is None else {"name": type(broken).__name__, "message": str(broken)}
+        command = {"do": "leave", "block": self._number, "broken": told, "value": None}
         answer = await self._board.node.do(command)
         if self._entered(answer):
             return True
-        if broken and "raised" in answer:
+        if broken is not None and "raised" in answer:
             return False
         result(answer)
         return False
@@ -435,7 +461,7 @@ class JsStep:
     ) -> None:
         if error is None:
             await self.flush()
-        await self._block.leave(broken=error is not None)
+        await self._block.leave(broken=error)
         found = await self._board.node.do({"do": "read", "on": self._handle, "name": "receipt"})
         receipt = result(found)
         self.receipt = None if receipt is None else receipt_of(receipt)
@@ -611,4 +637,89 @@ class JsLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._block.leave(broken=error is not None)
+        await self._block.leave(broken=error)
+
+
+class JsClaim:
+    """A claim: a block of JavaScript with one task."""
+
+    def __init__(self, board: JsBoard, pattern: str, given: dict[str, Any]) -> None:
+        self._block = Block(board, "withClaim", pattern, BODY, given)
+        self._task = JsTask(board, self._block)
+
+    async def __aenter__(self) -> "JsTask":
+        await self._block.begin()
+        return self._task
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._task.flush()
+        await self._block.leave(broken=error)
+
+
+class JsTask:
+    """A task. What is requested through it is told when its block ends."""
+
+    def __init__(self, board: JsBoard, block: Block) -> None:
+        self.delay_ms = 0
+        self._board = board
+        self._block = block
+        self._calls: list[tuple[str, Any]] = []
+
+    @property
+    def key(self) -> str:
+        """As `Task.key`."""
+        found: str = self._block.facts["key"]
+        return found
+
+    @property
+    def value(self) -> Any:
+        """As `Task.value`."""
+        return self._block.facts["value"]
+
+    @property
+    def attempt(self) -> int:
+        """As `Task.attempt`."""
+        found: int = self._block.facts["attempt"]
+        return found
+
+    @property
+    def last_error(self) -> str:
+        """As `Task.last_error`."""
+        found: str = self._block.facts["last_error"]
+        return found
+
+    @property
+    def fence(self) -> HeldFence:
+        """As `Task.fence`."""
+        return made(HeldFence, self._block.facts["fence"])
+
+    async def board(self) -> JsBoard:
+        """The board whose commits rely on the claim."""
+        node, of = self._board.node, self._board
+        found = result(await node.do({"do": "read", "on": self._block.handle, "name": "board"}))
+        return JsBoard(node, of._client, of.name, of.agent, found["$handle"])
+
+    def put(self, key: str, value: Any) -> None:
+        """As `Task.put`."""
+        self._calls.append(("put", (key, value)))
+
+    def append(self, prefix: str, value: Any) -> None:
+        """As `Task.append`."""
+        self._calls.append(("append", (prefix, value)))
+
+    def move_to(self, prefix: str) -> None:
+        """As `Task.move_to`."""
+        self._calls.append(("moveTo", (prefix,)))
+
+    async def flush(self) -> None:
+        """Tell JavaScript what was requested."""
+        node, handle = self._board.node, self._block.handle
+        for method, arguments in self._calls:
+            await node.call(handle, method, *arguments)
+        told = written(self.delay_ms)
+        await node.do({"do": "set", "on": handle, "name": "delay_ms", "value": told})

@@ -8,7 +8,7 @@ import * as blackboard from '../../../clients/js/src/index.js'
 const handles = new Map([[0, blackboard]])
 const aborts = new Map()
 const blocks = new Map()
-const KINDS = ['Client', 'Board', 'Step', 'Watch', 'Lock']
+const KINDS = ['Client', 'Board', 'Step', 'Watch', 'Lock', 'Task']
 let last = 0
 
 function kept (thing) {
@@ -69,6 +69,10 @@ const OWN = {
     return { ok: written(found) }
   },
   async read ({ on, name }) { return { ok: written(handles.get(on)[name]) } },
+  async set ({ on, name, value }) {
+    handles.get(on)[name] = read(value)
+    return { ok: null }
+  },
   async block ({ on, method, args, id }, signal) {
     const rest = read(args, signal)
     return await begun(id, body => handles.get(on)[method](...rest.map(each => each === undefined ? body : each)))
@@ -76,7 +80,7 @@ const OWN = {
   async leave ({ block, broken, value }) {
     const found = blocks.get(block)
     const next = found.next()
-    if (broken) found.reject(new Error('the body of the block failed'))
+    if (broken) found.reject(Object.assign(new Error(broken.message), { name: broken.name }))
     else found.resolve(read(value))
     return await next
   },
@@ -106,6 +110,10 @@ function begun (id, call) {
 
 function factsOf (thing) {
   const { holder = null, fences = null, keys = null, until_ms = null } = thing
+  if (thing instanceof blackboard.Task) {
+    const { key, value, attempt, last_error, fence } = thing
+    return { key, value, attempt, last_error, fence }
+  }
   return { holder, fences: thing.constructor.name === 'Lock' ? fences : null, keys, until_ms }
 }
 

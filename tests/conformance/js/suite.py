@@ -1,23 +1,32 @@
 """The rules of the board that are tried on the JavaScript client, over a real WebSocket."""
 
+# ruff: noqa: PT012 - what is tried is the whole block
+
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+from anyio.lowlevel import checkpoint
+
+from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core.access import Principal
 from blackboard.engines.base import Store
+from blackboard.errors import Fenced, InvalidRequest
 from blackboard.limits import Limits
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardAgents
 from tests.conformance.edge import serving
-from tests.conformance.js.client import JsClient
+from tests.conformance.js.client import JsClaim, JsClient
 from tests.conformance.js.process import node
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_checkpoint import CheckpointRules
+from tests.conformance.rules_board_claim import ClaimRules, steal
 from tests.conformance.rules_board_lock import LockRules
 from tests.conformance.rules_board_past import PastRules
 from tests.conformance.rules_board_read import BoardReadRules
@@ -26,6 +35,7 @@ from tests.conformance.rules_board_step import StepRules
 from tests.conformance.rules_board_watch import WatchRules
 from tests.conformance.rules_board_write import BoardWriteRules
 from tests.conformance.shared import Running
+from tests.conformance.team import Team
 
 CHOSEN = (
     "commit_pauses_ms connect_pauses_ms renewals_per_ttl request_timeout_ms commit_timeout_ms"
@@ -76,6 +86,15 @@ NOT_HERE = {
         test_the_past_of_others_is_as_private_as_their_present""",
     "its functions cannot be called from another process": """
         test_a_large_delete_tells_how_far_it_is""",
+    "a claim is made and run by one call: the refusals are tried in test_board_javascript.py": """
+        test_a_claim_is_of_one_namespace test_a_claim_is_for_one_block
+        test_a_number_of_tries_that_is_none_is_refused""",
+    "its body is not cancelled, and commits through `task.board` only carry its fence": """
+        test_the_commits_of_the_block_carry_the_fence test_who_loses_a_task_is_told_at_once
+        test_a_cancelled_block_returns_its_task test_a_claim_can_be_cancelled_at_any_moment""",
+    "they act within the reads of a Python client": """
+        test_a_dead_task_that_changes_meanwhile_is_not_removed
+        test_an_attempt_that_began_and_ended_meanwhile_is_counted""",
     "it depends on the archive being slower than the client": """
         test_why_says_what_it_cannot_show""",
 }
@@ -108,13 +127,65 @@ async def from_node(store: Store, directory: Path, limits: Limits) -> AsyncItera
         yield Running(service, connect)
 
 
+class OwnRules:
+    """What is said in another way than in Python."""
+
+    @pytest.mark.parametrize("pattern", ["**", "*/tasks", "private/**", "public", "other/*"])
+    async def test_a_claim_beyond_one_namespace_is_refused(self, ada: Board, pattern: str) -> None:
+        with pytest.raises(InvalidRequest, match="pattern"):
+            await ada.claim(pattern).__aenter__()
+
+    @pytest.mark.parametrize("tries_max", [0, -1, 1.5, "2"])
+    async def test_tries_that_are_none_are_refused(self, ada: Board, tries_max: Any) -> None:
+        with pytest.raises(InvalidRequest, match="tries_max"):
+            await ada.claim("public/tasks/*", tries_max=tries_max).__aenter__()
+
+    async def test_an_aborted_wait_for_a_task_leaves_nothing(self, ada: Board) -> None:
+        await ada.put("public/other", 1)
+        waiting = asyncio.create_task(ada.claim("public/tasks/*").__aenter__())
+        await checkpoint()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        await ada.put("public/tasks/1", 1)
+        assert (await ada.claims(), await ada.leases()) == ([], ())
+
+    async def test_the_board_of_a_task_relies_on_its_claim(self, ada: Board, team: Team) -> None:
+        await ada.put("public/tasks/1", 1)
+        claim = cast(JsClaim, ada.claim("public/tasks/*"))
+        with pytest.raises(Fenced):
+            async with claim as task:
+                board = await task.board()
+                await board.put("public/work", "mine")
+                await steal(await team.operator())
+                await board.put("public/work", "late")
+        assert await ada.get("public/work") == "mine"
+        [lease] = await ada.leases()
+        assert lease.holder == "thief~1"
+
+    async def test_a_board_is_rewound_to_a_revision_or_before_one(self, team: Team) -> None:
+        board = await team.operator()
+        for number in (1, 2, 3):
+            await board.put("public/a", number)
+        assert (await board.rewind(before=3, note="three was wrong")).revision > 3
+        assert await board.get("public/a") == 2
+        await board.rewind(to=1)
+        assert await board.get("public/a") == 1
+        wrong: list[dict[str, Any]] = [{}, {"to": 1, "before": 2}, {"before": 0}]
+        for moments in wrong:
+            with pytest.raises(InvalidRequest):
+                await board.rewind(**moments)
+
+
 class JavaScriptRules(
+    OwnRules,
     BoardAgents,
     BoardWriteRules,
     BoardReadRules,
     StepRules,
     WatchRules,
     LockRules,
+    ClaimRules,
     CheckpointRules,
     PastRules,
     RestoreRules,

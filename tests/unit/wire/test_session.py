@@ -130,7 +130,7 @@ def test_a_request_that_is_none_is_answered_at_once(encoding: Encoding) -> None:
         {"id": 1.5, "method": "boards"},
         {"id": 2**60, "method": "boards"},
         {"id": "x" * 65, "method": "boards"},
-        {"id": "\n", "method": "boards"},
+        {"id": "a\0b", "method": "boards"},
         {"id": [], "method": "boards"},
         {"id": 9, "method": "boards", "extra": 1},
         {"id": 9, "method": "nope"},
@@ -151,6 +151,29 @@ def test_a_message_that_is_no_request_does_not_close(encoding: Encoding, message
     assert answer["id"] == (message["id"] if known else None)
     assert answer["error"]["data"]["code"] == "invalid_request"
     assert pair.server.state is ConnectionState.READY
+
+
+@both
+@pytest.mark.parametrize(
+    "text",
+    ["", "7", "x" * 64, "\N{GRINNING FACE}" * 64, "a\nb\t", "\u200d\u00a0\ufeff", "\x7f\x1b["],
+)
+def test_an_id_is_any_text(encoding: Encoding, text: str) -> None:
+    """Its answer has the same one."""
+    pair = Pair(encoding)
+    frame = encoding.join([encoding.pack({"id": text, "method": "boards"})])
+    (received,) = pair.server.receive(frame)
+    assert isinstance(received, RequestReceived)
+    pair.server.respond(received.id, [])
+    (answer,) = [one for sent in pair.server.bytes_to_send() for one in encoding.split(sent)]
+    assert answer == {"id": text, "result": []}
+
+
+def test_half_of_a_surrogate_pair_is_no_id() -> None:
+    """No answer could bring it back."""
+    pair = Pair(JSON)
+    (refused,) = pair.server.receive(b'{"id":"\\ud800","method":"boards"}')
+    assert isinstance(refused, RequestRefused)
 
 
 def test_an_id_in_flight_cannot_be_used_again() -> None:
