@@ -57,6 +57,9 @@ FENCES_MAX: Final = 64
 """Fences that one commit may rely on."""
 BASED_ON_MAX: Final = 256
 """Reads that one commit may name as what it was based on."""
+REQUEST_CHARACTERS_MAX: Final = 64
+"""The id of a request for a checkpoint, a restore, a branch, an import or a redaction, by which a
+repeated one is recognised: room for a UUID, or for the name of a step."""
 NOTE_BYTES_MAX: Final = 1024
 """The free text of a commit, for people who read the log."""
 COMMIT_BYTES_MAX: Final = 4 * 1024 * 1024

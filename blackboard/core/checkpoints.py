@@ -8,6 +8,7 @@ A moment is a revision, the name of a checkpoint, "now", or an instant of time. 
 plain and frozen. Their values are encoded bytes, except in the results of `client/board.py`.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from blackboard.core.commit import Entry, Epoch
 from blackboard.core.fields import InstantMs
 from blackboard.core.path import SYSTEM, check_name
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.limits import BARRIER_MS_MAX, REVISION_MAX
+from blackboard.limits import BARRIER_MS_MAX, REQUEST_CHARACTERS_MAX, REVISION_MAX
 from blackboard.tables import moment, table
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
@@ -163,7 +164,8 @@ NAMED: Final = "named"
 AUTOMATIC: Final = "automatic"
 BEFORE_RESTORE: Final = "before-restore"
 SHUTDOWN: Final = "shutdown"
-_REQUEST = re.compile("[0-9a-f]{16,64}")
+_REQUEST = re.compile("[^\0\ud800-\udfff]+")
+_DRAWN = re.compile("[0-9a-f]{16,64}")
 
 
 class Instant(Struct, frozen=True, forbid_unknown_fields=True):
@@ -241,11 +243,21 @@ def named_by_time(instant: datetime, request: str) -> str:
 
 
 def check_request(request: str) -> str:
-    """Return `request` if it is a request id: 16 to 64 lower-case hex digits, drawn at random by
-    the caller. Errors: InvalidRequest."""
+    """Return `request` if it can be a request id: any text but NUL, which the caller gives to no
+    other request. Errors: InvalidRequest; LimitExceeded above REQUEST_CHARACTERS_MAX."""
+    if len(request) > REQUEST_CHARACTERS_MAX:
+        raise LimitExceeded("REQUEST_CHARACTERS_MAX", len(request), REQUEST_CHARACTERS_MAX)
     if not _REQUEST.fullmatch(request):
-        raise InvalidRequest(field="request", reason=f"{request!r:.80} is not random hex digits")
+        raise InvalidRequest(field="request", reason=f"{request!r:.80} is not a text")
     return request
+
+
+def request_segment(request: str) -> str:
+    """A request id as part of a key or of a name: what our clients draw is written as it is, any
+    other text as 32 hexadecimal digits of its SHA-256."""
+    if _DRAWN.fullmatch(request):
+        return request
+    return hashlib.sha256(request.encode()).hexdigest()[:32]
 
 
 # --- checkpoints ----------------------------------------------------------------------------------

@@ -122,8 +122,10 @@ def _check_hex(text: str) -> None:
 
 
 Token = Annotated[Text, Meta(max_length=TOKEN_BYTES_MAX)]
-RequestName = Annotated[str, Meta(pattern="^[0-9a-f]{16,64}$"), Check(check_request)]
-"""Random hex digits that name a request, so that a retry of it is recognised."""
+RequestName = Annotated[
+    str, Meta(min_length=1, max_length=limits.REQUEST_CHARACTERS_MAX), Check(check_request)
+]
+"""A text that names this request and no other, so that a retry of it is recognised."""
 Hex = Annotated[str, Meta(pattern="^([0-9a-f]{2}){0,128}$"), Check(_check_hex)]
 Moment = RevisionNumber | Name | Instant
 """A revision, the name of a checkpoint, "now", or a point in time."""

@@ -5,6 +5,7 @@ import asyncio
 import os
 import random
 import secrets
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import anyio
@@ -14,7 +15,7 @@ from blackboard.client.board import Board
 from blackboard.client.step import Step
 from blackboard.client.views import Entry
 from blackboard.core import access
-from blackboard.core.checkpoints import RestoreRequest
+from blackboard.core.checkpoints import BranchRequest, CheckpointRequest, RestoreRequest
 from blackboard.core.commit import Grant, Release
 from blackboard.errors import (
     BlackboardError,
@@ -251,6 +252,42 @@ class RestoreRules:
         assert await link.restore(board.name, spec) == found[0]
         assert await ada.get("public/a") == 3
         assert len([r for r in await board.log() if r.epoch]) == 1
+
+    @pytest.mark.parametrize("request_id", ["x", "step 7, of 9", "é/\u2028" * 8, "-" * 64])
+    async def test_a_request_id_is_any_text(self, team: Team, ada: Board, request_id: str) -> None:
+        """It is that of one restore: somebody else's with the same one is refused."""
+        board = await team.operator()
+        link = (await team.client(access.operator())).link
+        await ada.put("public/a", 1)
+        await board.checkpoint("plan")
+        await ada.put("public/a", 2)
+        await link.checkpoint(board.name, CheckpointRequest("two", request_id))
+        again = await link.checkpoint(board.name, CheckpointRequest("two", request_id))
+        assert again == (await board.checkpoints())[-1]
+        spec = RestoreRequest("plan", request_id, "once")
+        found = await link.restore(board.name, spec)
+        assert await link.restore(board.name, spec) == found
+        assert await ada.get("public/a") == 1
+        branch = BranchRequest(f"{board.name}-b", "plan", request_id)
+        first = await link.branch(board.name, branch)
+        assert (await link.branch(board.name, branch)).epoch == first.epoch
+        other = (await team.client(replace(access.operator(), name="other"))).link
+        with pytest.raises(InvalidRequest, match="the request of another restore"):
+            await other.restore(board.name, spec)
+
+    @pytest.mark.parametrize("request_id", ["", "a\0b", "-" * 65])
+    async def test_a_request_id_that_is_none_is_refused(
+        self, team: Team, ada: Board, request_id: str
+    ) -> None:
+        await ada.put("public/a", 1)
+        link = (await team.client(access.operator())).link
+        for call in (
+            lambda: link.restore(team.name, RestoreRequest(0, request_id)),
+            lambda: link.branch(team.name, BranchRequest(f"{team.name}-b", 0, request_id)),
+        ):
+            with pytest.raises((InvalidRequest, LimitExceeded)) as refused:
+                await call()
+            assert "request" in str(refused.value).lower()
 
     async def test_counters_of_lists_go_on(self, team: Team, ada: Board) -> None:
         """An index never names two items, not even in two futures."""

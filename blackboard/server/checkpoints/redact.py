@@ -34,7 +34,7 @@ from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.branch import alone
 from blackboard.server.host import Host
 from blackboard.server.pages import pages_of
-from blackboard.units import Revision
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Redactions:
     def __init__(self, boards: Boards) -> None:
         self._boards = boards
         self._host = boards.host
-        self._running: dict[str, _Running] = {}
+        self._running: dict[tuple[str, Key, str], _Running] = {}
         self._resuming: asyncio.Task[None] | None = None
 
     @classmethod
@@ -92,7 +92,7 @@ class Redactions:
         process. Errors: InvalidRequest, Unavailable, Corrupt; a repeated request continues it.
         Cancellation: it continues.
         """
-        running = self._running.get(spec.request)
+        running = self._running.get((board, spec.key, spec.request))
         if running is None or running.has_failed:
             running = self._begin(board, spec, by)
         wait_ms = self._host.limits.checkpoints.recover_wait_ms
@@ -103,7 +103,8 @@ class Redactions:
         old = [name for name, each in self._running.items() if each.task.done()]
         for name in old[: max(0, len(old) - _KEPT + 1)]:
             del self._running[name]
-        running = self._running[spec.request] = _Running(self._boards, board, spec, by)
+        running = _Running(self._boards, board, spec, by)
+        self._running[board, spec.key, spec.request] = running
         return running
 
     def resume(self) -> None:

@@ -40,6 +40,7 @@ from blackboard.core.checkpoints import (
     Restored,
     RestoreRequest,
     check_request,
+    request_segment,
 )
 from blackboard.core.commit import (
     ABSENT,
@@ -64,6 +65,7 @@ from blackboard.errors import (
     Conflict,
     Corrupt,
     HeadMoved,
+    InvalidRequest,
     LimitExceeded,
     OutcomeUnknown,
     StaleEpoch,
@@ -104,7 +106,7 @@ class Restores:
         revocations.check(who)
         by = signature(who.name, narrowed_from(who))
         permit = revocations.permit(who)
-        done = await self._asked_before(spec.request)
+        done = await self._asked_before(spec, by)
         if done is not None:
             return done
         target = await self._past.point(spec.to)
@@ -116,7 +118,7 @@ class Restores:
             with self._board.archiver.resting(self._board.name):
                 return await self._insist(attempt)
         except HeadMoved as error:
-            done = await self._asked_before(spec.request)
+            done = await self._asked_before(spec, by)
             if done is not None:
                 return done
             reason = f"not restored: {error}"
@@ -134,7 +136,7 @@ class Restores:
         """
         cause: BlackboardError = failure
         try:
-            done = await self._asked_before(spec.request)
+            done = await self._asked_before(spec, by)
             if done is not None:
                 return done
         except Unavailable as error:
@@ -164,24 +166,28 @@ class Restores:
                 await store.hold(board, 0)
 
     async def _checkpoint_before(self, spec: RestoreRequest, by: str) -> str:
-        name = f"before-restore-{spec.request}"
+        name = f"before-restore-{request_segment(spec.request)}"
         asked = CheckpointRequest(name, spec.request, spec.note, kind=BEFORE_RESTORE)
         await Checkpoints(self._board).take(asked, by)
         return name
 
-    async def _asked_before(self, request: str) -> Restored | None:
-        """The result of the same request, if it was done before."""
-        reading = await self._board.read([restore_key(request)])
+    async def _asked_before(self, spec: RestoreRequest, by: str) -> Restored | None:
+        """The result of the same request, if it was done before. Errors: InvalidRequest when it was
+        another one, of somebody else."""
+        reading = await self._board.read([restore_key(spec.request)])
         if not reading.entries:
             return None
         told = decode_value(reading.entries[0].value)
+        if told["by"] != by:
+            reason = f"{spec.request!r} was the request of another restore: give this one its own"
+            raise InvalidRequest(field="request", reason=reason)
         entry = reading.entries[0]
         return _restored(told, entry.mod_revision, entry.time_ms)
 
 
 def restore_key(request: str) -> Key:
     """The key of the answer to a restore, which is kept for a while."""
-    return f"{RESTORES}/{request}"
+    return f"{RESTORES}/{request_segment(request)}"
 
 
 def _restored(told: dict[str, Any], revision: Revision, time_ms: Milliseconds) -> Restored:

@@ -60,7 +60,8 @@ NOT_HERE = {
         test_the_same_request_gets_the_same_answer test_names_that_would_be_misread_are_refused
         test_pages_of_checkpoints_are_put_together test_the_same_request_restores_once
         test_the_same_request_branches_once test_of_many_who_give_one_name_at_once_one_does
-        test_a_filtered_log_is_looked_through_page_by_page""",
+        test_a_filtered_log_is_looked_through_page_by_page
+        test_a_request_id_is_any_text test_a_request_id_that_is_none_is_refused""",
     "files are read and written by Python": """
         test_a_file_becomes_a_board_again test_many_entries_go_in_pages
         test_a_file_that_was_changed_is_refused test_a_bit_that_flips_anywhere_in_a_file_is_noticed
