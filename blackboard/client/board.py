@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from blackboard.arguments import checks_arguments
-from blackboard.client import merge_patch as merge
 from blackboard.client.comparison import (
     RestorePreview,
     calls_since,
@@ -27,7 +26,7 @@ from blackboard.client.comparison import (
     differences_by_key,
     document_at,
 )
-from blackboard.client.deletion import delete_below
+from blackboard.client.compound import delete_below, merge_at, touch_at
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.export import Exported, export_board
 from blackboard.client.files import Files
@@ -36,7 +35,7 @@ from blackboard.client.leases.claim import Claim, Claimed, ClaimOptions
 from blackboard.client.leases.lock import Lock, all_leases, wait_free
 from blackboard.client.leases.presence import Attachment, IfTaken, Presence, present
 from blackboard.client.link import Transport, WatchRequest
-from blackboard.client.step import Step
+from blackboard.client.step import Step, repeat_step
 from blackboard.client.views import Cause, Entry, History, Listing, Receipt, RevisionEvent, Version
 from blackboard.client.watch import Watch
 from blackboard.client.writer import CommitRequest, Deliver, Writer
@@ -80,7 +79,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import check_name
 from blackboard.core.watch import Position
-from blackboard.errors import Conflict, InvalidRequest
+from blackboard.errors import InvalidRequest
 from blackboard.limits import (
     CHECKPOINTS_PAGE_MAX,
     CLAIM_TRIES_MAX,
@@ -314,6 +313,14 @@ class Board:
         an error or a cancellation, the next call continues."""
         return await delete_below(self, prefix, progress)
 
+    async def touch(self, key: Key, *, ttl_ms: Milliseconds | None) -> Receipt:
+        """Let the entry at `key` expire after `ttl_ms` from now on (None: never); its value stays.
+
+        This is a revision of its own. Errors: Conflict when the key is absent, or when others
+        change it all the time.
+        """
+        return await touch_at(self, key, ttl_ms, self.limits.client.merge_attempts_max)
+
     async def append(
         self, prefix: Prefix, value: Any, *, ttl_ms: Milliseconds | None = None
     ) -> Key:
@@ -333,7 +340,7 @@ class Board:
         The patch is applied here and committed only if the key did not change in between; otherwise
         it is applied again, up to MERGE_ATTEMPTS_MAX times. Then the last Conflict is raised.
         """
-        return await merge.merge_at(self, key, patch, self.limits.client.merge_attempts_max)
+        return await merge_at(self, key, patch, self.limits.client.merge_attempts_max)
 
     async def commit(
         self,
@@ -391,16 +398,7 @@ class Board:
 
         Errors: the last Conflict after `attempts` runs; whatever `body` raises, nothing committed.
         """
-        if attempts < 1:
-            raise InvalidRequest("attempts", f"{attempts} is below 1: write how often to run it")
-        for attempt in range(attempts):
-            try:
-                async with self.step(agent) as step:
-                    return await body(step)
-            except Conflict:
-                if attempt == attempts - 1:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        return await repeat_step(lambda: self.step(agent), body, attempts)
 
     async def refresh(self) -> None:
         """Accept the board as it is now, after a StaleEpoch: continue in its present epoch.

@@ -9,7 +9,7 @@ Invariants
 - `get` and `merge` see the step's own writes (except appended items, whose keys are not known yet).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, overload
 
@@ -29,7 +29,7 @@ from blackboard.core.commit import (
     Put,
 )
 from blackboard.core.path import is_meant, is_prefix, parse_pattern
-from blackboard.errors import LocalProtocolError, TypeMismatch
+from blackboard.errors import Conflict, InvalidRequest, LocalProtocolError, TypeMismatch
 from blackboard.limits import BASED_ON_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import as_type as typed, decode_value, encode_value
@@ -287,3 +287,19 @@ def _add(key: Key, value: Any, added: list[int]) -> int:
     if type(value) is not int:
         raise TypeMismatch(key, "integer", type(value).__name__)
     return sum(added, value)
+
+
+async def repeat_step(
+    begin: Callable[[], Step], body: Callable[[Step], Awaitable[T]], attempts: int
+) -> T:
+    """`Board.run_step`."""
+    if attempts < 1:
+        raise InvalidRequest("attempts", f"{attempts} is below 1: write how often to run it")
+    for attempt in range(attempts):
+        try:
+            async with begin() as step:
+                return await body(step)
+        except Conflict:
+            if attempt == attempts - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")

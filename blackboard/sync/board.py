@@ -225,6 +225,14 @@ class Board(Mirror[asynchronous.Board]):
         """
         return self._portal.run(lambda: self._inner.delete_prefix(prefix, progress=progress))
 
+    def touch(self, key: Key, *, ttl_ms: Milliseconds | None) -> Receipt:
+        """Let the entry at `key` expire after `ttl_ms` from now on (None: never); its value stays.
+
+        This is a revision of its own. Errors: Conflict when the key is absent, or when others
+        change it all the time.
+        """
+        return self._portal.run(lambda: self._inner.touch(key, ttl_ms=ttl_ms))
+
     def append(self, prefix: Prefix, value: Any, *, ttl_ms: Milliseconds | None = None) -> Key:
         """Add `value` as the next item below `prefix`; returns the item's key."""
         return self._portal.run(lambda: self._inner.append(prefix, value, ttl_ms=ttl_ms))

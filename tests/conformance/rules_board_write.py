@@ -1,6 +1,7 @@
 """Board, writing: single operations, commits, exactly once, many at once, cancellation."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import anyio
@@ -98,6 +99,38 @@ class BoardWriteRules:
         await ada.put("public/a", value)
         found = await ada.get("public/a", default="absent")
         assert (found, type(found)) == (value, type(value))
+
+    async def test_a_touch_changes_when_an_entry_expires(self, ada: Board, bob: Board) -> None:
+        first = await ada.put("public/a", {"x": b"y"}, ttl_ms=HOUR_MS)
+        touched = await bob.touch("public/a", ttl_ms=3 * HOUR_MS)
+        entry = await ada.entry("public/a")
+        assert entry is not None
+        assert (entry.value, entry.author) == ({"x": b"y"}, "bob")
+        assert (entry.create_revision, entry.mod_revision) == (first.revision, touched.revision)
+        assert entry.expires_at_ms == touched.time_ms + 3 * HOUR_MS
+        await ada.touch("public/a", ttl_ms=None)
+        entry = await ada.entry("public/a")
+        assert entry is not None
+        assert entry.expires_at_ms is None
+        with pytest.raises(Conflict) as refused:
+            await ada.touch("public/none", ttl_ms=1)
+        assert (refused.value.key, refused.value.expected) == ("public/none", PRESENT)
+        assert await ada.entry("public/none") is None
+
+    async def test_touches_and_changes_of_others_lose_nothing(self, ada: Board, bob: Board) -> None:
+        await ada.put("public/n", 0)
+
+        async def count() -> None:
+            for _ in range(20):
+                await ada.increment("public/n")
+
+        async def touch() -> None:
+            for _ in range(20):
+                with contextlib.suppress(Conflict):
+                    await bob.touch("public/n", ttl_ms=HOUR_MS)
+
+        await asyncio.gather(count(), touch(), touch())
+        assert await ada.get("public/n") == 20
 
     async def test_a_prefix_of_any_size_is_deleted(self, ada: Board, bob: Board) -> None:
         """Also more than one commit can remove; what lies beside it stays."""

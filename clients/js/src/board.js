@@ -255,6 +255,26 @@ export class Board {
   }
 
   /**
+   * Let the entry at `key` expire after `ttl_ms` from now on (null: never); its value stays. This is a
+   * revision of its own. Throws Conflict when the key is absent, or when others change it all the time.
+   * @param {string} key
+   * @param {{ ttl_ms: number | null } & Abortable} options
+   * @returns {Promise<Receipt>}
+   */
+  async touch (key, { ttl_ms, signal }) {
+    for (let left = this._channel.limits.merge_attempts_max; ; left--) {
+      const entry = await this.entry(key, given({ signal }))
+      if (entry === null) throw new Conflict({ key, expected: -1, actual: 0 })
+      const expected = entry.mod_revision
+      try {
+        return await this.put(key, entry.value, given({ expected, ttl_ms: ttl_ms ?? undefined, signal }))
+      } catch (error) {
+        if (!(error instanceof Conflict) || left <= 1) throw error
+      }
+    }
+  }
+
+  /**
    * Add `value` as the next item below `prefix`; returns the item's key.
    * @param {string} prefix
    * @param {any} value

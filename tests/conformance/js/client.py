@@ -224,6 +224,10 @@ class JsBoard:
         found: int = await self._call("increment", key, by, options())
         return found
 
+    async def touch(self, key: str, *, ttl_ms: int | None) -> Receipt:
+        """As `Board.touch`."""
+        return receipt_of(await self._call("touch", key, {"ttl_ms": ttl_ms}))
+
     async def merge(self, key: str, patch: Any) -> Any:
         """As `Board.merge`."""
         return await self._call("merge", key, patch, options())

@@ -101,6 +101,7 @@ CHANGES: dict[str, Change] = {
     "append": Change(lambda b: b.append("public/l", 1), NOW | {"public/l/0000000000": 1}),
     "increment": Change(lambda b: b.increment("public/n", 2), NOW | {"public/n": 7}),
     "merge": Change(lambda b: b.merge("public/m", {"x": None}), NOW | {"public/m": {}}),
+    "touch": Change(lambda b: b.touch("public/n", ttl_ms=None), NOW),
     "commit": Change(_commit, NOW | {"public/x": 1, "public/y": 2}),
     "step": Change(_step, NOW | {"public/n": 6, "public/y": 5}),
     "lock": Change(_lock, NOW | {"public/a": 2}),
