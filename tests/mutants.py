@@ -276,7 +276,7 @@ MUTANTS = (
         "nobody looks who restored first",
         "blackboard/server/checkpoints/restore.py",
         "        except HeadMoved as error:\n"
-        "            done = await self._asked_before(spec.request)\n",
+        "            done = await self._asked_before(spec, by)\n",
         "        except HeadMoved as error:\n            done = None\n",
         f"{UNIT}/server/checkpoints/test_restore.py -k was_faster",
     ),

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from blackboard import limits
+from blackboard.core.checkpoints import check_request
 from blackboard.core.commit import (
     RESTORE,
     Commit,
@@ -120,6 +121,7 @@ PROBES: dict[str, Callable[[int], object]] = {
     "FENCES_MAX": decide_with("fences", HeldFence("public/l", "ada", 1)),
     "BASED_ON_MAX": decide_with("based_on", ("public/a", 1)),
     "COMMIT_BYTES_MAX": commit_of,
+    "REQUEST_CHARACTERS_MAX": lambda size: check_request("é" * size),
     "RESTORE_BYTES_MAX": restore_of,
     "RESTORE_CHANGES_MAX": restore_keys,
     "HOLD_MS_MAX": check_hold,
