@@ -52,6 +52,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.history import effects, log_entry
 from blackboard.core.path import (
+    SYSTEM,
     agent_identified,
     barrier_key,
     cut_key,
@@ -464,8 +465,12 @@ class _Draft:
         )
 
     def check_quotas(self) -> None:
-        """Refuse growth beyond a quota. A commit that shrinks a namespace always passes."""
+        """Refuse growth beyond a quota. A commit that shrinks a namespace always passes. One that
+        changes records of the service only is bounded by the quota of their namespace, and not by
+        that of the board: a full board can be frozen, too."""
         growth = _growth(self.state, self.values, self.account)
+        if all(name in ("", SYSTEM) or name.startswith(SHARE) for name in growth):
+            growth.pop("", None)
         for name, (keys, size) in growth.items():
             used = self.state.usage.get(name, UNUSED)
             if keys > 0:

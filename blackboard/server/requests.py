@@ -589,6 +589,7 @@ class RequestHandler:
             await self._check_whole("import_begin", board)
             check_note(spec.note)
             await self._boards.check_new(board)
+            await self._host.imports.give_up(board, self._signature)
             if await self._boards.exists(board):
                 raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
             await self._host.finish_removal(board)

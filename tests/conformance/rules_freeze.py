@@ -2,6 +2,7 @@
 
 import pytest
 
+from blackboard import limits
 from blackboard.core.commit import (
     SERVICE,
     Append,
@@ -40,6 +41,27 @@ async def frozen(store: Store, board: str) -> tuple[Writer, Writer, Committed]:
 
 class FreezeRules:
     """`system/frozen` stops everybody's commits, but for those that an incident needs."""
+
+    async def test_a_full_board_can_be_frozen(
+        self, store: Store, board: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Records of the service are bounded by the quota of their namespace only."""
+        ada, service = await Writer.open(store, board), await Writer.open(store, board, SERVICE)
+        await ada.commit(Put(PLAN, packed(1)))
+        for limit, used in (("BOARD_KEYS_MAX", 1), ("BOARD_BYTES_MAX", len(PLAN) + 1)):
+            monkeypatch.setattr(limits, limit, used)
+            full = await ada.attempt(Put("public/more", packed(1)))
+            assert isinstance(full, LimitExceeded)
+            assert full.limit == limit
+            both = await service.attempt(FREEZE, Put("public/more", packed(1)))
+            assert isinstance(both, LimitExceeded)
+            await service.commit(FREEZE)
+            await service.commit(THAW)
+            monkeypatch.undo()
+        monkeypatch.setattr(limits, "NAMESPACE_KEYS_MAX", 0)
+        own = await service.attempt(FREEZE)
+        assert isinstance(own, LimitExceeded)
+        assert (own.limit, own.where) == ("NAMESPACE_KEYS_MAX", "system")
 
     @pytest.mark.parametrize(
         "op",

@@ -27,6 +27,8 @@ from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.sqlite.file import ROOM_BYTES, BoardFile
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
+from blackboard.limits import OPERATIONS_MAX
+from blackboard.wire.codec import encode_value
 from tests.conformance.writer import Writer, packed
 from tests.guarantees.processes import ForkedProcess, ServiceProcess
 from tests.lowered import lowered
@@ -355,6 +357,29 @@ async def test_a_redis_without_memory_is_thawed_and_boards_are_removed(
             assert await board.delete(BIG)
             await ask(redis, "CONFIG", "SET", "maxmemory", 0)
             assert await board.increment(COUNT) == 1
+
+
+async def test_a_redis_without_memory_refuses_a_redaction_whole(
+    redis_binary: Path, tmp_path: Path
+) -> None:
+    """Of a file with many parts, none is removed: the record of the redaction comes first."""
+    key = "public/report"
+    ops = [Put(f"{key}/~file/part/x/{n:04}", encode_value(n)) for n in range(OPERATIONS_MAX)]
+    with anyio.fail_after(SOON_S):
+        async with (
+            RedisProcess(redis_binary) as redis,
+            ServiceProcess(redis.url, tmp_path / "data", limits=HURRIED) as service,
+            service.connect(access.operator()) as client,
+        ):
+            board = client.board("main")
+            await board.commit(ops)
+            await ask(redis, "CONFIG", "SET", "maxmemory", 1)
+            with pytest.raises(Unavailable):
+                await client.redact(key, board="main")
+            assert len([entry async for entry in board.scan("public/**")]) == len(ops)
+            await ask(redis, "CONFIG", "SET", "maxmemory", 0)
+            assert (await client.redact(key, board="main")).done
+            assert [entry async for entry in board.scan("public/**")] == []
 
 
 async def test_a_redis_without_memory_still_forgets(redis_binary: Path, tmp_path: Path) -> None:

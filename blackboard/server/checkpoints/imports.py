@@ -68,10 +68,9 @@ class Imports:
         self._open: dict[tuple[str, str], _Import] = {}
 
     async def begin(self, board: str, spec: ImportRequest, by: str) -> None:
-        """Begin. Errors: InvalidRequest when there is a board of that name; LimitExceeded; Corrupt
-        for an invalid manifest."""
+        """Begin, after `give_up`. Errors: InvalidRequest when there is a board of that name;
+        LimitExceeded; Corrupt for an invalid manifest."""
         check_request(spec.request)
-        await self._give_up(board, by)
         if board in await self._store.boards():
             raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
         count = sum(not running.task.done() for running in self._open.values())
@@ -89,8 +88,9 @@ class Imports:
 
         running.task.add_done_callback(forget_later)
 
-    async def _give_up(self, board: str, by: str) -> None:
-        """End the imports to `board` that `by` began before: their client was interrupted."""
+    async def give_up(self, board: str, by: str) -> None:
+        """End the imports to `board` that `by` began before: their client was interrupted. When
+        this returns, there is a whole board or none."""
         for running in list(self._open.values()):
             if (running.board, running.by) == (board, by) and not running.task.done():
                 running.task.cancel()

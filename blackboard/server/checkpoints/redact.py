@@ -238,7 +238,10 @@ class _Running:
         document)."""
         key = self._spec.key
         opened = await self._boards.use(board)
-        ops: list[Op] = []
+        state = _BEGUN if board == self._board else _PART
+        # The record comes first: what cannot be recorded is not begun, and what is begun is ended
+        # by the next service.
+        ops: list[Op] = [self._put_record(state)]
         below = (document_prefix(key), file_prefix(key))
         for prefix in below:
             async for entry in opened.entries(prefix):
@@ -246,7 +249,6 @@ class _Running:
                 if len(ops) == _DELETES:
                     await opened.commit_as_system(ops)
                     ops.clear()
-        state = _BEGUN if board == self._board else _PART
         ops = [self._put_record(state), Delete(key), *map(DeletePrefix, below)]
         committed = await opened.commit_as_system(ops, note=NOTE)
         self._removed[board] = committed.revision

@@ -427,6 +427,10 @@ local function growth(account)
 end
 
 local function check_quotas(sums, mine)
+  local only_own = true  -- only records of the service, which the board's quota does not bound
+  for _, name in ipairs(sums) do
+    only_own = only_own and (name == '' or name == 'system' or sub(name, 1, 1) == '@')
+  end
   for _, name in ipairs(sums) do
     local used, more = used_of(name), sums[name]
     local kind, where, account = 'BOARD', name ~= '' and name, nil
@@ -436,8 +440,11 @@ local function check_quotas(sums, mine)
     elseif where then
       kind = 'NAMESPACE'
     end
-    if more.keys > 0 then at_most(kind .. '_KEYS_MAX', used.keys + more.keys, where, account) end
-    if more.bytes > 0 then
+    local is_bounded = not only_own or name ~= ''
+    if is_bounded and more.keys > 0 then
+      at_most(kind .. '_KEYS_MAX', used.keys + more.keys, where, account)
+    end
+    if is_bounded and more.bytes > 0 then
       at_most(kind .. '_BYTES_MAX', used.bytes + more.bytes, where, account)
     end
   end
