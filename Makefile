@@ -59,7 +59,7 @@ check: $(STAMP) lint ## Check what needs no server: style, types, rules, units: 
 	@echo "check: types, and the quick tests, $(WORKERS) at a time"
 	$(call tests_and_types,-q -m quick)
 
-test: $(STAMP) servers lint ## Check all behaviour, on each engine and transport: 16 minutes
+test: $(STAMP) servers lint ## Check all behaviour, on each engine and transport: 10 minutes
 	@echo "test: types, and each behaviour once, $(WORKERS) tests at a time"
 	$(call tests_and_types,-m "not long")
 
