@@ -106,6 +106,7 @@ def _board_rows(file: Path) -> dict[str, Row]:
         "put": _row(key=key, value=1, expected=None, ttl_ms=None, note=""),
         "delete": _row(key="public/none", expected=None),
         "delete_prefix": _row(prefix="public/none"),
+        "touch": _row(key=key, ttl_ms=60_000),
         "append": _row(prefix="public/list", value=1, ttl_ms=None),
         "increment": _row(key="public/n", by=1),
         "merge": _row(key="public/m", patch={}),
