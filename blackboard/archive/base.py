@@ -151,7 +151,14 @@ class Archive(Protocol):
         """
 
     async def list(
-        self, at: Point, within: Prefix | Ranges, *, after: Key | None = None, limit: int
+        self,
+        at: Point,
+        within: Prefix | Ranges,
+        *,
+        after: Key | None = None,
+        limit: int,
+        reverse: bool = False,
+        keys_only: bool = False,
     ) -> Reading:
         """A page of the entries within a prefix or ranges as they were; see `Store.list`."""
 

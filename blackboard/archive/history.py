@@ -78,23 +78,34 @@ class Segment:
         return self.own or namespace_of(key) != SYSTEM
 
 
-_PAGE: Final = text(
-    """
-    WITH RECURSIVE name(key) AS (
-        SELECT (SELECT MIN(key) FROM version WHERE board = :board AND key >= :first AND key < :last)
-        UNION ALL
-        SELECT (SELECT MIN(v.key) FROM version v
-                WHERE v.board = :board AND v.key > name.key AND v.key < :last)
-        FROM name WHERE name.key IS NOT NULL
+@lru_cache(maxsize=4)
+def _page_query(*, reverse: bool, keys_only: bool) -> TextClause:
+    """A query for the versions that count of the next names in a range, of one segment."""
+    end, beyond, order = ("MAX", "<", "DESC") if reverse else ("MIN", ">", "ASC")
+    shown = ", ".join(f"v.{name}" for name in _SHOWN) if keys_only else "v.*"
+    return text(
+        f"""
+        WITH RECURSIVE name(key) AS (
+            SELECT (SELECT {end}(key) FROM version
+                    WHERE board = :board AND key >= :first AND key < :last)
+            UNION ALL
+            SELECT (SELECT {end}(v.key) FROM version v
+                    WHERE v.board = :board AND v.key {beyond} name.key
+                    AND v.key >= :first AND v.key < :last)
+            FROM name WHERE name.key IS NOT NULL
+        )
+        SELECT page.key AS name, {shown}
+        FROM (SELECT key FROM name WHERE key IS NOT NULL LIMIT :step) AS page
+        LEFT JOIN version v ON v.board = :board AND v.key = page.key AND v.revision = (
+            SELECT MAX(w.revision) FROM version w
+            WHERE w.board = :board AND w.key = page.key AND w.revision <= :upto)
+        ORDER BY page.key {order}
+        """
     )
-    SELECT page.key AS name, v.*
-    FROM (SELECT key FROM name WHERE key IS NOT NULL LIMIT :step) AS page
-    LEFT JOIN version v ON v.board = :board AND v.key = page.key AND v.revision = (
-        SELECT MAX(w.revision) FROM version w
-        WHERE w.board = :board AND w.key = page.key AND w.revision <= :upto)
-    ORDER BY page.key
-    """
-)
+
+
+_SHOWN: Final = "key revision form create_revision author time_ms expires_at_ms".split()
+"""What a listing of keys only reads of a version."""
 
 
 @lru_cache(maxsize=64)
@@ -165,33 +176,50 @@ class ArchivedHistory:
                     found[row.key] = row
         return found
 
-    async def _page(self, first: str, last: str) -> tuple[list[Any], Key | None]:
-        """Versions of some keys from `first` to before `last`, sorted, removals included, and the
-        key after which to continue (None at the end)."""
+    async def _page(
+        self, within: tuple[str, str], *, reverse: bool, keys_only: bool
+    ) -> tuple[list[Any], Key | None]:
+        """Versions of some keys in a range, in order, removals included, and the key after which to
+        continue (None at the end)."""
+        first, last = within
         given = {"first": first, "last": last, "step": STEP_KEYS}
+        query = _page_query(reverse=reverse, keys_only=keys_only)
         found: dict[Key, Any] = {}
-        horizon: Key | None = None
+        horizons: list[Key] = []
         for segment in self.segments:
             where = {"board": segment.board, "upto": segment.upto}
-            page = await rows(self.connection, _PAGE, given | where)
+            page = await rows(self.connection, query, given | where)
             if len(page) == STEP_KEYS:
-                horizon = min(horizon or _AFTER_ALL, page[-1].name)
+                horizons.append(page[-1].name)
             for row in page:
                 if row.revision is not None and segment.shares(row.name):
                     found.setdefault(row.name, row)
-        seen = sorted(key for key in found if horizon is None or key <= horizon)
-        return [found[key] for key in seen], horizon
+        seen = sorted(found, reverse=reverse)
+        if not horizons:
+            return [found[key] for key in seen], None
+        horizon = max(horizons) if reverse else min(horizons)
+        is_seen = horizon.__le__ if reverse else horizon.__ge__
+        return [found[key] for key in seen if is_seen(key)], horizon
 
     async def entries(
-        self, within: Prefix | Ranges = "", after: Key | None = None
+        self,
+        within: Prefix | Ranges = "",
+        after: Key | None = None,
+        *,
+        reverse: bool = False,
+        keys_only: bool = False,
     ) -> AsyncIterator[list[Any]]:
-        """Pages of the newest versions of all existing keys within, after `after`."""
-        left = ranges_of(within, after)
+        """Pages of the newest versions of all existing keys within, after `after`; in descending
+        order with `reverse`, and without their values with `keys_only`."""
+        left = ranges_of(within, after, reverse=reverse)
         while left:
-            (first, last), *others = left
-            page, after = await self._page(first, last)
+            nearest = left[-1] if reverse else left[0]
+            page, after = await self._page(nearest, reverse=reverse, keys_only=keys_only)
             yield [row for row in page if row.form != ABSENT]
-            left = ranges_of(left, after) if after is not None else tuple(others)
+            if after is not None:
+                left = ranges_of(left, after, reverse=reverse)
+            else:
+                left = left[:-1] if reverse else left[1:]
 
     # --- what belongs to a revision ---------------------------------------------------------------
 

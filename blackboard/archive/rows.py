@@ -131,8 +131,11 @@ def _inline(row: Any) -> bytes:
 async def entry_at(row: Any, blobs: Blobs) -> Entry | None:
     """The entry of this version; None for a removal. Errors: Corrupt, Unavailable."""
     value = await value_of(row, blobs)
-    if value is None:
-        return None
+    return None if value is None else with_value(row, value)
+
+
+def with_value(row: Any, value: bytes) -> Entry:
+    """The entry of this version, with its value."""
     return Entry(
         key=row.key,
         value=value,

@@ -291,7 +291,14 @@ class SqlArchive:
             return Reading(at.revision, (await past.epoch()).id, tuple(present))
 
     async def list(
-        self, at: Point, within: Prefix | Ranges, *, after: Key | None = None, limit: int
+        self,
+        at: Point,
+        within: Prefix | Ranges,
+        *,
+        after: Key | None = None,
+        limit: int,
+        reverse: bool = False,
+        keys_only: bool = False,
     ) -> Reading:
         """As `Archive.list`."""
         limit = min(limit, LIST_ENTRIES_MAX)
@@ -300,12 +307,16 @@ class SqlArchive:
             past = await ArchivedHistory.at(self._database, connection, at)
             epoch = (await past.epoch()).id
             size = 0
-            async for page in past.entries(within, after):
+            async for page in past.entries(within, after, reverse=reverse, keys_only=keys_only):
                 for row in page:
                     if len(entries) >= limit or size >= PAGE_BYTES_MAX:
                         return Reading(at.revision, epoch, tuple(entries), entries[-1].key)
-                    entry = await archive_rows.entry_at(row, self._blobs)
-                    assert entry is not None
+                    if keys_only:
+                        entry = archive_rows.with_value(row, b"")
+                    else:
+                        found = await archive_rows.entry_at(row, self._blobs)
+                        assert found is not None
+                        entry = found
                     entries.append(entry)
                     size += len(entry.key) + len(entry.value)
             return Reading(at.revision, epoch, tuple(entries))

@@ -418,6 +418,19 @@ class Entry(Struct, frozen=True, gc=False):
     expires_at_ms: Milliseconds | None = None
 
 
+def without_value(entry: Entry) -> Entry:
+    """What a listing of keys only shows of an entry: all but its value."""
+    return Entry(
+        entry.key,
+        b"",
+        entry.mod_revision,
+        entry.create_revision,
+        entry.author,
+        entry.time_ms,
+        entry.expires_at_ms,
+    )
+
+
 class Waiter(Struct, frozen=True, gc=False):
     """A place in the queue of a lease, with a ticket that is valid until `until_ms`.
 

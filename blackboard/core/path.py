@@ -117,8 +117,10 @@ def range_of(key: Key) -> tuple[str, str]:
     return key, key + _NEXT
 
 
-def ranges_of(within: Prefix | Ranges, after: Key | None = None) -> Ranges:
-    """`within` as ranges, cut to what lies after `after`.
+def ranges_of(
+    within: Prefix | Ranges, after: Key | None = None, *, reverse: bool = False
+) -> Ranges:
+    """`within` as ranges, cut to what lies after `after`; before it with `reverse`.
 
     A prefix stands for the keys below it, "" for all keys.
     """
@@ -126,6 +128,8 @@ def ranges_of(within: Prefix | Ranges, after: Key | None = None) -> Ranges:
         within = (range_below(within),) if within else EVERYTHING
     if after is None:
         return within
+    if reverse:
+        return tuple((first, min(last, after)) for first, last in within if first < after)
     begin = after + _NEXT
     return tuple((max(first, begin), last) for first, last in within if last > begin)
 

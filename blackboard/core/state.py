@@ -100,9 +100,10 @@ class State:
         """Live keys below `prefix`, sorted."""
         return self.between(*range_below(prefix))
 
-    def between(self, first: str, last: str) -> Iterator[Key]:
-        """Live keys in the half-open range, sorted."""
-        return iter(self.entries.irange(first, last, inclusive=(True, False)))
+    def between(self, first: str, last: str, *, reverse: bool = False) -> Iterator[Key]:
+        """Live keys in the half-open range, sorted; the last first with `reverse`."""
+        within = self.entries.irange(first, last, inclusive=(True, False), reverse=reverse)
+        return iter(within)
 
     def removed_between(self, first: str, last: str) -> Iterator[Key]:
         """Keys in the half-open range that have a tombstone, sorted."""

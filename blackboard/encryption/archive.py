@@ -235,12 +235,20 @@ class SealedArchive:
         await self.raw.aclose()
 
     async def list(
-        self, at: Point, within: Prefix | Ranges, *, after: Key | None = None, limit: int
+        self,
+        at: Point,
+        within: Prefix | Ranges,
+        *,
+        after: Key | None = None,
+        limit: int,
+        reverse: bool = False,
+        keys_only: bool = False,
     ) -> Reading:
         """As `Archive.list`."""
-        return await self._opened(
-            at.board, await self.raw.list(at, within, after=after, limit=limit)
+        found = await self.raw.list(
+            at, within, after=after, limit=limit, reverse=reverse, keys_only=keys_only
         )
+        return found if keys_only else await self._opened(at.board, found)
 
     async def _opened(self, board: str, reading: Reading) -> Reading:
         if not any(map(self._concerns, reading.entries)):

@@ -535,12 +535,20 @@ class SealedStore:
         return await self._opened(board, await self.raw.read(board, keys))
 
     async def list(
-        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
+        self,
+        board: str,
+        within: Prefix | Ranges,
+        *,
+        after: Key | None = None,
+        limit: int,
+        reverse: bool = False,
+        keys_only: bool = False,
     ) -> Reading:
         """As `Store.list`. Errors: also Corrupt."""
-        return await self._opened(
-            board, await self.raw.list(board, within, after=after, limit=limit)
+        found = await self.raw.list(
+            board, within, after=after, limit=limit, reverse=reverse, keys_only=keys_only
         )
+        return found if keys_only else await self._opened(board, found)
 
     async def due(self, board: str, *, limit: int) -> Reading:
         """As `Store.due`."""

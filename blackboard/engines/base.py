@@ -138,10 +138,20 @@ class Store(Protocol):
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
 
     async def list(
-        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
+        self,
+        board: str,
+        within: Prefix | Ranges,
+        *,
+        after: Key | None = None,
+        limit: int,
+        reverse: bool = False,
+        keys_only: bool = False,
     ) -> Reading:
         """Entries below a prefix ("" = the whole board), or in ranges of keys, in key order, from
         the first key > `after`. Keys outside are not read, so they affect no page.
+
+        With `reverse` in descending order, from the first key < `after`. With `keys_only` the
+        values are left out (`b""`), not read, and not counted.
 
         A page ends after `limit` entries or PAGE_BYTES_MAX bytes; then `next_key` is its last key.
         Each page is as of one revision, two pages may differ in theirs.

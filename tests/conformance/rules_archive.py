@@ -7,8 +7,8 @@ import pytest
 from blackboard.archive.base import Archive
 from blackboard.core import digest
 from blackboard.core.checkpoints import Point
-from blackboard.core.commit import Entry, LogEntry, Put
-from blackboard.core.path import Ranges, range_below, range_of
+from blackboard.core.commit import Entry, LogEntry, Put, without_value
+from blackboard.core.path import EVERYTHING, Ranges, range_below, range_of
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
@@ -134,6 +134,29 @@ class ReadingRules:
                 after = page[-1].key
             assert found == different(story.held[a], story.held[b])
 
+    async def test_listings_go_backwards_and_leave_values_out(
+        self, archive: Archive, story: Story, seed: int
+    ) -> None:
+        """At any revision, page by page, as a whole and within ranges."""
+        await story.archive_into(archive, BOARD)
+        dice = random.Random(seed)
+        ranges = (range_below("inbox/bo"), range_of("public/k1"), range_below("public/list"))
+        for within, keys_only in ((EVERYTHING, False), (ranges, True), (EVERYTHING, True)):
+            revision = dice.randrange(story.head + 1)
+            held = _within(within, story.held[revision]).values()
+            expected = [without_value(entry) if keys_only else entry for entry in held]
+            expected.sort(key=lambda entry: entry.key, reverse=True)
+            found: list[Entry] = []
+            at, after = Point(BOARD, revision), None
+            while len(found) < len(expected):
+                page = await archive.list(
+                    at, within, after=after, limit=3, reverse=True, keys_only=keys_only
+                )
+                assert len(page.entries) == min(3, len(expected) - len(found))
+                found += page.entries
+                after = page.next_key
+            assert (found, after) == (expected, None)
+
     async def test_ranges_are_listed_and_compared_alone(
         self, archive: Archive, story: Story, seed: int
     ) -> None:
@@ -238,8 +261,11 @@ class ReadingRules:
         await archive.branch("other", Point(BOARD, r))
         await branch.archive_into(archive, "other")
         for revision in (r, r + 1, r + 10, branch.head):
-            assert await state_at(archive, Point("other", revision)) == branch.held[revision]
-            await check_digests(archive, branch, Point("other", revision))
+            other = Point("other", revision)
+            assert await state_at(archive, other) == branch.held[revision]
+            backwards = await archive.list(other, "", limit=1_000, reverse=True)
+            assert [e.key for e in backwards.entries] == sorted(branch.held[revision])[::-1]
+            await check_digests(archive, branch, other)
         assert await state_at(archive, Point(BOARD, story.head)) == story.held[story.head]
         assert await whole_log(archive, "other") == branch.log
         a, b = Point(BOARD, story.head), Point("other", branch.head)

@@ -2,7 +2,15 @@
 
 import pytest
 
-from blackboard.core.commit import Append, Delete, DeletePrefix, Increment, Put
+from blackboard.core.commit import (
+    Append,
+    Delete,
+    DeletePrefix,
+    Entry,
+    Increment,
+    Put,
+    without_value,
+)
 from blackboard.core.path import range_below, range_of
 from blackboard.engines.base import Store
 from blackboard.limits import PAGE_BYTES_MAX, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
@@ -113,6 +121,59 @@ class ReadRules:
         assert (await store.list(board, ranges, after="public/d/4", limit=9)).entries == ()
         nothing = await store.list(board, (), limit=9)
         assert (nothing.revision, nothing.entries, nothing.next_key) == (2, (), None)
+
+    async def test_a_reversed_listing_holds_the_same_from_the_end(
+        self, store: Store, board: str
+    ) -> None:
+        """Page by page, within ranges too, and from any key, even one outside."""
+        ada = await Writer.open(store, board)
+        keys = [f"public/{name}/{number}" for name in "abcd" for number in range(5)]
+        await ada.commit(*[Put(key, ONE) for key in keys])
+        await ada.commit(Delete("public/b/3"))
+        ranges = (range_below("public/b"), range_of("public/c/2"), range_below("public/d"))
+        for within in ("", "public/c", ranges):
+            whole = [entry.key for entry in (await store.list(board, within, limit=99)).entries]
+            for limit in (1, 4, len(whole), 99):
+                found: list[str] = []
+                after: str | None = None
+                for _ in range(-(-len(whole) // limit)):
+                    page = await store.list(board, within, after=after, limit=limit, reverse=True)
+                    assert len(page.entries) == min(limit, len(whole) - len(found))
+                    found += [entry.key for entry in page.entries]
+                    after = page.next_key
+                    assert after == (found[-1] if len(found) < len(whole) else None)
+                assert found == whole[::-1]
+        for after, expected in (
+            ("public/c/2", "public/b/4"),
+            ("public/c/20", "public/c/2"),
+            ("public/b", None),
+            ("public/zzz", "public/d/4"),
+        ):
+            page = await store.list(board, ranges, after=after, limit=1, reverse=True)
+            assert [e.key for e in page.entries] == ([expected] if expected else [])
+
+    async def test_a_listing_of_keys_only_has_everything_but_the_values(
+        self, store: Store, board: str
+    ) -> None:
+        """Large values are not read: they do not count for the bytes of a page either."""
+        ada = await Writer.open(store, board)
+        await ada.commit(Put("public/small", ONE), Put("public/expires", ONE, 10_000_000))
+        for number in range(4):
+            await ada.commit(Put(f"public/large/{number}", packed(b"x" * (VALUE_BYTES_MAX - 5))))
+        await ada.commit(Put("public/small", ONE))
+        entries: list[Entry] = []
+        after: str | None = None
+        while True:
+            page = await store.list(board, "", after=after, limit=10)
+            entries += page.entries
+            after = page.next_key
+            if after is None:
+                break
+        for reverse in (False, True):
+            shown = await store.list(board, "", limit=10, keys_only=True, reverse=reverse)
+            expected = [without_value(entry) for entry in entries]
+            assert list(shown.entries) == (expected[::-1] if reverse else expected)
+            assert shown.next_key is None
 
     async def test_a_page_of_a_listing_ends_by_bytes_too(self, store: Store, board: str) -> None:
         ada = await Writer.open(store, board)

@@ -5,12 +5,13 @@
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 from blackboard.archive.sql import SqlArchive
 from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Reading
 from blackboard.core.path import Ranges
-from blackboard.units import Key, Prefix
+from blackboard.units import Prefix
 from tests.guarantees.losses import Site
 
 
@@ -19,16 +20,14 @@ class Stopping(SqlArchive):
 
     readings = 0
 
-    async def list(
-        self, at: Point, within: Prefix | Ranges, *, after: Key | None = None, limit: int
-    ) -> Reading:
+    async def list(self, at: Point, within: Prefix | Ranges, **page: Any) -> Reading:
         """As `Archive.list`, once."""
         self.readings += 1
         if self.readings > 1:
             sys.stdout.write("making\n")
             sys.stdout.flush()
             await asyncio.Event().wait()
-        return await super().list(at, within, after=after, limit=limit)
+        return await super().list(at, within, **page)
 
 
 async def main(directory: str, url: str | None = None) -> None:

@@ -46,6 +46,7 @@ NEEDED: Final = (
     f"XTRIM {_KEY} MINID 1",
     f"ZADD {_KEY} 0 m",
     f"ZRANGEBYLEX {_KEY} - +",
+    f"ZREVRANGEBYLEX {_KEY} + -",
     f"ZRANGEBYSCORE {_KEY} 0 1",
     f"ZREM {_KEY} m",
     f"SPUBLISH {_CHANNEL} m",

@@ -31,6 +31,7 @@ _HEADER = struct.Struct(">QQQQBB")
 _LARGE_VALUE = struct.Struct(">IB")
 _USAGE = struct.Struct(">QQ")
 _VALUE, _LARGE = ord("v"), ord("L")
+_KEY_ONLY: Final = ord("k")  # in replies of read.lua only
 
 
 @lru_cache(maxsize=4096)
@@ -51,10 +52,13 @@ def pubsub_channel(board: str) -> str:
     return f"{{{board}}}:w"
 
 
-def index_ranges(within: Prefix | Ranges, after: Key | None) -> list[str]:
+def index_ranges(within: Prefix | Ranges, after: Key | None, *, reverse: bool = False) -> list[str]:
     """The intervals of the index, in the form of ZRANGEBYLEX, that hold the keys within and >
-    `after`."""
-    ranges = ranges_of(within, after)
+    `after`; with `reverse` those < `after`, the last interval first, in the form of
+    ZREVRANGEBYLEX."""
+    ranges = ranges_of(within, after, reverse=reverse)
+    if reverse:
+        return [bound for first, last in reversed(ranges) for bound in (f"({last}", f"[{first}")]
     return [bound for first, last in ranges for bound in (f"[{first}", f"({last}")]
 
 
@@ -64,7 +68,9 @@ def read_entry(key: bytes, field: bytes, large: bytes | None) -> Entry:
         modified, created, time_ms, expires_at_ms, kind, size = _HEADER.unpack_from(field)
         start = _HEADER.size + size
         value = field[start:] if kind == _VALUE else large
-        if value is None or kind not in (_VALUE, _LARGE):
+        if kind == _KEY_ONLY:
+            value = b""
+        elif value is None or kind not in (_VALUE, _LARGE):
             raise ValueError(f"an entry of kind {kind} without its value")
         return Entry(
             key=key.decode("ascii"),

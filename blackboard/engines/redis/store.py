@@ -252,11 +252,20 @@ class RedisStore:
         return reading
 
     async def list(
-        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
+        self,
+        board: str,
+        within: Prefix | Ranges,
+        *,
+        after: Key | None = None,
+        limit: int,
+        reverse: bool = False,
+        keys_only: bool = False,
     ) -> Reading:
         """A page of the entries within, see `Store.list`. Errors: Unavailable."""
-        ranges = index_ranges(within, after)
-        arguments: list[Argument] = [PAGE_BYTES_MAX, "ranges", limit, *ranges]
+        what = "backwards" if reverse else "ranges"
+        ranges = index_ranges(within, after, reverse=reverse)
+        values = "keys" if keys_only else "values"
+        arguments: list[Argument] = [PAGE_BYTES_MAX, what, limit, values, *ranges]
         reading, is_cut = await self._read(board, arguments)
         if not is_cut or not reading.entries:
             return reading

@@ -27,6 +27,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, chain, islice, starmap
 from typing import Final
 
@@ -40,6 +41,7 @@ from blackboard.core.commit import (
     LogPage,
     Reading,
     Renew,
+    without_value,
 )
 from blackboard.core.lease import dated
 from blackboard.core.model import Outcome, decide, log_entry, prolong
@@ -646,12 +648,21 @@ class EmbeddedBoard:
         found = tuple(entries[key] for key in keys if key in entries)
         return await self._reading(found, None)
 
-    async def page(self, within: Prefix | Ranges, *, after: Key | None, limit: int) -> Reading:
+    async def page(
+        self,
+        within: Prefix | Ranges,
+        *,
+        after: Key | None,
+        limit: int,
+        reverse: bool = False,
+        keys_only: bool = False,
+    ) -> Reading:
         """As `Store.list`."""
         await self._whole()
         entries = self._state.entries
-        ranges = ranges_of(within, after)
-        keys = chain.from_iterable(starmap(self._state.between, ranges))
+        ranges = ranges_of(within, after, reverse=reverse)
+        between = partial(self._state.between, reverse=reverse)
+        keys = chain.from_iterable(starmap(between, reversed(ranges) if reverse else ranges))
         found: list[Entry] = []
         size = 0
         next_key = None
@@ -659,8 +670,9 @@ class EmbeddedBoard:
             if len(found) >= limit or size >= limits.PAGE_BYTES_MAX:
                 next_key = found[-1].key
                 break
-            found.append(entries[key])
-            size += len(key) + len(entries[key].value)
+            entry = without_value(entries[key]) if keys_only else entries[key]
+            found.append(entry)
+            size += len(key) + len(entry.value)
         return await self._reading(tuple(found), next_key)
 
     async def due(self, *, limit: int) -> Reading:

@@ -235,11 +235,21 @@ class SqliteStore:
         return await (await self._board(board)).read(keys)
 
     async def list(
-        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
+        self,
+        board: str,
+        within: Prefix | Ranges,
+        *,
+        after: Key | None = None,
+        limit: int,
+        reverse: bool = False,
+        keys_only: bool = False,
     ) -> Reading:
         """As `Store.list`."""
         limit = min(limit, limits.LIST_ENTRIES_MAX)
-        return await (await self._board(board)).page(within, after=after, limit=limit)
+        opened = await self._board(board)
+        return await opened.page(
+            within, after=after, limit=limit, reverse=reverse, keys_only=keys_only
+        )
 
     async def log(
         self, board: str, after: Revision, *, limit: int, wait_ms: Milliseconds = 0

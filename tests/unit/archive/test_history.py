@@ -131,3 +131,32 @@ async def test_who_wants_many_differences_goes_through_the_changes_once(place: P
         sizes.append(len(page))
     assert sizes == [count]
     assert len(passes) == 3
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_a_branch_is_listed_in_order_though_each_board_is_read_in_pieces(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, reverse: bool
+) -> None:
+    """Of each piece, only what lies before the end of every other one counts."""
+    monkeypatch.setattr(archive_past, "STEP_KEYS", 2)
+    archive = await place.open()
+    one = encode_value(1)
+    story = Story()
+    first = story.tell(*(Put(f"public/k{number:02d}", one) for number in range(12)))
+    await story.archive_into(archive, "main")
+    await archive.branch("other", Point("main", first))
+    mine = story.lose(first, jump=1)
+    mine.tell(*(Put(f"public/k{number:02d}x", one) for number in (0, 1, 2, 3, 10)))
+    mine.tell(Delete("public/k05"), Put("public/a", one), Put("public/z", one))
+    await mine.archive_into(archive, "other")
+    expected = sorted(mine.held[mine.head], reverse=reverse)
+    for limit in (1, 3, 99):
+        found: list[str] = []
+        after = None
+        for _ in range(-(-len(expected) // limit)):
+            page = await archive.list(
+                Point("other", mine.head), "", after=after, limit=limit, reverse=reverse
+            )
+            found += [entry.key for entry in page.entries]
+            after = page.next_key
+        assert (found, after) == (expected, None)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from blackboard.client.client import Client
 from blackboard.core import access
@@ -13,7 +14,7 @@ from blackboard.engines.base import BatchAnswer, EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.service import Service
-from blackboard.units import Key, Milliseconds, Prefix, Revision
+from blackboard.units import Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 from tests.lowered import lowered
 
@@ -59,11 +60,9 @@ class HookedStore(SqliteStore):
         """As `Begins.begin`, without hooks; with some, `commit` is called."""
         return not self.hooks and super().begin(board, batch, answer)
 
-    async def list(
-        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
-    ) -> Reading:
+    async def list(self, board: str, within: Prefix | Ranges, **page: Any) -> Reading:
         """As `Store.list`, with hooks."""
-        reading = await super().list(board, within, after=after, limit=limit)
+        reading = await super().list(board, within, **page)
         await self._at("after list")
         return reading
 

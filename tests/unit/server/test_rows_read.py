@@ -47,11 +47,9 @@ class CountedRedisStore(RedisStore):
         vars(self).update(vars(raw))
         self.rows = Rows()
 
-    async def list(
-        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
-    ) -> Reading:
+    async def list(self, board: str, within: Prefix | Ranges, **page: Any) -> Reading:
         """As `Store.list`, counted."""
-        reading = await super().list(board, within, after=after, limit=limit)
+        reading = await super().list(board, within, **page)
         self.rows.count += len(reading.entries) + (reading.next_key is not None)
         return reading
 
@@ -62,8 +60,10 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
     counted = Rows()
     between = State.between
 
-    def counted_between(state: State, first: str, last: str) -> Iterator[Key]:
-        for key in between(state, first, last):
+    def counted_between(
+        state: State, first: str, last: str, *, reverse: bool = False
+    ) -> Iterator[Key]:
+        for key in between(state, first, last, reverse=reverse):
             counted.count += 1
             yield key
 
