@@ -8,15 +8,15 @@
         other = await board.branch("cheaper", "before-plan")    # or a new one, beside it
 
 A Board holds only its writers' identities (`client/writer.py`); the service behind its link
-answers. A moment is a revision, the name of a checkpoint, "now" or a `datetime`. Rights are those
-of now.
+answers. A moment is a revision, a checkpoint's name, "now" or a `datetime`. Rights are today's.
 """
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from blackboard.arguments import checks_arguments
 from blackboard.client.comparison import (
@@ -26,7 +26,7 @@ from blackboard.client.comparison import (
     differences_by_key,
     document_at,
 )
-from blackboard.client.compound import delete_below, merge_at, touch_at
+from blackboard.client.compound import delete_below, log_pages, merge_at, touch_at
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.export import Exported, export_board
 from blackboard.client.files import Files
@@ -74,6 +74,7 @@ from blackboard.core.commit import (
     Increment,
     KeyAt,
     Lease,
+    ListOptions,
     Op,
     Put,
 )
@@ -214,20 +215,31 @@ class Board:
         after: Key | None = None,
         limit: int = LIST_ENTRIES_MAX,
         at: When | None = None,
+        reverse: bool = False,
+        keys_only: bool = False,
     ) -> Listing:
-        """A page of the entries that match `pattern` (`public/plan/**`), in key order."""
-        reading = await self._link.list(
-            self.name, pattern, after=after, limit=limit, at=optional_moment(at)
-        )
-        self._writer.saw(reading.revision, "" if at is not None else reading.epoch)
-        entries = tuple(Entry.of(entry) for entry in reading.entries)
-        return Listing(reading.revision, entries, reading.next_key)
+        """A page of the entries that match `pattern` (`public/plan/**`), in key order.
 
-    async def scan(self, pattern: str, *, at: When | None = None) -> AsyncIterator[Entry]:
+        With `reverse` from the last key on, before `after`. With `keys_only` without values.
+        """
+        page = partial(self._link.list, self.name, pattern, after=after, limit=limit)
+        reading = await page(at=optional_moment(at), options=ListOptions(reverse, keys_only))
+        self._writer.saw(reading.revision, "" if at is not None else reading.epoch)
+        return Listing.of(reading)
+
+    async def scan(
+        self,
+        pattern: str,
+        *,
+        at: When | None = None,
+        reverse: bool = False,
+        keys_only: bool = False,
+    ) -> AsyncIterator[Entry]:
         """All entries that match, as of `at`; without it pages may be of different revisions."""
         after: Key | None = None
+        look = partial(self.list, pattern, reverse=reverse, keys_only=keys_only)
         while True:
-            page = await self.list(pattern, after=after, at=at)
+            page = await look(after=after, at=at)
             for entry in page.entries:
                 yield entry
             after = page.next_key
@@ -256,25 +268,17 @@ class Board:
         and those that began an epoch; `author` selects those that this agent committed. Revisions
         that have left the log come from the archive, for a branch also those of its origin. With
         `verify`, the digest of each revision is checked against the visible changes; those that
-        pass are `verified`: all except markers of an epoch, commits from before digests had salts,
-        and very large restores. Cost: one request per LOG_ENTRIES_MAX revisions that are scanned.
-        Errors: Compacted when neither log nor archive reaches back to `after`; Corrupt when a
-        digest does not match; InvalidRequest, also for `verify` with a pattern.
+        pass are `verified`: all but markers of an epoch, commits from before digests had salts, and
+        very large restores. Cost: one request per LOG_ENTRIES_MAX revisions scanned. Errors:
+        Compacted when neither log nor archive reaches back to `after`; Corrupt when a digest does
+        not match; InvalidRequest, also for `verify` with a pattern.
         """
+        scanned = LOG_ENTRIES_MAX if pattern is not None or author is not None else 0
+        look = partial(self._link.log, self.name, pattern=pattern, author=author, proofs=verify)
         found: list[RevisionEvent] = []
-        is_filtered = pattern is not None or author is not None
-        while len(found) < limit:
-            most = LOG_ENTRIES_MAX if is_filtered else limit - len(found)
-            page = await self._link.log(
-                self.name, after, limit=most, pattern=pattern, author=author, proofs=verify
-            )
-            found += (
-                RevisionEvent.verified_of(page) if verify else map(RevisionEvent.of, page.entries)
-            )
+        async for page in log_pages(look, after, limit, scanned):
             self._writer.saw(page.through, page.head.epoch.id)
-            if page.through <= after or page.through >= page.head.revision:
-                break
-            after = page.through
+            found += RevisionEvent.verified_of(page) if verify else RevisionEvent.all_of(page)
         return tuple(found[:limit])
 
     async def why(self, key: Key) -> Sequence[Cause]:
@@ -316,8 +320,7 @@ class Board:
     async def touch(self, key: Key, *, ttl_ms: Milliseconds | None) -> Receipt:
         """Let the entry at `key` expire after `ttl_ms` from now on (None: never); its value stays.
 
-        This is a revision of its own. Errors: Conflict when the key is absent, or when others
-        change it all the time.
+        A revision of its own. Errors: Conflict when the key is absent, or changes all the time.
         """
         return await touch_at(self, key, ttl_ms, self.limits.client.merge_attempts_max)
 
@@ -330,15 +333,13 @@ class Board:
 
     async def increment(self, key: Key, by: int = 1) -> int:
         """Add `by` to the integer at `key` (absent = 0) and return the sum."""
-        result = (await self._send([Increment(key, by)])).results[0]
-        assert isinstance(result, int)
-        return result
+        return int(cast("int", (await self._send([Increment(key, by)])).results[0]))
 
     async def merge(self, key: Key, patch: Any) -> Any:
         """Apply a JSON merge patch (RFC 7396) to `key`; returns the new value.
 
-        The patch is applied here and committed only if the key did not change in between; otherwise
-        it is applied again, up to MERGE_ATTEMPTS_MAX times. Then the last Conflict is raised.
+        The patch is applied here and committed if the key did not change in between; else it is
+        applied again, up to MERGE_ATTEMPTS_MAX times. Then the last Conflict is raised.
         """
         return await merge_at(self, key, patch, self.limits.client.merge_attempts_max)
 

@@ -1,11 +1,21 @@
 """Changes that take more than one request: merges, touches, deletes of any number of keys."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from blackboard.client.merge_patch import apply
 from blackboard.client.views import Entry, Listing, Receipt
-from blackboard.core.commit import ABSENT, PRESENT, Condition, Delete, DeletePrefix, KeyAt, Op, Put
+from blackboard.core.commit import (
+    ABSENT,
+    PRESENT,
+    Condition,
+    Delete,
+    DeletePrefix,
+    KeyAt,
+    LogPage,
+    Op,
+    Put,
+)
 from blackboard.errors import Conflict, LimitExceeded
 from blackboard.limits import OPERATIONS_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
@@ -63,6 +73,21 @@ async def touch_at(
             if not left:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+async def log_pages(
+    look: Callable[..., Awaitable[LogPage]], after: Revision, limit: int, scanned: int
+) -> AsyncIterator[LogPage]:
+    """Pages of `Board.log` from `after` on, until they have `limit` entries or the log ends;
+    `scanned` revisions are looked through for each, as many as are missing if that is 0."""
+    left = limit
+    while left > 0:
+        page = await look(after, limit=scanned or left)
+        yield page
+        left -= len(page.entries)
+        if page.through <= after or page.through >= page.head.revision:
+            return
+        after = page.through
 
 
 async def delete_below(

@@ -34,7 +34,16 @@ from blackboard.core.checkpoints import (
     Verified,
     Version,
 )
-from blackboard.core.commit import Commit, Entry, Head, LogEntry, LogPage, Reading
+from blackboard.core.commit import (
+    FORWARD,
+    Commit,
+    Entry,
+    Head,
+    ListOptions,
+    LogEntry,
+    LogPage,
+    Reading,
+)
 from blackboard.core.freeze import Freeze
 from blackboard.core.watch import Position
 from blackboard.limits import Limits
@@ -161,10 +170,12 @@ class Transport(Protocol):
         after: Key | None = None,
         limit: int,
         at: Moment | None = None,
+        options: ListOptions = FORWARD,
     ) -> Reading:
         """A page of the entries that match `pattern` and may be read, in key order.
 
-        With `at`, as they were then.
+        With `at`, as they were then. In descending order, `after` is the key before which it goes
+        on. A value that is left out is `b""`.
         """
 
     async def leases(

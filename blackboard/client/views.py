@@ -23,6 +23,7 @@ class Entry(Struct, frozen=True):
     """A key's value, with its author and time.
 
     `account` is that of the author's token if the author's name was narrowed from it, else "".
+    In a listing with `keys_only`, `value` is None.
     """
 
     key: Key
@@ -51,7 +52,7 @@ class Entry(Struct, frozen=True):
         """Decode an entry."""
         return Entry(
             entry.key,
-            decode_value(entry.value),
+            decode_value(entry.value) if entry.value else None,
             entry.mod_revision,
             entry.create_revision,
             core.name_of(entry.author),
@@ -62,11 +63,16 @@ class Entry(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """Entries in key order, all as of `revision`; pass `next_key` as `after` for the next page."""
+    """Entries in order, all as of `revision`; pass `next_key` as `after` for the next page."""
 
     revision: Revision
     entries: tuple[Entry, ...]
     next_key: Key | None = None
+
+    @staticmethod
+    def of(reading: core.Reading) -> "Listing":
+        """Decode a page."""
+        return Listing(reading.revision, tuple(map(Entry.of, reading.entries)), reading.next_key)
 
     def _repr_html_(self) -> str:
         caption = f"revision {self.revision}"
@@ -131,6 +137,11 @@ class RevisionEvent(Struct, frozen=True):
             position,
             account=entry.account,
         )
+
+    @staticmethod
+    def all_of(page: core.LogPage) -> "list[RevisionEvent]":
+        """The revisions of a page."""
+        return [RevisionEvent.of(entry) for entry in page.entries]
 
     @staticmethod
     def verified_of(page: core.LogPage) -> "list[RevisionEvent]":

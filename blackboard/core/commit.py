@@ -528,6 +528,17 @@ class Reading(Struct, frozen=True, gc=False):
     leases: tuple[Lease, ...] = ()
 
 
+class ListOptions(Struct, frozen=True, gc=False):
+    """In which order a listing goes, and whether it leaves the values out."""
+
+    reverse: bool = False
+    keys_only: bool = False
+
+
+FORWARD: Final = ListOptions()
+"""In key order, with values."""
+
+
 class Proof(Struct, frozen=True, gc=False):
     """The data that is needed, together with the visible part of a log entry, to compute its
     digest.

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from blackboard.archive.base import Archive
 from blackboard.core.access import Reach
 from blackboard.core.checkpoints import Point
-from blackboard.core.commit import Entry, LogEntry, Reading
+from blackboard.core.commit import Entry, ListOptions, LogEntry, Reading, without_value
 from blackboard.core.history import Gathered, portions
 from blackboard.core.path import Pattern, Ranges
 from blackboard.engines.base import Store
@@ -33,8 +33,11 @@ class Source(Protocol):
     async def read(self, keys: Sequence[Key]) -> Reading:
         """Entries of `keys`, all as of one revision."""
 
-    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
-        """Up to `limit` entries of the keys in `within` that follow `after`, in key order."""
+    async def list(
+        self, within: Ranges, after: Key | None, limit: int, options: ListOptions
+    ) -> Reading:
+        """Up to `limit` entries of the keys in `within` that follow `after` in the order of
+        `options`."""
 
 
 class PresentSource:
@@ -48,9 +51,18 @@ class PresentSource:
         """As `Source.read`."""
         return await self._store.read(self._board, keys)
 
-    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
+    async def list(
+        self, within: Ranges, after: Key | None, limit: int, options: ListOptions
+    ) -> Reading:
         """As `Source.list`."""
-        return await self._store.list(self._board, within, after=after, limit=limit)
+        return await self._store.list(
+            self._board,
+            within,
+            after=after,
+            limit=limit,
+            reverse=options.reverse,
+            keys_only=options.keys_only,
+        )
 
 
 class ArchivedSource:
@@ -64,9 +76,18 @@ class ArchivedSource:
         """As `Source.read`."""
         return await self._archive.read(self._at, keys)
 
-    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
+    async def list(
+        self, within: Ranges, after: Key | None, limit: int, options: ListOptions
+    ) -> Reading:
         """As `Source.list`."""
-        return await self._archive.list(self._at, within, after=after, limit=limit)
+        return await self._archive.list(
+            self._at,
+            within,
+            after=after,
+            limit=limit,
+            reverse=options.reverse,
+            keys_only=options.keys_only,
+        )
 
 
 class Sieve:
@@ -108,7 +129,9 @@ class Sieve:
         return True
 
 
-async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) -> Reading | None:
+async def listed(
+    source: Source, reach: Reach, sieve: Sieve, after: Key | None, options: ListOptions
+) -> Reading | None:
     """Join pages of the engine, as long as they are of one revision.
 
     None when the revision changed and ending with the last page would reveal unreadable keys: start
@@ -117,7 +140,7 @@ async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) 
     shown: Reading | None = None
     step = sieve.limit if reach.is_exact else LIST_ENTRIES_MAX
     while True:
-        page = await source.list(reach.ranges, after, step)
+        page = await source.list(reach.ranges, after, step, options)
         if shown is not None and page.revision != shown.revision:
             if not reach.is_exact:
                 return None
@@ -130,6 +153,17 @@ async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) 
         await asyncio.sleep(0)  # an engine in memory answers without yielding to other tasks
         await turn()
     return replace(shown, entries=tuple(sieve.found), next_key=sieve.last)
+
+
+async def listed_one(
+    source: Source, key: Key | None, after: Key | None, options: ListOptions
+) -> Reading:
+    """The listing of a pattern that matches `key` alone; None if it may not be read."""
+    follows = key and (after is None or (key < after if options.reverse else key > after))
+    found = await source.read([key] if key and follows else [])
+    if not options.keys_only:
+        return found
+    return replace(found, entries=tuple(map(without_value, found.entries)))
 
 
 async def paged(page: Callable[[Key | None], Awaitable[Reading]]) -> AsyncIterator[Reading]:

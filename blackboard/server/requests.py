@@ -55,12 +55,14 @@ from blackboard.core.checkpoints import (
     checkpoint_key,
 )
 from blackboard.core.commit import (
+    FORWARD,
     PRESENT,
     Commit,
     Committed,
     Entry,
     Epoch,
     Head,
+    ListOptions,
     LogEntry,
     LogPage,
     Proof,
@@ -72,7 +74,7 @@ from blackboard.core.fields import check_note
 from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
-from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
+from blackboard.core.path import check_key, parse_pattern, parse_patterns
 from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
@@ -124,6 +126,7 @@ from blackboard.server.pages import (
     check_limit,
     gather,
     listed,
+    listed_one,
 )
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
@@ -271,6 +274,7 @@ class RequestHandler:
         after: Key | None = None,
         limit: int = LIST_ENTRIES_MAX,
         at: Moment | None = None,
+        options: ListOptions = FORWARD,
     ) -> Reading:
         """A page of the readable entries that match `pattern`."""
         with self._audited("list", board, pattern):
@@ -285,18 +289,14 @@ class RequestHandler:
                 past = HistoryReader(opened)
                 source = ArchivedSource(past.archive, await past.point(at))
             if parsed.literal:
-                return await self._list_one(source, parsed, after)
+                readable = self._readable(check_key(pattern))
+                return await listed_one(source, pattern if readable else None, after, options)
             reach = access.reach(self.principal.grants, pattern)
             for _ in range(_LIST_TRIES):
-                reading = await listed(source, reach, Sieve(parsed, reach, limit), after)
+                reading = await listed(source, reach, Sieve(parsed, reach, limit), after, options)
                 if reading is not None:
                     return reading
             raise Unavailable(f"board {board}", "it changed between the pages of a listing")
-
-    async def _list_one(self, source: Source, pattern: Pattern, after: Key | None) -> Reading:
-        key = check_key(pattern.text)
-        shown = self._readable(key) and (after is None or after < key)
-        return await source.read([key] if shown else [])
 
     async def leases(
         self, board: str, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX

@@ -152,13 +152,31 @@ class Board(Mirror[asynchronous.Board]):
         after: Key | None = None,
         limit: int = LIST_ENTRIES_MAX,
         at: When | None = None,
+        reverse: bool = False,
+        keys_only: bool = False,
     ) -> Listing:
-        """A page of the entries that match `pattern` (`public/plan/**`), in key order."""
-        return self._portal.run(lambda: self._inner.list(pattern, after=after, limit=limit, at=at))
+        """A page of the entries that match `pattern` (`public/plan/**`), in key order.
 
-    def scan(self, pattern: str, *, at: When | None = None) -> Iterator[Entry]:
+        With `reverse` from the last key on, before `after`. With `keys_only` without values.
+        """
+        return self._portal.run(
+            lambda: self._inner.list(
+                pattern, after=after, limit=limit, at=at, reverse=reverse, keys_only=keys_only
+            )
+        )
+
+    def scan(
+        self,
+        pattern: str,
+        *,
+        at: When | None = None,
+        reverse: bool = False,
+        keys_only: bool = False,
+    ) -> Iterator[Entry]:
         """All entries that match, as of `at`; without it pages may be of different revisions."""
-        return self._portal.iterate(self._inner.scan(pattern, at=at))
+        return self._portal.iterate(
+            self._inner.scan(pattern, at=at, reverse=reverse, keys_only=keys_only)
+        )
 
     def head(self) -> Head:
         """The head of the board: its revision, its epoch, and the oldest revision in its log."""
@@ -179,10 +197,10 @@ class Board(Mirror[asynchronous.Board]):
         and those that began an epoch; `author` selects those that this agent committed. Revisions
         that have left the log come from the archive, for a branch also those of its origin. With
         `verify`, the digest of each revision is checked against the visible changes; those that
-        pass are `verified`: all except markers of an epoch, commits from before digests had salts,
-        and very large restores. Cost: one request per LOG_ENTRIES_MAX revisions that are scanned.
-        Errors: Compacted when neither log nor archive reaches back to `after`; Corrupt when a
-        digest does not match; InvalidRequest, also for `verify` with a pattern.
+        pass are `verified`: all but markers of an epoch, commits from before digests had salts, and
+        very large restores. Cost: one request per LOG_ENTRIES_MAX revisions scanned. Errors:
+        Compacted when neither log nor archive reaches back to `after`; Corrupt when a digest does
+        not match; InvalidRequest, also for `verify` with a pattern.
         """
         return self._portal.run(
             lambda: self._inner.log(
@@ -228,8 +246,7 @@ class Board(Mirror[asynchronous.Board]):
     def touch(self, key: Key, *, ttl_ms: Milliseconds | None) -> Receipt:
         """Let the entry at `key` expire after `ttl_ms` from now on (None: never); its value stays.
 
-        This is a revision of its own. Errors: Conflict when the key is absent, or when others
-        change it all the time.
+        A revision of its own. Errors: Conflict when the key is absent, or changes all the time.
         """
         return self._portal.run(lambda: self._inner.touch(key, ttl_ms=ttl_ms))
 
@@ -244,8 +261,8 @@ class Board(Mirror[asynchronous.Board]):
     def merge(self, key: Key, patch: Any) -> Any:
         """Apply a JSON merge patch (RFC 7396) to `key`; returns the new value.
 
-        The patch is applied here and committed only if the key did not change in between; otherwise
-        it is applied again, up to MERGE_ATTEMPTS_MAX times. Then the last Conflict is raised.
+        The patch is applied here and committed if the key did not change in between; else it is
+        applied again, up to MERGE_ATTEMPTS_MAX times. Then the last Conflict is raised.
         """
         return self._portal.run(lambda: self._inner.merge(key, patch))
 

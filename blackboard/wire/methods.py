@@ -323,7 +323,10 @@ class ReadParams(Params[core.Reading], frozen=True):
 @_method(answers.ReadingMessage, Checked.FILTERED)
 class ListParams(Params[core.Reading], frozen=True):
     """A page of the entries that match `pattern`, in key order, after key `after`; with `at`, as
-    they were then."""
+    they were then.
+
+    With `reverse` in descending order: keys before `after`. With `keys_only` each value is empty.
+    """
 
     method = "list"
     board: Name
@@ -331,6 +334,8 @@ class ListParams(Params[core.Reading], frozen=True):
     after: KeyText | None = None
     limit: PageLimit = limits.LIST_ENTRIES_MAX
     at: Moment | None = None
+    reverse: bool = False
+    keys_only: bool = False
 
 
 @_method(answers.LeasesMessage, Checked.FILTERED)

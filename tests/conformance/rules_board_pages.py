@@ -15,7 +15,7 @@ from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.core.checkpoints import DiffRequest
-from blackboard.core.commit import Append, Delete, Entry, Grant, Op, Put
+from blackboard.core.commit import FORWARD, Append, Delete, Entry, Grant, ListOptions, Op, Put
 from blackboard.errors import AccessDenied
 from blackboard.limits import OPERATIONS_MAX
 from blackboard.wire import methods
@@ -91,12 +91,14 @@ def _entry(entry: Entry | None) -> Any:
     return (entry.key, value, entry.mod_revision, entry.author)
 
 
-async def _list_at(link: Transport, board: str, at: int | str | None) -> list[Any]:
+async def _list_at(
+    link: Transport, board: str, at: int | str | None, options: ListOptions = FORWARD
+) -> list[Any]:
     told: list[Any] = []
     for pattern in PATTERNS:
         after: str | None = None
         while True:
-            page = await link.list(board, pattern, after=after, limit=1, at=at)
+            page = await link.list(board, pattern, after=after, limit=1, at=at, options=options)
             told.append((pattern, page.revision, [*map(_entry, page.entries)], page.next_key))
             after = page.next_key
             if after is None:
@@ -106,6 +108,8 @@ async def _list_at(link: Transport, board: str, at: int | str | None) -> list[An
 
 async def _list(link: Transport, board: str, head: int) -> list[Any]:
     found = [await _list_at(link, board, at) for at in (None, 3, "first", head)]
+    backwards = ListOptions(reverse=True, keys_only=True)
+    found += [await _list_at(link, board, at, backwards) for at in (None, head)]
     for after in ("private/ada/0", "private/ada/secret-00007", "private/ada/z", "public/a"):
         page = await link.list(board, "**", after=after, limit=1)
         found.append([(after, [*map(_entry, page.entries)], page.next_key)])

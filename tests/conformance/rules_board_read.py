@@ -145,6 +145,35 @@ class BoardReadRules:
             with pytest.raises(InvalidRequest):
                 await ada.list("public/**", limit=limit)
 
+    async def test_a_listing_goes_backwards_and_leaves_values_out(
+        self, ada: Board, bob: Board
+    ) -> None:
+        """Now and at a moment, page by page; of what bob may not read he sees nothing."""
+        names = [f"{space}/{i}" for space in ("private/ada", "public/a") for i in range(7)]
+        head = (await ada.commit([Put(name, ONE) for name in names])).revision
+        for at in (None, head):
+            for limit in (1, 3, 7, 15):
+                found: list[str] = []
+                after: str | None = None
+                while True:
+                    page = await ada.list("**", after=after, limit=limit, at=at, reverse=True)
+                    found += [entry.key for entry in page.entries]
+                    assert {entry.value for entry in page.entries} == {1}
+                    after = page.next_key
+                    if after is None:
+                        break
+                assert found == names[::-1]
+            [last] = (await bob.list("**", limit=1, at=at, reverse=True)).entries
+            assert last.key == "public/a/6"
+            scan = bob.scan("public/**", at=at, reverse=True, keys_only=True)
+            shown = [(entry.key, entry.value, entry.mod_revision) async for entry in scan]
+            assert shown == [(name, None, head) for name in names[:6:-1]]
+            for after, one in (("public/a/5", ["public/a/4"]), ("public/a/4", [])):
+                page = await ada.list("public/a/4", after=after, at=at, reverse=True)
+                assert [e.key for e in page.entries] == one
+            [only] = (await ada.list("public/a/4", at=at, keys_only=True)).entries
+            assert (only.key, only.value, only.author) == ("public/a/4", None, "ada")
+
     async def test_scan_goes_through_all_pages(self, ada: Board) -> None:
         names = sorted(f"public/{i:04}/x" for i in range(LIST_ENTRIES_MAX + 50))
         await ada.commit([Put(name, ONE) for name in names[:OPERATIONS_MAX]])

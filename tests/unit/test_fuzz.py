@@ -151,7 +151,7 @@ REQUESTS: Sequence[tuple[str, Any]] = (
     ("commit", COMMIT),
     ("hello", {"token": "a.b.c", "agent": "ada", "client": "x"}),
     ("read", {"board": "b", "keys": [KEY], "at": 3}),
-    ("list", {"board": "b", "pattern": "public/*/x", "after": KEY, "limit": 10}),
+    ("list", {"board": "b", "pattern": "public/*/x", "after": KEY, "limit": 10, "reverse": True}),
     ("log", {"board": "b", "after": 0, "limit": 5}),
     ("watch", {"board": "b", "watch": 1, "patterns": ["public/**"], "after": "e.7.00ff"}),
     ("checkpoint", {"board": "b", "name": "one", "request": "ab" * 8, "note": "n"}),

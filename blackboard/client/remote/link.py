@@ -52,7 +52,7 @@ from blackboard.core.checkpoints import (
     Verified,
     Version,
 )
-from blackboard.core.commit import Commit, Entry, Head, LogPage, Reading
+from blackboard.core.commit import FORWARD, Commit, Entry, Head, ListOptions, LogPage, Reading
 from blackboard.core.freeze import Freeze
 from blackboard.errors import (
     InvalidRequest,
@@ -218,9 +218,12 @@ class RemoteTransport:
         after: Key | None = None,
         limit: int,
         at: Moment | None = None,
+        options: ListOptions = FORWARD,
     ) -> Reading:
         """As `Transport.list`."""
-        params = methods.ListParams(board, pattern, after, limit, at)
+        params = methods.ListParams(
+            board, pattern, after, limit, at, options.reverse, options.keys_only
+        )
         return await self._ask(params)
 
     async def leases(

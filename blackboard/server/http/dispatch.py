@@ -9,6 +9,7 @@ checks. `hello`, `whoami`, `refresh` and what concerns watches belong to a conne
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from blackboard.client.link import Transport
@@ -25,6 +26,7 @@ from blackboard.core.checkpoints import (
     RestoreRequest,
     RetentionPolicy,
 )
+from blackboard.core.commit import ListOptions
 from blackboard.errors import InvalidRequest
 from blackboard.wire import answers, methods
 from blackboard.wire.frames import Encoding
@@ -113,6 +115,13 @@ async def _redact(link: Transport, params: methods.RedactParams) -> Any:
 async def _branch(link: Transport, params: methods.BranchParams) -> Any:
     spec = BranchRequest(params.new, params.at, params.request, params.note)
     return await link.branch(params.board, spec)
+
+
+@_handles
+async def _list(link: Transport, params: methods.ListParams) -> Any:
+    options = ListOptions(params.reverse, params.keys_only)
+    page = partial(link.list, params.board, params.pattern, after=params.after)
+    return await page(limit=params.limit, at=params.at, options=options)
 
 
 @_handles

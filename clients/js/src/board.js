@@ -119,14 +119,15 @@ export class Board {
   }
 
   /**
-   * A page of the entries that match `pattern` (`public/plan/**`), in key order.
+   * A page of the entries that match `pattern` (`public/plan/**`), in key order; with `reverse` from the last key on,
+   * before `after`. With `keys_only` each value is null: it is neither read nor sent.
    * @param {string} pattern
-   * @param {{ after?: string | null, limit?: number, at?: Moment } & Abortable} [options]
+   * @param {{ after?: string | null, limit?: number, at?: Moment, reverse?: boolean, keys_only?: boolean } & Abortable} [options]
    * @returns {Promise<Listing>}
    */
-  async list (pattern, { after, limit = LIST_ENTRIES_MAX, at, signal } = {}) {
+  async list (pattern, { after, limit = LIST_ENTRIES_MAX, at, reverse, keys_only, signal } = {}) {
     const moment = at === undefined ? undefined : momentOf(at)
-    const params = given({ ...this._writer.scope, pattern, after: after ?? undefined, limit, at: moment })
+    const params = given({ ...this._writer.scope, pattern, after: after ?? undefined, limit, at: moment, reverse, keys_only })
     const reading = await this._channel.look('list', params, signal)
     const entries = entriesOf(reading.entries)
     this._writer.saw(reading.revision, at === undefined ? reading.epoch : '')
@@ -136,15 +137,15 @@ export class Board {
   /**
    * All entries that match, as of `at`; without it pages may be of different revisions.
    * @param {string} pattern
-   * @param {{ at?: Moment } & Abortable} [options]
+   * @param {{ at?: Moment, reverse?: boolean, keys_only?: boolean } & Abortable} [options]
    * @returns {AsyncGenerator<Entry, void>}
    */
-  async * scan (pattern, { at, signal } = {}) {
+  async * scan (pattern, { at, reverse, keys_only, signal } = {}) {
     /** @type {string | null} */
     let after = null
     do {
       /** @type {Listing} */
-      const page = await this.list(pattern, given({ after, at, signal }))
+      const page = await this.list(pattern, given({ after, at, reverse, keys_only, signal }))
       yield * page.entries
       after = page.next_key
       if (at !== undefined) at = page.revision

@@ -593,12 +593,15 @@
 /**
  * A page of the entries that match `pattern`, in key order, after key `after`; with `at`, as they
  * were then.
+ * With `reverse` in descending order: keys before `after`. With `keys_only` each value is empty.
  * @typedef {object} ListParams
  * @property {string} board
  * @property {string} pattern
  * @property {string | null} [after]
  * @property {number} [limit]
  * @property {number | string | Instant | null} [at]
+ * @property {boolean} [reverse]
+ * @property {boolean} [keys_only]
  * @property {string | null} [agent]
  */
 

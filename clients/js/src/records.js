@@ -47,7 +47,7 @@ export function entryOf (message) {
     throw new RemoteProtocolError({ reason: 'bad entry' })
   }
   const { expires_at_ms: ends = null, account = '' } = message
-  return { ...message, value: unpack(message.value), expires_at_ms: ends, account }
+  return { ...message, value: message.value.length ? unpack(message.value) : null, expires_at_ms: ends, account }
 }
 
 /**

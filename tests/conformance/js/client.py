@@ -150,17 +150,13 @@ class JsBoard:
         found = await self._call("entries", list(keys), options(at=at))
         return {key: Entry(**each) for key, each in found.items()}
 
-    async def list(
-        self, pattern: str, *, after: str | None = None, limit: int | None = None, at: Any = None
-    ) -> Listing:
+    async def list(self, pattern: str, **page: Any) -> Listing:
         """As `Board.list`."""
-        return listing_of(
-            await self._call("list", pattern, options(after=after, limit=limit, at=at))
-        )
+        return listing_of(await self._call("list", pattern, options(**page)))
 
-    async def scan(self, pattern: str, *, at: Any = None) -> AsyncIterator[Entry]:
+    async def scan(self, pattern: str, **how: Any) -> AsyncIterator[Entry]:
         """As `Board.scan`."""
-        for found in await self.node.all(await self.handle(), "scan", pattern, options(at=at)):
+        for found in await self.node.all(await self.handle(), "scan", pattern, options(**how)):
             yield Entry(**found)
 
     async def head(self) -> Head:

@@ -24,6 +24,7 @@ from blackboard.errors import (
 )
 from blackboard.sync.portal import NAME, portal
 from blackboard.wire.codec import encode_value
+from tests.conformance.team import PATIENCE_S
 
 HOUR_MS = 3_600_000
 
@@ -280,13 +281,15 @@ def test_a_closed_client_leaves_no_task_and_no_thread(tmp_path: Path) -> None:
 
         return portal().run(names)
 
-    def threads() -> set[int | None]:
-        return {thread.ident for thread in threading.enumerate() if "asyncio" not in thread.name}
+    def threads() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if "asyncio" not in thread.name}
 
     sync.open(tmp_path / "first", level="memory").close()
     tasks_before, threads_before = tasks(), threads()
     with sync.open(tmp_path / "second", level="memory") as client:
         client.board("b").put("public/a", 1)
     assert tasks() == tasks_before
-    assert threads() <= threads_before  # a thread of an earlier test may have ended meanwhile
+    for thread in threads() - threads_before:
+        thread.join(PATIENCE_S)  # the last thing that it does may come after what was waited for
+        assert not thread.is_alive(), thread.name
     assert [thread.name for thread in threading.enumerate()].count(NAME) == 1
