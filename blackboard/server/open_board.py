@@ -178,7 +178,7 @@ class OpenBoard:
         failure: BlackboardError | None = None
         doubt: OutcomeUnknown | None = None  # an attempt may have been applied, or arrive late
         for _ in range(SYSTEM_TRIES):
-            outcome = await self.commit(commit)
+            outcome = await self._attempt(commit)
             if isinstance(outcome, Committed):
                 return outcome
             failure = outcome
@@ -197,6 +197,14 @@ class OpenBoard:
                 raise outcome
         raise doubt or failure or Unavailable(what=f"board {self.name}", reason="no answer")
 
+    async def _attempt(self, commit: Commit) -> Outcome | BlackboardError:
+        """As `commit`, with what it raises as the outcome: it says what became of this attempt, not
+        of one before."""
+        try:
+            return await self.commit(commit)
+        except BlackboardError as error:
+            return error
+
     async def _supersede(self, refused: Commit, doubt: OutcomeUnknown) -> None:
         """Make sure that a delayed attempt at `refused` changes nothing: what refused the last one
         may be gone when it arrives. A later step of its lane supersedes it, as in
@@ -205,7 +213,7 @@ class OpenBoard:
         op = Delete(superseding_key(refused.id.agent))
         mark = Commit(name, refused.epoch, (op,), note="after a refused retry", known=refused.known)
         for _ in range(SYSTEM_TRIES):
-            outcome = await self.commit(mark)
+            outcome = await self._attempt(mark)
             if isinstance(outcome, Committed | StaleEpoch):
                 return
             if isinstance(outcome, AttemptTooOld):

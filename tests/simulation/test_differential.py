@@ -172,8 +172,11 @@ class Caller:
             case 0:
                 self.pair.run("READ", 1_000, "keys", *self._some(KEYS))
             case 1:
-                first = self.dice.choice(("[\2", f"[{self.dice.choice(PREFIXES)}/"))
-                self.pair.run("READ", 1_000, "ranges", self.dice.randint(1, 20), first, "+")
+                bounds = self.dice.choice(("[\2", f"[{self.dice.choice(PREFIXES)}/")), "+"
+                what = self.dice.choice(("ranges", "backwards"))
+                shown = self.dice.randint(1, 20), self.dice.choice(("values", "keys"))
+                ends = bounds if what == "ranges" else bounds[::-1]
+                self.pair.run("READ", 1_000, what, *shown, *ends)
             case _:
                 self.pair.run("READ", 1_000, "due", self.dice.randint(1, 5))
 

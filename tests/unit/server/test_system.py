@@ -1,5 +1,6 @@
 """Commits of the service itself."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from blackboard.core.commit import ABSENT, Delete, KeyAt, Put
 from blackboard.core.model import Outcome
 from blackboard.engines.redis.codec import unknown
-from blackboard.errors import Conflict, OutcomeUnknown, StepSuperseded
+from blackboard.errors import Conflict, OutcomeUnknown, StepSuperseded, Unavailable
 from blackboard.server import commit_queue as system
 from blackboard.server.open_board import SYSTEM_TRIES
 from blackboard.wire.codec import Prepared, encode_value
@@ -93,3 +94,47 @@ async def test_a_refusal_is_unknown_while_an_attempt_may_arrive_late(
             await main.commit_as_system([Put(KEY, encode_value(7))], [KeyAt(KEY, ABSENT)])
         assert len(late.kept) == 1 + SYSTEM_TRIES
         late.lost = lambda number: False
+
+
+@pytest.mark.parametrize("answered", [0, 1], ids=["the commit", "what supersedes it"])
+async def test_a_repeat_that_was_certainly_not_applied_leaves_the_first_attempt_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: int
+) -> None:
+    """Of the repeat, or of the commit that supersedes it, the engine knows; of the first not."""
+    async with service_over(tmp_path) as (service, store):
+        main = await service.boards.use("main")
+        await main.commit_as_system([Put(KEY, encode_value(1))])
+        late = Late(store, monkeypatch, lambda number: number == 0)
+        real = late.real
+
+        async def gone(board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+            if late.sent <= 1 + answered:
+                return await real(board, batch)
+            raise Unavailable(what="engine", reason="it is gone")
+
+        late.real = gone
+        with pytest.raises(OutcomeUnknown, match="the answer is lost"):
+            await main.commit_as_system([Put(KEY, encode_value(7))], [KeyAt(KEY, ABSENT)])
+        late.real = real
+
+
+async def test_a_board_that_ends_leaves_the_first_attempt_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repeat is refused before it reaches the engine."""
+    async with service_over(tmp_path) as (service, store):
+        main = await service.boards.use("main")
+        late = Late(store, monkeypatch, lambda number: number == 0)
+        keep = late.commit
+        ending: list[asyncio.Task[None]] = []
+
+        async def commit(board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+            outcomes = await keep(board, batch)
+            # a task, for `end` waits for this commit; its first turn is before that of the repeat
+            ending.append(asyncio.create_task(main.end(Unavailable(what="board", reason="gone"))))
+            return outcomes
+
+        monkeypatch.setattr(store, "commit", commit)
+        with pytest.raises(OutcomeUnknown, match="the answer is lost"):
+            await main.commit_as_system([Put(KEY, encode_value(7))])
+        await asyncio.gather(*ending)
