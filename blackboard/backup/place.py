@@ -1,0 +1,257 @@
+"""Where a backup is: a directory, or what lies below a URL of an object store (S3, Google Cloud
+Storage, Azure).
+
+Invariants
+- `put` leaves the old or the new content under a name, never a part of it, also after `kill -9` or
+  a power loss. After a failed sync the draft is removed and nothing refers to it; the next attempt
+  writes another file.
+- One writer at a time: a lock of the operating system on a directory, the object `lock.json` in an
+  object store, which says until when it holds.
+- Only its owner can read a directory, because private values are in it.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from filelock import FileLock, Timeout
+from obstore.exceptions import BaseError
+from obstore.store import ObjectStore
+
+from blackboard.archive.blobs import Blobs, object_store
+from blackboard.engines.disk import replace_file, sync_path
+from blackboard.errors import Corrupt, InvalidRequest, NewerFormat, Unavailable
+from blackboard.integrity.private_files import (
+    FILE_MODE,
+    NotOrdinaryError,
+    make_directory,
+    read_bytes,
+)
+from blackboard.limits import DEFAULT, Limits
+
+FORMAT: Final = "blackboard backup"
+VERSION: Final = 1
+_MARK: Final = "backup.json"
+_LOCK: Final = "lock"
+_LEASE: Final = "lock.json"
+_ID_BYTES: Final = 8
+
+
+class BackupPlace:
+    """The files of one backup, by name. Errors of every method: Unavailable, naming the backup."""
+
+    def __init__(
+        self,
+        where: str,
+        place: Path | ObjectStore,
+        limits: Limits,
+    ) -> None:
+        self.where = where
+        self._directory = place if isinstance(place, Path) else None
+        self._store = None if isinstance(place, Path) else place
+        self._limits = limits
+        self._lock: FileLock | None = None
+        self._owner = secrets.token_hex(_ID_BYTES)
+
+    @classmethod
+    def at(cls, url: str, limits: Limits = DEFAULT) -> "BackupPlace":
+        """A directory (a path or file:///path), or what lies below a URL (s3://bucket/path ...).
+
+        Nothing is made. Credentials come from where the provider's own tools look for them. Errors:
+        InvalidRequest for another kind of URL.
+        """
+        parts = urlsplit(url)
+        if parts.scheme == "file" or "://" not in url:
+            path = Path(unquote(parts.path)) if parts.scheme == "file" else Path(url)
+            return cls(str(path), path.absolute(), limits)
+        try:
+            store, where = object_store(url, limits)
+        except (BaseError, ValueError) as error:
+            raise InvalidRequest(field="backup", reason=str(error).partition("\n")[0]) from error
+        return cls(where, store, limits)
+
+    @cached_property
+    def blobs(self) -> Blobs:
+        """Large values, each once. Errors: Unavailable."""
+        if self._directory is not None:
+            return Blobs.at(str(self._directory / "blobs"), self._limits)
+        return Blobs.at(f"{self.where.rstrip('/')}/blobs", self._limits)
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    async def begin(self) -> str:
+        """Make an empty place a backup, if it is none yet; returns its id.
+
+        Errors: InvalidRequest when something else is there; NewerFormat; Corrupt.
+        """
+        if self._directory is not None:
+            try:
+                await asyncio.to_thread(make_directory, self._directory)
+            except OSError as error:
+                raise self._unavailable(error) from error
+        found = await self.get(_MARK)
+        if found is not None:
+            return self._id_in(found)
+        others = [name for name in await self.names() if name not in (_LOCK, _LEASE)]
+        if others:
+            reason = f"{self.where} is no backup, and not empty: {others[0]} is there"
+            raise InvalidRequest(field="backup", reason=reason)
+        name = secrets.token_hex(_ID_BYTES)
+        await self.put(
+            _MARK, json.dumps({"format": FORMAT, "version": VERSION, "id": name}).encode()
+        )
+        return name
+
+    async def id(self) -> str:
+        """The id of the backup that is there. Errors: InvalidRequest when there is none;
+        NewerFormat; Corrupt."""
+        found = await self.get(_MARK)
+        if found is None:
+            raise InvalidRequest(field="backup", reason=f"there is no backup at {self.where}")
+        return self._id_in(found)
+
+    def _id_in(self, data: bytes) -> str:
+        try:
+            found = json.loads(data)
+            self.check_format(found)
+            return str(found["id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise self.corrupt(_MARK, str(error)) from error
+
+    def check_format(self, found: Mapping[str, Any]) -> None:
+        """Errors: NewerFormat; ValueError unless it is the head of one of our files."""
+        version = found["version"]
+        if found["format"] != FORMAT or type(version) is not int:
+            raise ValueError(f"version {version!r} of {found['format']!r}")
+        if version > VERSION:
+            raise NewerFormat(f"backup {self.where}", version, VERSION)
+
+    # --- one writer -------------------------------------------------------------------------------
+
+    async def lock(self) -> None:
+        """Become its only writer, or renew that. Errors: Unavailable while there is another."""
+        if self._directory is None:
+            return await self._renew_lease()
+        if self._lock is None:
+            await asyncio.to_thread(self._take_lock, self._directory)
+        return None
+
+    def _take_lock(self, directory: Path) -> None:
+        lock = FileLock(directory / _LOCK, mode=FILE_MODE, thread_local=False)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            reason = "another process writes to it"
+            raise Unavailable(what=f"backup {self.where}", reason=reason) from error
+        except OSError as error:
+            raise self._unavailable(error) from error
+        self._lock = lock
+
+    async def _renew_lease(self) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        found = await self.get(_LEASE)
+        try:
+            lease = json.loads(found or b"{}")
+            is_taken = lease.get("owner") != self._owner and lease.get("until_ms", 0) > now_ms
+        except (ValueError, TypeError, AttributeError):
+            is_taken = False
+        if is_taken:
+            reason = "another process writes to it"
+            raise Unavailable(what=f"backup {self.where}", reason=reason)
+        until_ms = now_ms + self._limits.archive.archive_lease_ms
+        lease = {"owner": self._owner, "until_ms": until_ms}
+        await self.put(_LEASE, json.dumps(lease).encode())
+
+    async def unlock(self) -> None:
+        """Let another process write to it."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        elif self._directory is None:
+            found = await self.get(_LEASE)
+            if found is not None and self._owner.encode() in found:
+                await self.remove(_LEASE)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Write a file, atomically and durably, in place of one of that name."""
+        try:
+            if self._directory is not None:
+                await asyncio.to_thread(_write, self._directory, name, data)
+            else:
+                assert self._store is not None
+                await obstore.put_async(self._store, name, data)
+        except (BaseError, OSError, ValueError) as error:
+            raise self._unavailable(error) from error
+
+    async def get(self, name: str) -> bytes | None:
+        """A file; None if there is none. Errors: Corrupt for anything but an ordinary file."""
+        try:
+            if self._directory is not None:
+                return await asyncio.to_thread(read_bytes, self._directory / name)
+            assert self._store is not None
+            found = await obstore.get_async(self._store, name)
+            return bytes(await found.bytes_async())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except NotOrdinaryError as error:
+            raise self.corrupt(name, str(error.strerror)) from error
+        except (BaseError, OSError, ValueError) as error:
+            raise self._unavailable(error) from error
+
+    async def names(self, below: str = "") -> Sequence[str]:
+        """The names of the files below a prefix, sorted."""
+        try:
+            if self._directory is not None:
+                return await asyncio.to_thread(_names, self._directory, below)
+            found: list[str] = []
+            assert self._store is not None
+            async for chunk in obstore.list(self._store, prefix=below or None):
+                found += [str(each["path"]) for each in chunk]
+            return sorted(found)
+        except (BaseError, OSError, ValueError) as error:
+            raise self._unavailable(error) from error
+
+    async def remove(self, name: str) -> None:
+        """Remove a file; no error if there is none."""
+        try:
+            if self._directory is not None:
+                await asyncio.to_thread((self._directory / name).unlink, missing_ok=True)
+            else:
+                assert self._store is not None
+                await obstore.delete_async(self._store, name)
+        except FileNotFoundError:
+            return
+        except (BaseError, OSError, ValueError) as error:
+            raise self._unavailable(error) from error
+
+    def corrupt(self, name: str, reason: str) -> Corrupt:
+        """The error for a file of this backup."""
+        return Corrupt(what=f"{name} of backup {self.where}", reason=reason)
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        reason = str(error).partition("\n")[0]
+        return Unavailable(what=f"backup {self.where}", reason=reason)
+
+
+def _write(directory: Path, name: str, data: bytes) -> None:
+    path = directory / name
+    if not path.parent.is_dir():
+        make_directory(path.parent)
+        for parent in (path.parent.parent, path.parent):
+            sync_path(parent)
+    replace_file(path, data)
+
+
+def _names(directory: Path, below: str) -> list[str]:
+    top = directory / below
+    files = (path for path in top.rglob("*") if path.is_file()) if top.is_dir() else ()
+    return sorted(path.relative_to(directory).as_posix() for path in files)

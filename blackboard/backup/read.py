@@ -1,0 +1,118 @@
+"""Reads a backup, and checks all of it: each file against the manifest, the chain, the values."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from blackboard.backup import manifest as manifests
+from blackboard.backup.manifest import BackupManifest
+from blackboard.backup.place import BackupPlace
+from blackboard.backup.segment import (
+    BASE,
+    LOG,
+    BaseRecord,
+    LogRecord,
+    PageRecord,
+    Record,
+    SegmentFile,
+    joined,
+    link,
+    records_in,
+    unpacked,
+)
+from blackboard.core.history import check_sequence
+from blackboard.units import Milliseconds, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUp:
+    """What a backup holds of a board: from revision `first` to `last`, which is of `time_ms`."""
+
+    board: str
+    first: Revision
+    last: Revision
+    time_ms: Milliseconds
+    segments: int
+    bytes: int
+    removed: bool = False
+
+
+async def packed_records(place: BackupPlace, segment: SegmentFile) -> Sequence[bytes]:
+    """The packed records of a file, which is what the manifest says. Errors: Corrupt;
+    Unavailable."""
+    data = await place.get(segment.name)
+    if data is None:
+        raise place.corrupt(segment.name, "it is missing")
+    if len(data) != segment.file_bytes or hashlib.sha256(data).hexdigest() != segment.sha256:
+        raise place.corrupt(segment.name, "it is not what was written")
+    try:
+        records = await asyncio.to_thread(lambda: list(records_in(data)))
+    except ValueError as error:
+        raise place.corrupt(segment.name, str(error)) from error
+    chain = segment.before
+    for record in records if segment.kind == LOG else ():
+        chain = link(chain, record)
+    if chain != segment.chain or len(records) != segment.records:
+        raise place.corrupt(segment.name, "its records are not those of the chain")
+    return records
+
+
+async def records_of(place: BackupPlace, segment: SegmentFile) -> Sequence[Record]:
+    """The records of a file, with all values. Errors: Corrupt; Unavailable."""
+    found: list[Record] = []
+    try:
+        for data in await packed_records(place, segment):
+            record = unpacked(data)
+            if not isinstance(record, BaseRecord) and record.blobs:
+                names = set(record.blobs.values())
+                record = joined(record, {name: await place.blobs.get(name) for name in names})
+            found.append(record)
+        _check_kind(segment, found)
+    except (ValueError, IndexError) as error:
+        raise place.corrupt(segment.name, str(error)) from error
+    return found
+
+
+def _check_kind(segment: SegmentFile, records: Sequence[Record]) -> None:
+    """Errors: ValueError; Corrupt when the log has a gap."""
+    if segment.kind == BASE:
+        rest = records[1:] if segment.begins else records
+        first = isinstance(records[0], BaseRecord) == segment.begins
+        if not first or not all(isinstance(record, PageRecord) for record in rest):
+            raise ValueError("it is no base")
+        return
+    entries = [record.entry for record in records if isinstance(record, LogRecord)]
+    if len(entries) != len(records) or check_sequence(segment.after, entries) != segment.last:
+        raise ValueError("it is not the log that the manifest names")
+
+
+async def backed_up(place: BackupPlace) -> AsyncIterator[BackupManifest]:
+    """The manifests of a backup, sorted by board. Errors: InvalidRequest when there is none;
+    Corrupt; NewerFormat; Unavailable."""
+    name = await place.id()
+    for board in await manifests.boards(place):
+        found = await manifests.read(place, name, board)
+        if found is not None and found.segments:
+            yield found
+
+
+async def verify(place: BackupPlace) -> AsyncIterator[BackedUp]:
+    """Read every file of a backup and check it; yields what each board has, once that is sound.
+
+    Errors: as `backed_up`. The first damaged file ends it, named.
+    """
+    async for manifest in backed_up(place):
+        for segment in manifest.segments:
+            await records_of(place, segment)
+        yield summary(manifest)
+
+
+def summary(manifest: BackupManifest) -> BackedUp:
+    """What a backup holds of a board."""
+    first = manifest.segments[0].last
+    last = manifest.segments[-1]
+    count = len(manifest.segments)
+    return BackedUp(
+        manifest.board, first, last.last, last.time_ms, count, manifest.file_bytes, manifest.removed
+    )

@@ -1,0 +1,208 @@
+"""Reads a board's history from a backup into an archive, which may have a part of it already.
+
+The archive gets what it would have got from the engine, entry by entry. So everything that works
+with an archive works with what comes back: history, checkpoints, comparisons, and a recovery of the
+engine to any of its revisions.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from blackboard.archive.base import Archive
+from blackboard.backup.manifest import BackupManifest
+from blackboard.backup.place import BackupPlace
+from blackboard.backup.read import records_of
+from blackboard.backup.segment import BASE, BaseRecord, LogRecord, PageRecord, SegmentFile
+from blackboard.core.checkpoints import Mark, Point
+from blackboard.core.commit import Entry, LogEntry, Reading
+from blackboard.errors import InvalidRequest, Unavailable
+from blackboard.limits import DEFAULT, LOG_ENTRIES_MAX, Limits
+from blackboard.units import Key
+
+_PAUSE_S: Final = 0.05
+Progress = Callable[[int], None]
+"""Called with the bytes of the backup that were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The archive has another history than the backup, or a newer one."""
+
+    board: str
+    reason: str
+
+
+async def ahead(archive: Archive, manifest: BackupManifest) -> Ahead | None:
+    """How an archive is ahead of a backup of a board; None: it has a part of what the backup has,
+    or the same, perhaps with epochs that changed nothing."""
+    board, last = manifest.board, manifest.segments[-1]
+    mark = await archive.mark(board)
+    if mark is None or mark.revision <= last.last or not await archive.holds(board):
+        return None
+    reason = f"it has revisions up to {mark.revision}, the backup up to {last.last}"
+    newer = Ahead(board, reason)
+    if last.digest and await archive.digest_at(Point(board, last.last)) != last.digest:
+        return newer
+    since = await archive.log(board, last.last, until=mark.revision, limit=LOG_ENTRIES_MAX)
+    return newer if any(entry.changes for entry in since) else None
+
+
+class Replay:
+    """Brings the history of one board from a backup into an archive."""
+
+    def __init__(
+        self,
+        place: BackupPlace,
+        archive: Archive,
+        manifest: BackupManifest,
+        *,
+        apart: bool = False,
+        limits: Limits = DEFAULT,
+        progress: Progress = lambda _: None,
+    ) -> None:
+        """With `apart`, what the archive has is set aside under another name first."""
+        self._place = place
+        self._archive = archive
+        self._manifest = manifest
+        self._board = manifest.board
+        self._apart = apart
+        self._lease_ms = limits.archive.archive_lease_ms
+        self._progress = progress
+        self._owner = secrets.token_hex(8)
+        self._fence = 0
+        self._mark: Mark | None = None
+        self._had: Mark | None = None
+
+    async def run(self) -> Mark:
+        """Do it; returns where the archive is then.
+
+        It can be repeated, also after a crash. Errors: InvalidRequest when the archive has another
+        history; Corrupt; Unavailable.
+        """
+        await self._take()
+        try:
+            if not self._apart and await self._archive.holds(self._board):
+                self._mark = self._had = await self._archive.mark(self._board)
+            for base, logs in _stretches(self._manifest.segments):
+                await self._join(base)
+                for segment in logs:
+                    await self._append(segment)
+            await self._archive.settle(self._board)
+        finally:
+            await self._archive.give_up(self._board, self._fence)
+        assert self._mark is not None
+        return self._mark
+
+    async def _take(self) -> None:
+        """Take the right to append, or renew it. Errors: Unavailable."""
+        until_s = time.monotonic() + 3 * self._lease_ms / 1000
+        while time.monotonic() < until_s:
+            fence = await self._archive.take(self._board, self._owner, self._lease_ms)
+            if fence is not None:
+                self._fence = fence
+                return
+            await asyncio.sleep(_PAUSE_S)
+        reason = "a service appends to it: stop the services first"
+        raise Unavailable(what=f"archive of board {self._board}", reason=reason)
+
+    async def _join(self, base: Sequence[SegmentFile]) -> None:
+        """Begin with a base, unless the archive has that revision already."""
+        if self._mark is not None and self._mark.revision >= base[0].last:
+            return
+        [first, *_] = await records_of(self._place, base[0])
+        if not isinstance(first, BaseRecord):
+            raise self._place.corrupt(base[0].name, "it is no base")
+        await self._take()
+        join = self._archive.join
+        pages = self._pages(base)
+        self._mark = await join(
+            self._board, self._fence, first.head, pages, items=first.items, apart=self._apart
+        )
+        self._apart = False
+
+    async def _pages(self, base: Sequence[SegmentFile]) -> AsyncIterator[Reading]:
+        for segment in base:
+            for record in await records_of(self._place, segment):
+                if isinstance(record, PageRecord):
+                    yield Reading(record.revision, record.epoch, record.entries)
+            self._progress(segment.file_bytes)
+
+    async def _append(self, segment: SegmentFile) -> None:
+        assert self._mark is not None
+        if segment.last < self._mark.revision:
+            self._progress(segment.file_bytes)
+            return
+        entries = [
+            record.entry
+            for record in await records_of(self._place, segment)
+            if isinstance(record, LogRecord)
+        ]
+        await self._check_same(entries, segment)
+        left = [entry for entry in entries if entry.revision > self._mark.revision]
+        for at in range(0, len(left), LOG_ENTRIES_MAX):
+            await self._take()
+            some = left[at : at + LOG_ENTRIES_MAX]
+            after = self._mark.revision
+            self._mark = await self._archive.append(self._board, self._fence, after, some)
+        self._progress(segment.file_bytes)
+
+    async def _check_same(self, entries: Sequence[LogEntry], segment: SegmentFile) -> None:
+        """Errors: InvalidRequest when the archive's newest revision is another one in the
+        backup."""
+        had = self._had
+        if had is None or not segment.after < had.revision <= segment.last:
+            return
+        self._had = None
+        digest = await self._archive.digest_at(Point(self._board, had.revision))
+        if digest not in {entry.digest for entry in entries if entry.revision == had.revision}:
+            reason = f"board {self._board}: the archive and the backup have different histories"
+            raise InvalidRequest(field="from", reason=reason)
+
+
+def _stretches(
+    segments: Sequence[SegmentFile],
+) -> Sequence[tuple[Sequence[SegmentFile], Sequence[SegmentFile]]]:
+    """The files of each base, and of the log that follows it."""
+    found: list[tuple[list[SegmentFile], list[SegmentFile]]] = []
+    for segment in segments:
+        if segment.begins:
+            found.append(([], []))
+        found[-1][0 if segment.kind == BASE else 1].append(segment)
+    return found
+
+
+async def folded(place: BackupPlace, manifest: BackupManifest) -> dict[Key, Entry]:
+    """The newest content of a board, for one that is small. Errors: Corrupt; Unavailable."""
+    state: dict[Key, Entry] = {}
+    for segment in manifest.segments[manifest.bases[-1] :]:
+        for record in await records_of(place, segment):
+            if isinstance(record, PageRecord):
+                state.update((entry.key, entry) for entry in record.entries)
+            elif isinstance(record, LogRecord):
+                _fold(state, record.entry)
+    return state
+
+
+def _fold(state: dict[Key, Entry], entry: LogEntry) -> None:
+    for change in entry.changes:
+        if change.lease is not None:
+            continue
+        old = state.pop(change.key, None)
+        if change.value is None:
+            continue
+        created = entry.revision if old is None else old.create_revision
+        first_ms = entry.time_ms if old is None else old.created_ms
+        state[change.key] = Entry(
+            change.key,
+            change.value,
+            entry.revision,
+            created,
+            entry.signed,
+            entry.time_ms,
+            change.expires_at_ms,
+            first_ms,
+        )

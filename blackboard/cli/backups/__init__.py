@@ -1,0 +1,1 @@
+"""Backups from the command line, and recovery from them."""

@@ -1,0 +1,1 @@
+"""What a service ships to a backup: continuously, and once."""

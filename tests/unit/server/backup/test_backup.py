@@ -1,0 +1,498 @@
+"""Backups of embedded boards: what is shipped, what is noticed, what comes back."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import blackboard
+from blackboard.backup import manifest as manifests
+from blackboard.backup.manifest import BackupManifest
+from blackboard.backup.place import BackupPlace
+from blackboard.backup.read import backed_up, verify
+from blackboard.backup.retain import Policy, prune
+from blackboard.core.checkpoints import Moment, moment_of
+from blackboard.core.commit import Commit, CommitId, Put
+from blackboard.encryption.master_key import new_master_key
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import (
+    BlackboardError,
+    Corrupt,
+    InvalidRequest,
+    NewerFormat,
+    NoSuchBoard,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.limits import DEFAULT, EPOCH_JUMP, EPOCH_JUMP_PER_SECOND, Limits
+from blackboard.server.backups.once import take_once
+from blackboard.server.checkpoints.from_backup import BoardRecovered, Wanted, jump, recover_from
+from blackboard.server.settings import Settings, load
+from blackboard.wire.codec import encode_value, prepare
+
+BOARD = "main"
+LARGE = "x" * 100_000
+"""Above BLOB_BYTES."""
+SMALL_FILES = replace(DEFAULT, backup=replace(DEFAULT.backup, segment_bytes=2_000))
+
+
+def settings_of(data: Path) -> Settings:
+    """Those of the embedded engine there."""
+    return load({"data": data})
+
+
+async def shipped(data: Path, backup: Path, limits: Limits = DEFAULT) -> int:
+    """Take a backup; returns how many log entries it added."""
+    return (await take_once(settings_of(data), str(backup), limits)).entries
+
+
+async def recovered(
+    backup: Path, data: Path, at: Moment | None = None, *, aside: bool = False, boards: str = ""
+) -> dict[str, BoardRecovered]:
+    """Recover into a data directory."""
+    wanted = Wanted(tuple(boards.split()), at, aside)
+    found = await recover_from(settings_of(data), BackupPlace.at(str(backup)), wanted)
+    return {each.board: each for each in found}
+
+
+async def the_manifest(backup: Path, board: str = BOARD) -> BackupManifest:
+    """What the backup has of a board."""
+    [found] = [m async for m in backed_up(BackupPlace.at(str(backup))) if m.board == board]
+    return found
+
+
+async def story(data: Path) -> None:
+    """A board with all that a board can have."""
+    async with blackboard.open(data) as client:
+        board = client.board(BOARD)
+        for number in range(10):
+            await board.put(f"public/k{number}", number)
+        await board.put("private/ann/notes", "mine")
+        await board.checkpoint("early")
+        await board.put("public/large", LARGE)
+        await board.append("public/list", "first")
+        await board.delete("public/k9")
+        async with board.document("public/text") as document:
+            document.text().append("together")
+        await board.restore("early")
+        await board.put("public/k0", "last")
+        branch = await board.branch("side", "early")
+        await branch.put("public/k1", "aside")
+
+
+async def content(data: Path, board: str = BOARD) -> dict[str, tuple[object, int, str]]:
+    """Every public entry, with its revisions and author."""
+    async with blackboard.open(data) as client:
+        found = await client.board(board).list("public/**")
+        return {
+            entry.key: (entry.value, entry.mod_revision, entry.author) for entry in found.entries
+        }
+
+
+async def test_everything_comes_back_and_goes_on_far_above(tmp_path: Path) -> None:
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    await story(data)
+    before = {name: await content(data, name) for name in (BOARD, "side")}
+    await shipped(data, backup)
+    found = await recovered(backup, new)
+    assert {name: await content(new, name) for name in (BOARD, "side")} == before
+    assert found[BOARD].revision > found[BOARD].through + EPOCH_JUMP
+    async with blackboard.open(new) as client, blackboard.open(data) as old:
+        board, then = client.board(BOARD), old.board(BOARD)
+        assert await board.get("public/large", at="early") is None
+        assert [v.revision for v in await board.history("public/k0")] == [
+            v.revision for v in await then.history("public/k0")
+        ]
+        assert [c.name for c in await board.checkpoints()] == [
+            c.name for c in await then.checkpoints()
+        ]
+        assert (await board.verify()).findings == ()
+        await board.restore("early")
+        assert await board.get("public/k0") == 0
+        assert (await board.append("public/list", "next")).endswith("1")
+
+
+async def test_only_what_is_new_is_added(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await story(data)
+    assert await shipped(data, backup) > 0
+    files = {path: path.read_bytes() for path in backup.rglob("*.segment")}
+    assert await shipped(data, backup) == 0
+    async with blackboard.open(data) as client:
+        await client.board(BOARD).put("public/new", LARGE)
+    assert await shipped(data, backup) == 1
+    assert {path: path.read_bytes() for path in files} == files
+    blobs = [path for path in (backup / "blobs").rglob("*") if path.is_file()]
+    assert len(blobs) == 1  # the same value as before, which is there once
+
+
+@pytest.mark.parametrize("moment", ["checkpoint", "time", "revision"])
+async def test_any_moment_can_be_recovered(tmp_path: Path, moment: str) -> None:
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    async with blackboard.open(data) as client:
+        board = client.board(BOARD)
+        await board.put("public/a", "then")
+        info = await board.checkpoint("here")
+        entry = await board.entry("public/a")
+        assert entry is not None
+        await board.put("public/a", "now")
+        log = (await board.log(after=info.revision - 1, limit=1))[0]
+    await shipped(data, backup)
+    moments: dict[str, Moment] = {
+        "checkpoint": "here",
+        "revision": info.revision,
+        "time": moment_of(datetime.fromtimestamp(log.time_ms / 1000, UTC)),
+    }
+    found = await recovered(backup, new, moments[moment], boards=BOARD)
+    assert found[BOARD].from_revision == info.revision
+    async with blackboard.open(new) as client:
+        board = client.board(BOARD)
+        assert await board.get("public/a") == "then"
+        assert await board.get("public/a", at=found[BOARD].through) == "now"  # it stays readable
+
+
+async def test_a_process_from_the_lost_future_is_refused(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    async with blackboard.open(data) as client:
+        board = client.board(BOARD)
+        await board.put("public/a", 1)
+    await shipped(data, backup)
+    async with blackboard.open(data) as client:
+        board = client.board(BOARD)
+        last = (await board.put("public/a", 2)).revision
+        old = (await board.head()).epoch
+    for path in [*(data / "boards").iterdir(), data / "archive.db"]:
+        path.unlink()
+    found = await recovered(backup, data)
+    assert found[BOARD].revision > last
+    assert (await content(data))["public/a"][0] == 1
+    store = await SqliteStore.at(data)
+    try:
+        put = (Put("public/a", encode_value(3)),)
+        late = Commit(CommitId("ann", 0, "of the lost future", 1), old.id, put)
+        [outcome] = await store.commit(BOARD, [prepare(late)])
+        assert isinstance(outcome, StaleEpoch)
+    finally:
+        await store.aclose()
+
+
+def test_the_jump_grows_with_the_age_of_the_backup() -> None:
+    day_ms = 24 * 3600 * 1000
+    assert jump(7, 1, 1) == 7 + EPOCH_JUMP
+    assert jump(7, 1, 1 + day_ms) == 7 + EPOCH_JUMP + EPOCH_JUMP_PER_SECOND * 24 * 3600
+    assert jump(7, day_ms, 1) == 7 + EPOCH_JUMP  # a clock that was set back
+
+
+async def test_a_target_with_newer_data_is_refused_and_stays(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await story(data)
+    await shipped(data, backup)
+    async with blackboard.open(data) as client:
+        await client.board(BOARD).put("public/newer", 1)
+    with pytest.raises(InvalidRequest, match="newer board main"):
+        await recovered(backup, data)
+    assert "public/newer" in await content(data)
+    found = await recovered(backup, data, aside=True)
+    assert "public/newer" not in await content(data)
+    async with blackboard.open(data) as client:
+        assert [lost.board for lost in await client.lost_boards()] == ["main~1"]
+    assert found[BOARD].revision > found[BOARD].through
+
+
+async def test_a_recovery_can_be_repeated_after_a_part_of_it(tmp_path: Path) -> None:
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    await story(data)
+    before = await content(data)
+    await shipped(data, backup, SMALL_FILES)
+    steps = 0
+
+    class Stop(Exception):
+        pass
+
+    def stop(_: int) -> None:
+        raise Stop
+
+    for at in range(4):
+
+        def count(_: int, at: int = at) -> None:
+            nonlocal steps
+            steps += 1
+            if steps > at:
+                raise Stop
+
+        steps = 0
+        with pytest.raises(Stop):
+            await recover_from(
+                settings_of(new), BackupPlace.at(str(backup)), Wanted(), progress=count
+            )
+    await recovered(backup, new)
+    assert await content(new) == before
+
+
+async def test_private_values_stay_sealed_and_need_the_master_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    key = new_master_key()
+    async with blackboard.open(data, master_key=key) as client:
+        await client.board(BOARD).put("private/ann/secret", "rosebud" * 20_000)
+        await client.board(BOARD).put("private/ann/short", "rosebud")
+    monkeypatch.setenv("BLACKBOARD_MASTER_KEY", key)
+    await shipped(data, backup)
+    assert {m.board async for m in backed_up(BackupPlace.at(str(backup)))} >= {BOARD, "~keys"}
+    import zlib
+
+    for path in backup.rglob("*"):
+        if path.is_file():
+            held = path.read_bytes()
+            _, _, packed = held.partition(b"segment 1\n")
+            assert b"rosebud" not in held + (zlib.decompress(packed) if packed else b"")
+    await recovered(backup, new)
+    async with blackboard.open(new, master_key=key) as client:
+        assert await client.board(BOARD).get("private/ann/short") == "rosebud"
+    with pytest.raises(BlackboardError):
+        async with blackboard.open(new):
+            pass
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def first(backup: Path, pattern: str) -> Path:
+    """The first file of that name."""
+    return min(backup.rglob(pattern))
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a flipped bit in a segment": lambda backup: flip(first(backup, "*.segment")),
+    "a flipped bit in a manifest": lambda backup: flip(first(backup, "manifest.json")),
+    "a flipped bit in a blob": lambda backup: flip(
+        min(path for path in (backup / "blobs").rglob("*") if path.is_file())
+    ),
+    "a missing segment": lambda backup: first(backup, "*.segment").unlink(),
+    "a half-copied segment": lambda backup: first(backup, "*.segment").write_bytes(
+        first(backup, "*.segment").read_bytes()[:50]
+    ),
+    "a missing blob": lambda backup: min(
+        path for path in (backup / "blobs").rglob("*") if path.is_file()
+    ).unlink(),
+    "the files of another board": lambda backup: (backup / "boards" / BOARD).rename(
+        backup / "boards" / "other"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+async def test_damage_is_named_and_nothing_is_recovered(tmp_path: Path, what: str) -> None:
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    async with blackboard.open(data) as client:
+        await client.board(BOARD).put("public/large", LARGE)
+    await shipped(data, backup)
+    DAMAGE[what](backup)
+    with pytest.raises(Corrupt) as caught:
+        _ = [each async for each in verify(BackupPlace.at(str(backup)))]
+    assert BOARD in caught.value.what or "blob" in caught.value.what or "other" in caught.value.what
+    with pytest.raises(Corrupt):
+        await recovered(backup, new)
+
+
+async def test_manifests_of_another_backup_are_refused(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for name, backup in (("d1", one), ("d2", other)):
+        async with blackboard.open(tmp_path / name) as client:
+            await client.board(BOARD).put("public/a", name)
+        await shipped(tmp_path / name, backup)
+    (one / "boards" / BOARD / "manifest.json").write_bytes(
+        (other / "boards" / BOARD / "manifest.json").read_bytes()
+    )
+    with pytest.raises(Corrupt, match="belongs to backup"):
+        _ = [each async for each in verify(BackupPlace.at(str(one)))]
+
+
+async def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await story(data)
+    await shipped(data, backup)
+    mark = backup / "backup.json"
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"version": 2}))
+    with pytest.raises(NewerFormat):
+        _ = [each async for each in verify(BackupPlace.at(str(backup)))]
+    with pytest.raises(NewerFormat):
+        await shipped(data, backup)
+
+
+async def test_a_directory_with_something_else_is_refused_and_unchanged(tmp_path: Path) -> None:
+    data, ours = tmp_path / "data", tmp_path / "home"
+    await story(data)
+    ours.mkdir()
+    (ours / "thesis.txt").write_text("mine")
+    with pytest.raises(InvalidRequest, match=r"thesis\.txt"):
+        await shipped(data, ours)
+    assert [path.name for path in ours.iterdir()] == ["thesis.txt"]
+    with pytest.raises(InvalidRequest, match="no backup"):
+        await recovered(ours, tmp_path / "new")
+
+
+async def test_two_writers_take_turns(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await story(data)
+    other = BackupPlace.at(str(backup))
+    await other.begin()
+    await other.lock()
+    with pytest.raises(Unavailable, match="another process writes"):
+        await shipped(data, backup)
+    await other.unlock()
+    assert await shipped(data, backup) > 0
+
+
+async def test_an_unknown_board_and_a_name_for_several_are_refused(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await story(data)
+    await shipped(data, backup)
+    with pytest.raises(NoSuchBoard):
+        await recovered(backup, tmp_path / "new", boards="nothing")
+    with pytest.raises(InvalidRequest, match="one board"):
+        await recovered(backup, tmp_path / "new", "early")
+
+
+async def test_a_removed_board_does_not_come_back(tmp_path: Path) -> None:
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    await story(data)
+    await shipped(data, backup)
+    async with blackboard.open(data) as client:
+        await client.remove_board("side")
+    await shipped(data, backup)
+    assert (await the_manifest(backup, "side")).removed
+    assert list(await recovered(backup, new)) == [BOARD]
+
+
+# --- small files, and old ones --------------------------------------------------------------------
+
+
+async def test_small_files_are_merged(tmp_path: Path) -> None:
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    few = replace(DEFAULT, backup=replace(DEFAULT.backup, segments_merged=3))
+    for number in range(12):
+        async with blackboard.open(data) as client:
+            await client.board(BOARD).put(f"public/k{number}", number)
+        await shipped(data, backup, few)
+    manifest = await the_manifest(backup)
+    assert len(manifest.segments) <= 6
+    assert {path.name for path in (backup / "boards" / BOARD).glob("*.segment")} == {
+        Path(segment.name).name for segment in manifest.segments
+    }
+    assert [each.board async for each in verify(BackupPlace.at(str(backup)))] == [BOARD]
+    await recovered(backup, new)
+    assert await content(new) == await content(data)
+
+
+def size_on_disk(top: Path) -> int:
+    """What its files take, according to the file system."""
+    return sum(path.stat().st_blocks * 512 for path in top.rglob("*") if path.is_file())
+
+
+async def rewritten(data: Path, backup: Path, times: int) -> None:
+    """A key with a value that does not compress, written over and over; a backup each time."""
+    import secrets
+
+    for _ in range(times):
+        async with blackboard.open(data) as client:
+            await client.board(BOARD).put("public/a", secrets.token_hex(20_000))
+        await shipped(data, backup)
+
+
+async def test_retention_gives_room_back_to_the_file_system(tmp_path: Path) -> None:
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    await rewritten(data, backup, 12)
+    place, policy = BackupPlace.at(str(backup)), Policy(revisions=2)
+    before, files = size_on_disk(backup), sorted(backup.rglob("*"))
+    [planned] = await prune(place, policy, 0, dry_run=True)
+    assert sorted(backup.rglob("*")) == files
+    [done] = await prune(place, policy, 0)
+    assert done.below == planned.below == 10
+    assert size_on_disk(backup) < before / 2
+    assert await prune(place, policy, 0) == []
+    assert [each.first async for each in verify(BackupPlace.at(str(backup)))] == [10]
+    await rewritten(data, backup, 1)  # it goes on
+    found = await recovered(backup, new, 11, boards=BOARD)
+    assert found[BOARD].from_revision == 11
+    with pytest.raises(BlackboardError):
+        await recovered(backup, tmp_path / "too-early", 9, boards=BOARD)
+
+
+async def test_a_policy_keeps_what_it_says(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await rewritten(data, backup, 4)
+    segments = (await the_manifest(backup)).segments
+    assert len(segments) == 5
+    last_ms, size = segments[-1].time_ms, segments[-1].file_bytes
+    assert Policy(age_ms=0).count(segments, last_ms) == 5
+    assert Policy(age_ms=10**9).count(segments, last_ms) == 0
+    assert Policy(revisions=4).count(segments, last_ms) == 0
+    assert Policy(revisions=3).count(segments, last_ms) == 2
+    assert Policy(revisions=0, age_ms=10**9).count(segments, last_ms) == 0
+    assert Policy(bytes_max=size).count(segments, last_ms) >= 4
+    assert Policy(bytes_max=10**9).count(segments, last_ms) == 0
+    with pytest.raises(InvalidRequest):
+        Policy()
+
+
+async def test_files_that_a_crash_left_go_with_the_next_pruning(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await rewritten(data, backup, 3)
+    left = backup / "boards" / BOARD / "0000000000000001-left.segment"
+    left.write_bytes(b"a part")
+    assert [each.board async for each in verify(BackupPlace.at(str(backup)))] == [BOARD]
+    await prune(BackupPlace.at(str(backup)), Policy(revisions=1), 0)
+    assert not left.exists()
+
+
+async def test_a_board_that_began_again_gets_a_new_base(tmp_path: Path) -> None:
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    await story(data)
+    await shipped(data, backup)
+    async with blackboard.open(data) as client:
+        await client.remove_board(BOARD)
+        await client.board(BOARD).put("public/again", 1)
+    await shipped(data, backup)
+    assert len((await the_manifest(backup)).bases) == 2
+    await recovered(backup, new)
+    assert set(await content(new)) == {"public/again"}
+
+
+async def test_what_was_recovered_is_backed_up_in_turn(tmp_path: Path) -> None:
+    data, backup, new, last = (tmp_path / name for name in ("data", "backup", "new", "last"))
+    await story(data)
+    await shipped(data, backup)
+    await recovered(backup, new)
+    async with blackboard.open(new) as client:
+        await client.board(BOARD).put("public/later", 1)
+    await shipped(new, backup)
+    await shipped(new, tmp_path / "fresh")
+    for source in (backup, tmp_path / "fresh"):
+        await recovered(source, last / source.name)
+        assert await content(last / source.name) == await content(new)
+
+
+async def test_a_manifest_with_a_hole_is_refused(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await rewritten(data, backup, 4)
+    manifest = await the_manifest(backup)
+    import msgspec
+
+    hole = msgspec.structs.replace(
+        manifest, segments=(*manifest.segments[:2], *manifest.segments[3:])
+    )
+    await manifests.write(BackupPlace.at(str(backup)), hole)
+    with pytest.raises(Corrupt, match="does not follow"):
+        await the_manifest(backup)
