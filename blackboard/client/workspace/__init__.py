@@ -1,0 +1,1 @@
+"""A directory of files as part of a board: `board.workspace(path)`."""

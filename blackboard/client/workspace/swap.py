@@ -1,0 +1,245 @@
+"""Exchanging a directory for the one that was prepared beside it, so that a crash leaves one whole.
+
+What a workspace keeps lies beside the directory, in the same file system: for `site` that is
+`.site.blackboard`, which only its owner may open:
+
+    lock        held while a process works on the directory
+    index       what was on the disk at the last snapshot (index.py)
+    stage       the tree that is being prepared, later the one that was replaced
+    stage.index its index
+    old         the tree that was replaced, where a system cannot exchange two names
+    journal     exists once the stage is whole: the inode of `stage`, and what is to be carried over
+
+Invariants
+- At every moment the directory is one of the two trees, whole. Where the system cannot exchange two
+  names at once (exchange), it is missing between two renames, and the next use puts it there.
+- The stage becomes the directory only by a rename; so the inode of the directory says which it is.
+- What ignore rules leave out of snapshots is carried over from the old tree to the new one.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from blackboard.client.workspace.within import Within
+from blackboard.engines.disk import replace_file, sync_path
+from blackboard.errors import FileRefused
+from blackboard.integrity.private_files import make_directory
+
+_NAME_KEPT: Final = 200
+"""Characters of the directory's name in that of what lies beside it: a name has 255 bytes."""
+_EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
+_AT_FDCWD: Final = -100
+_UNSUPPORTED: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+
+
+class _Journal(Struct, frozen=True):
+    inode: int
+    carried: list[bytes]
+
+
+class Beside:
+    """What a workspace keeps beside its directory `top`. Everything blocks, and raises OSError."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.home = top.with_name(f".{top.name[:_NAME_KEPT]}.blackboard")
+        self.index = self.home / "index"
+        self.stage = self.home / "stage"
+        self.stage_index = self.home / "stage.index"
+        self._old = self.home / "old"
+        self._journal = self.home / "journal"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes, and other tasks of this one, off the directory; and finish what a
+        process that was killed began. Errors: FileRefused when another one has it."""
+        import fcntl
+
+        make_directory(self.home)
+        lock = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                reason = "another snapshot or restore of it is running: try again after it"
+                raise FileRefused(str(self.top), reason) from error
+            self._repair()
+            yield
+        finally:
+            os.close(lock)
+
+    def clock_ns(self) -> int:
+        """The time by the clock that stamps the files here."""
+        file = os.open(self.home / "lock", os.O_RDWR)
+        try:
+            os.utime(file)
+            return os.fstat(file).st_ctime_ns
+        finally:
+            os.close(file)
+
+    def discard(self) -> None:
+        """Remove a stage that came to nothing."""
+        _remove(self.stage)
+        self.stage_index.unlink(missing_ok=True)
+
+    def swap(self, carried: list[bytes]) -> None:
+        """Let the stage, which is whole, be the directory; the tree before it is removed.
+
+        `carried` are the paths that go from the old to the new one. After an error the directory is
+        either of the two, and the next use of it finishes.
+        """
+        _sync_all(self.home)
+        journal = _Journal(self.stage.stat().st_ino, carried)
+        replace_file(self._journal, msgspec.msgpack.encode(journal))
+        if not self.top.exists():
+            self.stage.rename(self.top)
+        elif not exchange(self.stage, self.top):
+            self.top.rename(self._old)
+            self.stage.rename(self.top)
+        sync_path(self.top.parent)
+        self._finish(carried)
+
+    def _repair(self) -> None:
+        """Finish a swap that has begun; forget a stage that has not become the directory."""
+        if not self._journal.exists():
+            self.discard()
+            _remove(self._old)
+            return
+        journal = msgspec.msgpack.decode(self._journal.read_bytes(), type=_Journal)
+        if not self.top.exists() and self.stage.exists():
+            self.stage.rename(self.top)
+        if self.top.exists() and self.top.stat().st_ino == journal.inode:
+            self._finish(journal.carried)
+        else:
+            self._journal.unlink()
+            self.discard()
+
+    def _finish(self, carried: list[bytes]) -> None:
+        """After the swap. Each part may have been done before."""
+        old = self._old if self._old.exists() else self.stage
+        if old.exists():
+            _carry(old, self.top, carried)
+        if self.stage_index.exists():
+            self.stage_index.replace(self.index)
+        _remove(old)
+        self._journal.unlink()
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange two names at once; False if the system, or this file system, cannot.
+
+    Errors: OSError.
+    """
+    call = _exchanging()
+    if call is None:
+        return False
+    if call(os.fsencode(one), os.fsencode(other)) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNSUPPORTED:
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def _exchanging() -> Callable[[bytes, bytes], int] | None:
+    library = ctypes.CDLL(None, use_errno=True)
+    if sys.platform == "darwin":
+        swap: Any = getattr(library, "renamex_np", None)
+        return None if swap is None else lambda a, b: int(swap(a, b, _EXCHANGE))
+    rename: Any = getattr(library, "renameat2", None)
+    if rename is None:
+        return None
+    return lambda a, b: int(rename(_AT_FDCWD, a, _AT_FDCWD, b, _EXCHANGE))
+
+
+def _sync_all(beside: Path) -> None:
+    """Make everything that was written to the file system durable, at once: a sync for each of
+    100,000 files would take minutes."""
+    library = ctypes.CDLL(None, use_errno=True)
+    sync = getattr(library, "syncfs", None)
+    if sync is None:
+        os.sync()
+        return
+    handle = os.open(beside, os.O_RDONLY)
+    try:
+        if sync(handle) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(beside))
+    finally:
+        os.close(handle)
+
+
+def _carry(old: Path, new: Path, carried: list[bytes]) -> None:
+    """Move what is still in the old tree; what has the place in the new one by now stays there."""
+    with Within(old) as source, Within(new) as target:
+        for path in carried:
+            with contextlib.suppress(FileNotFoundError):  # it was moved before, or is gone
+                there, name = source.parent(path)
+                if not _stands(there, name):
+                    continue
+                here = _made(target, source, path)
+                if _stands(here, name):
+                    continue
+                there, name = source.parent(path)
+                with _writable(there), _writable(here):
+                    os.rename(name, name, src_dir_fd=there, dst_dir_fd=here)
+
+
+def _stands(directory: int, name: bytes) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _made(target: Within, source: Within, path: bytes) -> int:
+    """The directory of `path`, made as it was with its parents if it is not there."""
+    try:
+        return target.parent(path)[0]
+    except FileNotFoundError:
+        above = path.rpartition(b"/")[0]
+        here = _made(target, source, above)
+        there, name = source.parent(above)
+        mode = os.stat(name, dir_fd=there, follow_symlinks=False).st_mode
+        with _writable(here):
+            os.mkdir(name, mode & 0o777, dir_fd=here)
+        return target.parent(path)[0]
+
+
+@contextlib.contextmanager
+def _writable(directory: int) -> Iterator[None]:
+    """Let this process change an open directory that is read-only."""
+    mode = stat.S_IMODE(os.fstat(directory).st_mode)
+    if mode & stat.S_IWUSR:
+        yield
+        return
+    os.fchmod(directory, mode | stat.S_IRWXU)
+    try:
+        yield
+    finally:
+        os.fchmod(directory, mode)
+
+
+def _remove(tree: Path) -> None:
+    """Remove a tree, read-only directories in it, too, if it is there."""
+    if not tree.exists():
+        return
+    for at, names, _, handle in os.fwalk(tree):
+        os.fchmod(handle, 0o700)
+        for name in names:
+            with contextlib.suppress(OSError):  # a link, or gone: removing it needs no rights
+                if not (Path(at) / name).is_symlink():
+                    os.chmod(name, 0o700, dir_fd=handle)
+    shutil.rmtree(tree)
