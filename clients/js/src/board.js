@@ -14,6 +14,7 @@ import {
 import { Lock } from './lock.js'
 import { merged } from './merge.js'
 import { encodeValue } from './msgpack.js'
+import { documentOf } from './paths.js'
 import { entriesOf, entryOf, given, momentOf, revisionOf, versionOf } from './records.js'
 import { Step } from './step.js'
 import { randomHex } from './waiting.js'
@@ -22,7 +23,7 @@ import { Writer } from './writer.js'
 
 /** @import { Channel } from './channel.js' */
 /** @import { Claimed, Task } from './claim.js' */
-/** @import { Checkpoint, HeadResult, HeldFence, LeaseMessage, PruneResult, RestoreResult, VerifyResult, ManifestResult, CauseMessage } from './methods.js' */
+/** @import { ActivityResult, Checkpoint, HeadResult, RefusedCommit, HeldFence, LeaseMessage, PruneResult, RestoreResult, VerifyResult, ManifestResult, CauseMessage } from './methods.js' */
 /** @import { Entry, Listing, Moment, RevisionEvent, Version } from './records.js' */
 /** @import { Condition, Op, Receipt } from './writer.js' */
 /** @import { WatchOptions } from './watch.js' */
@@ -120,18 +121,20 @@ export class Board {
 
   /**
    * A page of the entries that match `pattern` (`public/plan/**`), in key order; with `reverse` from the last key on,
-   * before `after`. With `keys_only` each value is null: it is neither read nor sent.
+   * before `after`. With `keys_only` each value is null: it is neither read nor sent. With `delimiter` "/" (and
+   * `PREFIX/**`) only what lies directly below the prefix: deeper keys are counted, in `directories`, up to 1,000 in
+   * each, then there are `more`; `limit` counts both.
    * @param {string} pattern
-   * @param {{ after?: string | null, limit?: number, at?: Moment, reverse?: boolean, keys_only?: boolean } & Abortable} [options]
+   * @param {{ after?: string | null, limit?: number, at?: Moment, reverse?: boolean, keys_only?: boolean, delimiter?: '/' } & Abortable} [options]
    * @returns {Promise<Listing>}
    */
-  async list (pattern, { after, limit = LIST_ENTRIES_MAX, at, reverse, keys_only, signal } = {}) {
+  async list (pattern, { after, limit = LIST_ENTRIES_MAX, at, reverse, keys_only, delimiter, signal } = {}) {
     const moment = at === undefined ? undefined : momentOf(at)
-    const params = given({ ...this._writer.scope, pattern, after: after ?? undefined, limit, at: moment, reverse, keys_only })
+    const params = given({ ...this._writer.scope, pattern, after: after ?? undefined, limit, at: moment, reverse, keys_only, delimiter })
     const reading = await this._channel.look('list', params, signal)
     const entries = entriesOf(reading.entries)
     this._writer.saw(reading.revision, at === undefined ? reading.epoch : '')
-    return { revision: reading.revision, entries, next_key: reading.next_key ?? null }
+    return { revision: reading.revision, entries, next_key: reading.next_key ?? null, directories: reading.directories ?? [] }
   }
 
   /**
@@ -165,10 +168,11 @@ export class Board {
 
   /**
    * Revisions after `after`, oldest first, with what you may see of each.
-   * @param {{ after?: number, limit?: number, pattern?: string, author?: string } & Abortable} [options]
+   * @param {{ after?: number, limit?: number, pattern?: string, author?: string, since?: Moment } & Abortable} [options]
    * @returns {Promise<RevisionEvent[]>}
    */
-  async log ({ after = 0, limit = LOG_ENTRIES_MAX, pattern, author, signal } = {}) {
+  async log ({ after = 0, limit = LOG_ENTRIES_MAX, pattern, author, since, signal } = {}) {
+    after = Math.max(after, await this._revisionAt(since, signal) ?? 0)
     /** @type {RevisionEvent[]} */
     const found = []
     const filtered = pattern !== undefined || author !== undefined
@@ -185,6 +189,26 @@ export class Board {
   }
 
   /**
+   * How many commits that you may see each agent made after revision `after`, up to `until` (by default
+   * now), counted in `parts` of that span.
+   * @param {{ after?: number, until?: number, parts?: number } & Abortable} [options]
+   * @returns {Promise<ActivityResult>}
+   */
+  async activity ({ after, until, parts, signal } = {}) {
+    return await this._channel.look('activity', given({ ...this._writer.scope, after, until, parts }), signal)
+  }
+
+  /**
+   * The newest refused commits that you may see, above number `after`, as far as the process of the
+   * service that answers remembers them.
+   * @param {{ after?: number } & Abortable} [options]
+   * @returns {Promise<RefusedCommit[]>}
+   */
+  async refusals ({ after, signal } = {}) {
+    return await this._channel.look('refusals', given({ ...this._writer.scope, after }), signal)
+  }
+
+  /**
    * The commits that led to what `key` holds, nearest first.
    * @param {string} key
    * @param {Abortable} [options]
@@ -193,14 +217,29 @@ export class Board {
   async why (key, { signal } = {}) { return await this._channel.look('why', { ...this._writer.scope, key }, signal) }
 
   /**
-   * The versions of `key`, the newest first; at most `limit`, `before` continues.
+   * The versions of `key`, the newest first; at most `limit`, `before` continues. With `author` those
+   * that this agent wrote, with `since` those after that moment.
    * @param {string} key
-   * @param {{ before?: number, limit?: number } & Abortable} [options]
+   * @param {{ before?: number, limit?: number, author?: string, since?: Moment } & Abortable} [options]
    * @returns {Promise<Version[]>}
    */
-  async history (key, { before, limit = HISTORY_VERSIONS_MAX, signal } = {}) {
-    const found = await this._channel.look('history', given({ ...this._writer.scope, key, before, limit }), signal)
+  async history (key, { before, limit = HISTORY_VERSIONS_MAX, author, since, signal } = {}) {
+    const after = await this._revisionAt(since, signal)
+    const params = given({ ...this._writer.scope, key, before, limit, after, author })
+    const found = await this._channel.look('history', params, signal)
     return found.map(versionOf)
+  }
+
+  /**
+   * The revision of a moment.
+   * @param {Moment | undefined} moment
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<number | undefined>}
+   */
+  async _revisionAt (moment, signal) {
+    if (moment === undefined || typeof moment === 'number') return moment
+    const params = { ...this._writer.scope, keys: [], at: momentOf(moment) }
+    return (await this._channel.look('read', params, signal)).revision
   }
 
   // --- writing ------------------------------------------------------------------------------------
@@ -248,11 +287,26 @@ export class Board {
         if (!(error instanceof LimitExceeded) || error.limit !== 'OPERATIONS_MAX') throw error
         const page = await this.list(`${prefix}/**`, { limit: OPERATIONS_MAX, ...options })
         if (page.entries.length === 0) throw error
-        await this.send(page.entries.map(({ key }) => ({ kind: 'delete', key })), options)
-        gone.push(...page.entries.map(({ key }) => key))
+        gone.push(...await this._deletePage(page.entries.map(({ key }) => key), options))
         progress?.(gone.length)
       }
     }
+  }
+
+  /**
+   * Remove `keys`, and the documents of which some are parts: a document is removed as a whole only.
+   * @param {string[]} keys
+   * @param {CommitOptions} options
+   * @returns {Promise<string[]>}
+   */
+  async _deletePage (keys, options) {
+    const gone = keys.filter(key => documentOf(key) === null)
+    if (gone.length > 0) await this.send(gone.map(key => ({ kind: 'delete', key })), options)
+    for (const document of new Set(keys.map(documentOf))) {
+      if (document === null) continue
+      gone.push(...(await this.send([{ kind: 'delete_prefix', prefix: `${document}/~doc` }], options)).results[0])
+    }
+    return gone
   }
 
   /**

@@ -83,6 +83,7 @@ export class Channel {
     this.patience_ms = patience_ms
     this.agent = ''
     this.account = ''
+    this.service = { engine: '', level: '', version: '' }
     this.closed = false
     /** @type {SocketLike | null} */
     this._socket = null
@@ -216,6 +217,7 @@ export class Channel {
     }
     this.agent = welcome.agent
     this.account = typeof welcome.account === 'string' ? welcome.account : welcome.agent
+    this.service = { engine: String(welcome.engine), level: String(welcome.level), version: String(welcome.version) }
   }
 
   _agent () { return this.address.agent === null ? {} : { agent: this.address.agent } }

@@ -37,7 +37,7 @@ import { pause } from './waiting.js'
 
 const TRIES = '~tries'
 const DEAD = '~dead'
-const TOLD_BYTES_MAX = NOTE_BYTES_MAX - 32
+const REASON_BYTES_MAX = NOTE_BYTES_MAX - 32
 
 /** An entry that is yours to work on, inside the body of `Board.withClaim`. */
 export class Task {
@@ -518,5 +518,5 @@ function frees (pattern, { changes }) {
  */
 function textOf (error) {
   const text = new TextEncoder().encode(`${error?.name ?? typeof error}: ${error?.message ?? String(error)}`)
-  return new TextDecoder().decode(text.slice(0, TOLD_BYTES_MAX)).replace(/\uFFFD$/u, '')
+  return new TextDecoder().decode(text.slice(0, REASON_BYTES_MAX)).replace(/\uFFFD$/u, '')
 }

@@ -8,7 +8,7 @@ import { given } from './records.js'
 import { websocketUrl } from './socket.js'
 
 /** @import { Document, DocumentOptions } from './documents.js' */
-/** @import { AccessGrant, Freeze, WhoamiResult } from './methods.js' */
+/** @import { AccessGrant, AuditMessage, Freeze, ListResult, WhoamiResult } from './methods.js' */
 /** @import { Abortable } from './board.js' */
 
 /**
@@ -81,6 +81,9 @@ export class Client {
   /** The name under which this client acts. */
   get agent () { return this._channel.agent }
 
+  /** The service's engine, what an answered commit survives there (`disk`, `second`, `memory` or `replica`), its version. */
+  get service () { return this._channel.service }
+
   /**
    * The board `name`. Reading does not create it.
    * @param {string} [name]
@@ -103,8 +106,8 @@ export class Client {
   async whoami ({ signal } = {}) { return await this._channel.look('whoami', {}, signal) }
 
   /**
-   * A token for the agent `name`, signed by the service and stored nowhere; it ends when the token of this client is
-   * revoked. Without `grants` it has an agent's default rights; without `boards` it is valid on all of them.
+   * A token for the agent `name`, signed by the service and stored nowhere; it ends when the token of this client
+   * expires or is revoked. Without `grants` it has an agent's default rights; without `boards` it is valid on all of them.
    * @param {string} name
    * @param {{ grants?: AccessGrant[], boards?: string[], ttl_ms?: number } & Abortable}
    *   [options]
@@ -126,12 +129,24 @@ export class Client {
   }
 
   /**
+   * A page of the audit, the oldest records first: those after the record with key `after`. For admins.
+   * @param {{ after?: string, limit?: number } & Abortable} [options]
+   * @returns {Promise<AuditMessage[]>}
+   */
+  async audit ({ after, limit, signal } = {}) { return await this._channel.look('audit', given({ after, limit }), signal) }
+
+  /**
    * Freeze a board: it refuses every commit (BoardFrozen) until it is thawed.
    * @param {{ board?: string, note?: string } & Abortable} [options]
    * @returns {Promise<Freeze>}
    */
   async freeze ({ board, note, signal } = {}) {
-    return await this._channel.look('freeze', given({ board: board ?? this._board, note }), signal)
+    const name = board ?? this._board
+    const seen = await this._freezeSeen(name, signal)
+    // A late copy of the request is older than the freeze that it asked for, or found.
+    const frozen = seen.entries[0]
+    const known = frozen ? frozen.mod_revision - 1 : seen.revision
+    return await this._channel.look('freeze', given({ board: name, note, known }), signal)
   }
 
   /**
@@ -140,7 +155,19 @@ export class Client {
    * @returns {Promise<Freeze | null>}
    */
   async thaw ({ board, note, signal } = {}) {
-    return await this._channel.look('thaw', given({ board: board ?? this._board, note }), signal)
+    const name = board ?? this._board
+    const known = (await this._freezeSeen(name, signal)).revision
+    return await this._channel.look('thaw', given({ board: name, note, known }), signal)
+  }
+
+  /**
+   * The freeze of a board, if it may be read, with the board's revision and epoch.
+   * @param {string} board
+   * @param {AbortSignal | undefined} signal
+   * @returns {Promise<ListResult>}
+   */
+  async _freezeSeen (board, signal) {
+    return await this._channel.look('list', { board, pattern: 'system/frozen', limit: 1 }, signal)
   }
 
   /**
@@ -149,7 +176,9 @@ export class Client {
    * @param {Abortable} [options]
    */
   async removeBoard (board, { signal } = {}) {
-    await this._channel.act('remove', { board }, signal, this._channel.limits.long_request_timeout_ms)
+    // Another board of that name is in another epoch: a late copy of the request spares it.
+    const { epoch } = await this._freezeSeen(board, signal)
+    await this._channel.act('remove', { board, epoch }, signal, this._channel.limits.long_request_timeout_ms)
   }
 
   /**

@@ -1,4 +1,4 @@
-// Written by `python -m tools.js_methods` from blackboard/errors/: change that instead.
+// Written by `python -m tools.js_methods` from blackboard/errors.py: change that instead.
 
 /** Root of the tree. Never thrown itself: `code` and `fields` are stable, the message is not. */
 export class BlackboardError extends Error {
@@ -50,8 +50,6 @@ function printed (value) {
  */
 export class ModelFailed extends BlackboardError {
   static code = 'model_failed'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['model', 'reason', 'status']
 
   /**
@@ -59,13 +57,11 @@ export class ModelFailed extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ ({ status: null, ...fields }), message)
-    /** @type {string} */
-    this.model = /** @type {any} */ (this.fields['model'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
-    /** @type {number | null} */
-    this.status = /** @type {any} */ (this.fields['status'])
+    const whole = { status: null, ...fields }
+    super(whole, message)
+    this.model = whole.model
+    this.reason = whole.reason
+    this.status = whole.status
   }
 }
 
@@ -74,8 +70,6 @@ export class ModelFailed extends BlackboardError {
  */
 export class CallFailed extends BlackboardError {
   static code = 'call_failed'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['name', 'attempts', 'reason']
 
   /**
@@ -83,11 +77,9 @@ export class CallFailed extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {number} */
-    this.attempts = /** @type {any} */ (this.fields['attempts'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
+    super(fields, message)
+    this.attempts = fields.attempts
+    this.reason = fields.reason
   }
 }
 
@@ -96,8 +88,6 @@ export class CallFailed extends BlackboardError {
  */
 export class CallInterrupted extends BlackboardError {
   static code = 'call_interrupted'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['name', 'idempotency_key']
 
   /**
@@ -105,9 +95,8 @@ export class CallInterrupted extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.idempotency_key = /** @type {any} */ (this.fields['idempotency_key'])
+    super(fields, message)
+    this.idempotency_key = fields.idempotency_key
   }
 }
 
@@ -116,8 +105,6 @@ export class CallInterrupted extends BlackboardError {
  */
 export class Diverged extends BlackboardError {
   static code = 'diverged'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['agent', 'number', 'expected', 'found']
 
   /**
@@ -125,15 +112,11 @@ export class Diverged extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.agent = /** @type {any} */ (this.fields['agent'])
-    /** @type {number} */
-    this.number = /** @type {any} */ (this.fields['number'])
-    /** @type {string} */
-    this.expected = /** @type {any} */ (this.fields['expected'])
-    /** @type {string} */
-    this.found = /** @type {any} */ (this.fields['found'])
+    super(fields, message)
+    this.agent = fields.agent
+    this.number = fields.number
+    this.expected = fields.expected
+    this.found = fields.found
   }
 }
 
@@ -144,8 +127,6 @@ export class Diverged extends BlackboardError {
  */
 export class AgentInterrupted extends BlackboardError {
   static code = 'agent_interrupted'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['agent', 'reason']
 
   /**
@@ -153,11 +134,9 @@ export class AgentInterrupted extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.agent = /** @type {any} */ (this.fields['agent'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
+    super(fields, message)
+    this.agent = fields.agent
+    this.reason = fields.reason
   }
 }
 
@@ -166,8 +145,6 @@ export class AgentInterrupted extends BlackboardError {
  */
 export class SchemaTooNew extends BlackboardError {
   static code = 'schema_too_new'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['agent', 'stored', 'known']
 
   /**
@@ -175,13 +152,10 @@ export class SchemaTooNew extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.agent = /** @type {any} */ (this.fields['agent'])
-    /** @type {number} */
-    this.stored = /** @type {any} */ (this.fields['stored'])
-    /** @type {number} */
-    this.known = /** @type {any} */ (this.fields['known'])
+    super(fields, message)
+    this.agent = fields.agent
+    this.stored = fields.stored
+    this.known = fields.known
   }
 }
 
@@ -190,8 +164,6 @@ export class SchemaTooNew extends BlackboardError {
  */
 export class MigrationFailed extends BlackboardError {
   static code = 'migration_failed'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['agent', 'version', 'reason']
 
   /**
@@ -199,13 +171,10 @@ export class MigrationFailed extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.agent = /** @type {any} */ (this.fields['agent'])
-    /** @type {number} */
-    this.version = /** @type {any} */ (this.fields['version'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
+    super(fields, message)
+    this.agent = fields.agent
+    this.version = fields.version
+    this.reason = fields.reason
   }
 }
 
@@ -214,8 +183,6 @@ export class MigrationFailed extends BlackboardError {
  */
 export class InvalidState extends BlackboardError {
   static code = 'invalid_state'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['agent', 'reason']
 
   /**
@@ -223,11 +190,9 @@ export class InvalidState extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.agent = /** @type {any} */ (this.fields['agent'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
+    super(fields, message)
+    this.agent = fields.agent
+    this.reason = fields.reason
   }
 }
 
@@ -239,8 +204,6 @@ export class InvalidState extends BlackboardError {
  */
 export class LeaseLost extends BlackboardError {
   static code = 'lease_lost'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['key', 'fence', 'reason', 'holder']
 
   /**
@@ -248,15 +211,12 @@ export class LeaseLost extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ ({ holder: null, ...fields }), message)
-    /** @type {string} */
-    this.key = /** @type {any} */ (this.fields['key'])
-    /** @type {number} */
-    this.fence = /** @type {any} */ (this.fields['fence'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
-    /** @type {string | null} */
-    this.holder = /** @type {any} */ (this.fields['holder'])
+    const whole = { holder: null, ...fields }
+    super(whole, message)
+    this.key = whole.key
+    this.fence = whole.fence
+    this.reason = whole.reason
+    this.holder = whole.holder
   }
 }
 
@@ -266,7 +226,6 @@ export class LeaseLost extends BlackboardError {
 export class Unavailable extends BlackboardError {
   static code = 'unavailable'
   static retryable = true
-  /** @type {ReadonlyArray<string>} */
   static names = ['what', 'reason']
 
   /**
@@ -274,11 +233,9 @@ export class Unavailable extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.what = /** @type {any} */ (this.fields['what'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
+    super(fields, message)
+    this.what = fields.what
+    this.reason = fields.reason
   }
 }
 
@@ -287,8 +244,6 @@ export class Unavailable extends BlackboardError {
  */
 export class Overloaded extends Unavailable {
   static code = 'overloaded'
-  static retryable = true
-  /** @type {ReadonlyArray<string>} */
   static names = ['what', 'reason', 'retry_after_ms']
 
   /**
@@ -296,13 +251,10 @@ export class Overloaded extends Unavailable {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.what = /** @type {any} */ (this.fields['what'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
-    /** @type {number} */
-    this.retry_after_ms = /** @type {any} */ (this.fields['retry_after_ms'])
+    super(fields, message)
+    this.what = fields.what
+    this.reason = fields.reason
+    this.retry_after_ms = fields.retry_after_ms
   }
 }
 
@@ -311,8 +263,6 @@ export class Overloaded extends Unavailable {
  */
 export class RateLimited extends Overloaded {
   static code = 'rate_limited'
-  static retryable = true
-  /** @type {ReadonlyArray<string>} */
   static names = ['what', 'reason', 'retry_after_ms']
 
   /**
@@ -320,13 +270,10 @@ export class RateLimited extends Overloaded {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.what = /** @type {any} */ (this.fields['what'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
-    /** @type {number} */
-    this.retry_after_ms = /** @type {any} */ (this.fields['retry_after_ms'])
+    super(fields, message)
+    this.what = fields.what
+    this.reason = fields.reason
+    this.retry_after_ms = fields.retry_after_ms
   }
 }
 
@@ -341,7 +288,6 @@ export class RateLimited extends Overloaded {
 export class OutcomeUnknown extends BlackboardError {
   static code = 'outcome_unknown'
   static retryable = true
-  /** @type {ReadonlyArray<string>} */
   static names = ['agent', 'lane', 'incarnation', 'step', 'reason', 'final', 'method', 'request']
 
   /**
@@ -349,23 +295,16 @@ export class OutcomeUnknown extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ ({ final: false, method: "commit", request: null, ...fields }), message)
-    /** @type {string} */
-    this.agent = /** @type {any} */ (this.fields['agent'])
-    /** @type {number | null} */
-    this.lane = /** @type {any} */ (this.fields['lane'])
-    /** @type {string | null} */
-    this.incarnation = /** @type {any} */ (this.fields['incarnation'])
-    /** @type {number | null} */
-    this.step = /** @type {any} */ (this.fields['step'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
-    /** @type {boolean} */
-    this.final = /** @type {any} */ (this.fields['final'])
-    /** @type {string} */
-    this.method = /** @type {any} */ (this.fields['method'])
-    /** @type {string | null} */
-    this.request = /** @type {any} */ (this.fields['request'])
+    const whole = { final: false, method: "commit", request: null, ...fields }
+    super(whole, message)
+    this.agent = whole.agent
+    this.lane = whole.lane
+    this.incarnation = whole.incarnation
+    this.step = whole.step
+    this.reason = whole.reason
+    this.final = whole.final
+    this.method = whole.method
+    this.request = whole.request
   }
 }
 
@@ -374,8 +313,6 @@ export class OutcomeUnknown extends BlackboardError {
  */
 export class LocalProtocolError extends BlackboardError {
   static code = 'local_protocol_error'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['reason']
 
   /**
@@ -383,9 +320,8 @@ export class LocalProtocolError extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
+    super(fields, message)
+    this.reason = fields.reason
   }
 }
 
@@ -394,8 +330,6 @@ export class LocalProtocolError extends BlackboardError {
  */
 export class RemoteProtocolError extends BlackboardError {
   static code = 'remote_protocol_error'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['reason', 'close_code']
 
   /**
@@ -403,11 +337,10 @@ export class RemoteProtocolError extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ ({ close_code: 1002, ...fields }), message)
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
-    /** @type {number} */
-    this.close_code = /** @type {any} */ (this.fields['close_code'])
+    const whole = { close_code: 1002, ...fields }
+    super(whole, message)
+    this.reason = whole.reason
+    this.close_code = whole.close_code
   }
 }
 
@@ -416,8 +349,6 @@ export class RemoteProtocolError extends BlackboardError {
  */
 export class Corrupt extends BlackboardError {
   static code = 'corrupt'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['what', 'reason']
 
   /**
@@ -425,11 +356,9 @@ export class Corrupt extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.what = /** @type {any} */ (this.fields['what'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
+    super(fields, message)
+    this.what = fields.what
+    this.reason = fields.reason
   }
 }
 
@@ -438,8 +367,6 @@ export class Corrupt extends BlackboardError {
  */
 export class NewerFormat extends BlackboardError {
   static code = 'newer_format'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['what', 'found', 'known']
 
   /**
@@ -447,13 +374,10 @@ export class NewerFormat extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.what = /** @type {any} */ (this.fields['what'])
-    /** @type {number} */
-    this.found = /** @type {any} */ (this.fields['found'])
-    /** @type {number} */
-    this.known = /** @type {any} */ (this.fields['known'])
+    super(fields, message)
+    this.what = fields.what
+    this.found = fields.found
+    this.known = fields.known
   }
 }
 
@@ -464,8 +388,6 @@ export class NewerFormat extends BlackboardError {
  */
 export class OlderFormat extends BlackboardError {
   static code = 'older_format'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['what', 'found', 'oldest', 'lacks']
 
   /**
@@ -473,15 +395,12 @@ export class OlderFormat extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ ({ lacks: "", ...fields }), message)
-    /** @type {string} */
-    this.what = /** @type {any} */ (this.fields['what'])
-    /** @type {number} */
-    this.found = /** @type {any} */ (this.fields['found'])
-    /** @type {number} */
-    this.oldest = /** @type {any} */ (this.fields['oldest'])
-    /** @type {string} */
-    this.lacks = /** @type {any} */ (this.fields['lacks'])
+    const whole = { lacks: "", ...fields }
+    super(whole, message)
+    this.what = whole.what
+    this.found = whole.found
+    this.oldest = whole.oldest
+    this.lacks = whole.lacks
   }
 }
 
@@ -490,8 +409,6 @@ export class OlderFormat extends BlackboardError {
  */
 export class EngineRefused extends BlackboardError {
   static code = 'engine_refused'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['setting', 'value', 'needed']
 
   /**
@@ -499,13 +416,10 @@ export class EngineRefused extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.setting = /** @type {any} */ (this.fields['setting'])
-    /** @type {string} */
-    this.value = /** @type {any} */ (this.fields['value'])
-    /** @type {string} */
-    this.needed = /** @type {any} */ (this.fields['needed'])
+    super(fields, message)
+    this.setting = fields.setting
+    this.value = fields.value
+    this.needed = fields.needed
   }
 }
 
@@ -516,8 +430,6 @@ export class EngineRefused extends BlackboardError {
  */
 export class DataDirectoryInUse extends BlackboardError {
   static code = 'data_directory_in_use'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['path', 'pid', 'url', 'is_this_process']
 
   /**
@@ -525,15 +437,12 @@ export class DataDirectoryInUse extends BlackboardError {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ ({ is_this_process: false, ...fields }), message)
-    /** @type {string} */
-    this.path = /** @type {any} */ (this.fields['path'])
-    /** @type {number | null} */
-    this.pid = /** @type {any} */ (this.fields['pid'])
-    /** @type {string | null} */
-    this.url = /** @type {any} */ (this.fields['url'])
-    /** @type {boolean} */
-    this.is_this_process = /** @type {any} */ (this.fields['is_this_process'])
+    const whole = { is_this_process: false, ...fields }
+    super(whole, message)
+    this.path = whole.path
+    this.pid = whole.pid
+    this.url = whole.url
+    this.is_this_process = whole.is_this_process
   }
 }
 
@@ -542,16 +451,13 @@ export class DataDirectoryInUse extends BlackboardError {
  */
 export class Rejected extends BlackboardError {
   static code = 'rejected'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
-  static names = []
 
   /**
    * @param {{  }} fields
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
+    super(fields, message)
   }
 }
 
@@ -565,8 +471,6 @@ export class Rejected extends BlackboardError {
  */
 export class Conflict extends Rejected {
   static code = 'conflict'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['key', 'expected', 'actual', 'by', 'at_revision', 'head', 'current']
 
   /**
@@ -574,21 +478,15 @@ export class Conflict extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ ({ by: null, at_revision: 0, head: 0, current: null, ...fields }), message)
-    /** @type {string} */
-    this.key = /** @type {any} */ (this.fields['key'])
-    /** @type {number} */
-    this.expected = /** @type {any} */ (this.fields['expected'])
-    /** @type {number} */
-    this.actual = /** @type {any} */ (this.fields['actual'])
-    /** @type {string | null} */
-    this.by = /** @type {any} */ (this.fields['by'])
-    /** @type {number} */
-    this.at_revision = /** @type {any} */ (this.fields['at_revision'])
-    /** @type {number} */
-    this.head = /** @type {any} */ (this.fields['head'])
-    /** @type {unknown} */
-    this.current = /** @type {any} */ (this.fields['current'])
+    const whole = { by: null, at_revision: 0, head: 0, current: null, ...fields }
+    super(whole, message)
+    this.key = whole.key
+    this.expected = whole.expected
+    this.actual = whole.actual
+    this.by = whole.by
+    this.at_revision = whole.at_revision
+    this.head = whole.head
+    this.current = whole.current
   }
 }
 
@@ -597,8 +495,6 @@ export class Conflict extends Rejected {
  */
 export class Fenced extends Rejected {
   static code = 'fenced'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['key', 'fence', 'current', 'holder']
 
   /**
@@ -606,15 +502,12 @@ export class Fenced extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ ({ holder: null, ...fields }), message)
-    /** @type {string} */
-    this.key = /** @type {any} */ (this.fields['key'])
-    /** @type {number} */
-    this.fence = /** @type {any} */ (this.fields['fence'])
-    /** @type {number} */
-    this.current = /** @type {any} */ (this.fields['current'])
-    /** @type {string | null} */
-    this.holder = /** @type {any} */ (this.fields['holder'])
+    const whole = { holder: null, ...fields }
+    super(whole, message)
+    this.key = whole.key
+    this.fence = whole.fence
+    this.current = whole.current
+    this.holder = whole.holder
   }
 }
 
@@ -623,8 +516,6 @@ export class Fenced extends Rejected {
  */
 export class LeaseHeld extends Rejected {
   static code = 'lease_held'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['key', 'holder', 'fence', 'until_ms']
 
   /**
@@ -632,15 +523,11 @@ export class LeaseHeld extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.key = /** @type {any} */ (this.fields['key'])
-    /** @type {string} */
-    this.holder = /** @type {any} */ (this.fields['holder'])
-    /** @type {number} */
-    this.fence = /** @type {any} */ (this.fields['fence'])
-    /** @type {number} */
-    this.until_ms = /** @type {any} */ (this.fields['until_ms'])
+    super(fields, message)
+    this.key = fields.key
+    this.holder = fields.holder
+    this.fence = fields.fence
+    this.until_ms = fields.until_ms
   }
 }
 
@@ -649,8 +536,6 @@ export class LeaseHeld extends Rejected {
  */
 export class NothingToClaim extends Rejected {
   static code = 'nothing_to_claim'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['pattern', 'waited_ms']
 
   /**
@@ -658,11 +543,9 @@ export class NothingToClaim extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.pattern = /** @type {any} */ (this.fields['pattern'])
-    /** @type {number} */
-    this.waited_ms = /** @type {any} */ (this.fields['waited_ms'])
+    super(fields, message)
+    this.pattern = fields.pattern
+    this.waited_ms = fields.waited_ms
   }
 }
 
@@ -676,8 +559,6 @@ export class NothingToClaim extends Rejected {
  */
 export class StaleEpoch extends Rejected {
   static code = 'stale_epoch'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['yours', 'current', 'number', 'cause', 'from_revision', 'head']
 
   /**
@@ -685,19 +566,13 @@ export class StaleEpoch extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.yours = /** @type {any} */ (this.fields['yours'])
-    /** @type {string} */
-    this.current = /** @type {any} */ (this.fields['current'])
-    /** @type {number} */
-    this.number = /** @type {any} */ (this.fields['number'])
-    /** @type {string} */
-    this.cause = /** @type {any} */ (this.fields['cause'])
-    /** @type {number} */
-    this.from_revision = /** @type {any} */ (this.fields['from_revision'])
-    /** @type {number} */
-    this.head = /** @type {any} */ (this.fields['head'])
+    super(fields, message)
+    this.yours = fields.yours
+    this.current = fields.current
+    this.number = fields.number
+    this.cause = fields.cause
+    this.from_revision = fields.from_revision
+    this.head = fields.head
   }
 }
 
@@ -706,8 +581,6 @@ export class StaleEpoch extends Rejected {
  */
 export class HeadMoved extends Rejected {
   static code = 'head_moved'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['expected', 'head']
 
   /**
@@ -715,11 +588,9 @@ export class HeadMoved extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {number} */
-    this.expected = /** @type {any} */ (this.fields['expected'])
-    /** @type {number} */
-    this.head = /** @type {any} */ (this.fields['head'])
+    super(fields, message)
+    this.expected = fields.expected
+    this.head = fields.head
   }
 }
 
@@ -731,8 +602,6 @@ export class HeadMoved extends Rejected {
  */
 export class SnapshotFirst extends Rejected {
   static code = 'snapshot_first'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['agent', 'key', 'since']
 
   /**
@@ -740,13 +609,10 @@ export class SnapshotFirst extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.agent = /** @type {any} */ (this.fields['agent'])
-    /** @type {string} */
-    this.key = /** @type {any} */ (this.fields['key'])
-    /** @type {number} */
-    this.since = /** @type {any} */ (this.fields['since'])
+    super(fields, message)
+    this.agent = fields.agent
+    this.key = fields.key
+    this.since = fields.since
   }
 }
 
@@ -758,8 +624,6 @@ export class SnapshotFirst extends Rejected {
  */
 export class BoardFrozen extends Rejected {
   static code = 'board_frozen'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['by', 'note', 'since_ms', 'revision']
 
   /**
@@ -767,15 +631,11 @@ export class BoardFrozen extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.by = /** @type {any} */ (this.fields['by'])
-    /** @type {string} */
-    this.note = /** @type {any} */ (this.fields['note'])
-    /** @type {number} */
-    this.since_ms = /** @type {any} */ (this.fields['since_ms'])
-    /** @type {number} */
-    this.revision = /** @type {any} */ (this.fields['revision'])
+    super(fields, message)
+    this.by = fields.by
+    this.note = fields.note
+    this.since_ms = fields.since_ms
+    this.revision = fields.revision
   }
 }
 
@@ -784,8 +644,6 @@ export class BoardFrozen extends Rejected {
  */
 export class NoSuchBoard extends Rejected {
   static code = 'no_such_board'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['board']
 
   /**
@@ -793,9 +651,8 @@ export class NoSuchBoard extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.board = /** @type {any} */ (this.fields['board'])
+    super(fields, message)
+    this.board = fields.board
   }
 }
 
@@ -804,8 +661,6 @@ export class NoSuchBoard extends Rejected {
  */
 export class NoSuchCheckpoint extends Rejected {
   static code = 'no_such_checkpoint'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['board', 'name']
 
   /**
@@ -813,9 +668,8 @@ export class NoSuchCheckpoint extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.board = /** @type {any} */ (this.fields['board'])
+    super(fields, message)
+    this.board = fields.board
   }
 }
 
@@ -824,8 +678,6 @@ export class NoSuchCheckpoint extends Rejected {
  */
 export class BarrierMissed extends Rejected {
   static code = 'barrier_missed'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['agents', 'timeout_ms']
 
   /**
@@ -833,11 +685,9 @@ export class BarrierMissed extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string[]} */
-    this.agents = /** @type {any} */ (this.fields['agents'])
-    /** @type {number} */
-    this.timeout_ms = /** @type {any} */ (this.fields['timeout_ms'])
+    super(fields, message)
+    this.agents = fields.agents
+    this.timeout_ms = fields.timeout_ms
   }
 }
 
@@ -850,8 +700,6 @@ export class BarrierMissed extends Rejected {
  */
 export class AttemptTooOld extends Rejected {
   static code = 'attempt_too_old'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['agent', 'lane', 'incarnation', 'step', 'known', 'head']
 
   /**
@@ -859,19 +707,13 @@ export class AttemptTooOld extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.agent = /** @type {any} */ (this.fields['agent'])
-    /** @type {number} */
-    this.lane = /** @type {any} */ (this.fields['lane'])
-    /** @type {string} */
-    this.incarnation = /** @type {any} */ (this.fields['incarnation'])
-    /** @type {number} */
-    this.step = /** @type {any} */ (this.fields['step'])
-    /** @type {number} */
-    this.known = /** @type {any} */ (this.fields['known'])
-    /** @type {number} */
-    this.head = /** @type {any} */ (this.fields['head'])
+    super(fields, message)
+    this.agent = fields.agent
+    this.lane = fields.lane
+    this.incarnation = fields.incarnation
+    this.step = fields.step
+    this.known = fields.known
+    this.head = fields.head
   }
 }
 
@@ -880,8 +722,6 @@ export class AttemptTooOld extends Rejected {
  */
 export class StepSuperseded extends Rejected {
   static code = 'step_superseded'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['agent', 'step', 'last_step']
 
   /**
@@ -889,13 +729,10 @@ export class StepSuperseded extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.agent = /** @type {any} */ (this.fields['agent'])
-    /** @type {number} */
-    this.step = /** @type {any} */ (this.fields['step'])
-    /** @type {number} */
-    this.last_step = /** @type {any} */ (this.fields['last_step'])
+    super(fields, message)
+    this.agent = fields.agent
+    this.step = fields.step
+    this.last_step = fields.last_step
   }
 }
 
@@ -904,8 +741,6 @@ export class StepSuperseded extends Rejected {
  */
 export class TypeMismatch extends Rejected {
   static code = 'type_mismatch'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['key', 'wanted', 'found']
 
   /**
@@ -913,13 +748,10 @@ export class TypeMismatch extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.key = /** @type {any} */ (this.fields['key'])
-    /** @type {string} */
-    this.wanted = /** @type {any} */ (this.fields['wanted'])
-    /** @type {string} */
-    this.found = /** @type {any} */ (this.fields['found'])
+    super(fields, message)
+    this.key = fields.key
+    this.wanted = fields.wanted
+    this.found = fields.found
   }
 }
 
@@ -933,8 +765,6 @@ export class TypeMismatch extends Rejected {
  */
 export class DocumentRefused extends Rejected {
   static code = 'document_refused'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['key', 'cause', 'reason']
 
   /**
@@ -942,13 +772,49 @@ export class DocumentRefused extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.key = /** @type {any} */ (this.fields['key'])
-    /** @type {string} */
-    this.cause = /** @type {any} */ (this.fields['cause'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
+    super(fields, message)
+    this.key = fields.key
+    this.cause = fields.cause
+    this.reason = fields.reason
+  }
+}
+
+/**
+ * The file, or directory, at `path` cannot be read into a workspace's snapshot, or written by a
+ * restore, because of `reason`. Nothing changed, on the board or in the directory.
+ */
+export class FileRefused extends Rejected {
+  static code = 'file_refused'
+  static names = ['path', 'reason']
+
+  /**
+   * @param {{ path: string, reason: string }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(fields, message)
+    this.path = fields.path
+    this.reason = fields.reason
+  }
+}
+
+/**
+ * A restore would lose changes to `count` files in `directory` that no snapshot has. `paths`
+ * are the first of them. Take a snapshot, or restore with `discard`.
+ */
+export class UnsavedFiles extends Rejected {
+  static code = 'unsaved_files'
+  static names = ['directory', 'paths', 'count']
+
+  /**
+   * @param {{ directory: string, paths: string[], count: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(fields, message)
+    this.directory = fields.directory
+    this.paths = fields.paths
+    this.count = fields.count
   }
 }
 
@@ -959,8 +825,6 @@ export class DocumentRefused extends Rejected {
  */
 export class LimitExceeded extends Rejected {
   static code = 'limit_exceeded'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['limit', 'value', 'maximum', 'where', 'account']
 
   /**
@@ -968,17 +832,13 @@ export class LimitExceeded extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ ({ where: null, account: null, ...fields }), message)
-    /** @type {string} */
-    this.limit = /** @type {any} */ (this.fields['limit'])
-    /** @type {number} */
-    this.value = /** @type {any} */ (this.fields['value'])
-    /** @type {number} */
-    this.maximum = /** @type {any} */ (this.fields['maximum'])
-    /** @type {string | null} */
-    this.where = /** @type {any} */ (this.fields['where'])
-    /** @type {string | null} */
-    this.account = /** @type {any} */ (this.fields['account'])
+    const whole = { where: null, account: null, ...fields }
+    super(whole, message)
+    this.limit = whole.limit
+    this.value = whole.value
+    this.maximum = whole.maximum
+    this.where = whole.where
+    this.account = whole.account
   }
 }
 
@@ -987,8 +847,6 @@ export class LimitExceeded extends Rejected {
  */
 export class AccessDenied extends Rejected {
   static code = 'access_denied'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['principal', 'right', 'key']
 
   /**
@@ -996,13 +854,10 @@ export class AccessDenied extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.principal = /** @type {any} */ (this.fields['principal'])
-    /** @type {string} */
-    this.right = /** @type {any} */ (this.fields['right'])
-    /** @type {string} */
-    this.key = /** @type {any} */ (this.fields['key'])
+    super(fields, message)
+    this.principal = fields.principal
+    this.right = fields.right
+    this.key = fields.key
   }
 }
 
@@ -1011,8 +866,6 @@ export class AccessDenied extends Rejected {
  */
 export class InvalidRequest extends Rejected {
   static code = 'invalid_request'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['field', 'reason']
 
   /**
@@ -1020,11 +873,9 @@ export class InvalidRequest extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.field = /** @type {any} */ (this.fields['field'])
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
+    super(fields, message)
+    this.field = fields.field
+    this.reason = fields.reason
   }
 }
 
@@ -1033,8 +884,6 @@ export class InvalidRequest extends Rejected {
  */
 export class Unauthenticated extends Rejected {
   static code = 'unauthenticated'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['reason']
 
   /**
@@ -1042,9 +891,8 @@ export class Unauthenticated extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {string} */
-    this.reason = /** @type {any} */ (this.fields['reason'])
+    super(fields, message)
+    this.reason = fields.reason
   }
 }
 
@@ -1053,8 +901,6 @@ export class Unauthenticated extends Rejected {
  */
 export class Compacted extends Rejected {
   static code = 'compacted'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['revision', 'oldest']
 
   /**
@@ -1062,11 +908,9 @@ export class Compacted extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {number} */
-    this.revision = /** @type {any} */ (this.fields['revision'])
-    /** @type {number} */
-    this.oldest = /** @type {any} */ (this.fields['oldest'])
+    super(fields, message)
+    this.revision = fields.revision
+    this.oldest = fields.oldest
   }
 }
 
@@ -1075,8 +919,6 @@ export class Compacted extends Rejected {
  */
 export class FutureRevision extends Rejected {
   static code = 'future_revision'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['revision', 'head']
 
   /**
@@ -1084,11 +926,9 @@ export class FutureRevision extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {number} */
-    this.revision = /** @type {any} */ (this.fields['revision'])
-    /** @type {number} */
-    this.head = /** @type {any} */ (this.fields['head'])
+    super(fields, message)
+    this.revision = fields.revision
+    this.head = fields.head
   }
 }
 
@@ -1102,8 +942,6 @@ export class FutureRevision extends Rejected {
  */
 export class RolledBack extends Rejected {
   static code = 'rolled_back'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['revision', 'epoch', 'from_revision', 'head']
 
   /**
@@ -1111,15 +949,11 @@ export class RolledBack extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {number} */
-    this.revision = /** @type {any} */ (this.fields['revision'])
-    /** @type {string} */
-    this.epoch = /** @type {any} */ (this.fields['epoch'])
-    /** @type {number} */
-    this.from_revision = /** @type {any} */ (this.fields['from_revision'])
-    /** @type {number} */
-    this.head = /** @type {any} */ (this.fields['head'])
+    super(fields, message)
+    this.revision = fields.revision
+    this.epoch = fields.epoch
+    this.from_revision = fields.from_revision
+    this.head = fields.head
   }
 }
 
@@ -1131,8 +965,6 @@ export class RolledBack extends Rejected {
  */
 export class Resync extends Rejected {
   static code = 'resync'
-  static retryable = false
-  /** @type {ReadonlyArray<string>} */
   static names = ['revision', 'epoch', 'from_revision']
 
   /**
@@ -1140,13 +972,10 @@ export class Resync extends Rejected {
    * @param {string} [message]
    */
   constructor (fields, message) {
-    super(/** @type {any} */ (fields), message)
-    /** @type {number} */
-    this.revision = /** @type {any} */ (this.fields['revision'])
-    /** @type {string} */
-    this.epoch = /** @type {any} */ (this.fields['epoch'])
-    /** @type {number} */
-    this.from_revision = /** @type {any} */ (this.fields['from_revision'])
+    super(fields, message)
+    this.revision = fields.revision
+    this.epoch = fields.epoch
+    this.from_revision = fields.from_revision
   }
 }
 
@@ -1190,6 +1019,8 @@ export const BY_CODE = new Map(/** @type {any} */ ([
   [StepSuperseded.code, StepSuperseded],
   [TypeMismatch.code, TypeMismatch],
   [DocumentRefused.code, DocumentRefused],
+  [FileRefused.code, FileRefused],
+  [UnsavedFiles.code, UnsavedFiles],
   [LimitExceeded.code, LimitExceeded],
   [AccessDenied.code, AccessDenied],
   [InvalidRequest.code, InvalidRequest],

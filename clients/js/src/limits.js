@@ -34,15 +34,15 @@ export const INTEGER_MAX = 9007199254740991
 export const LANES_MAX = 64
 
 /**
- * Default time to live of the leases of a block: how long it takes until the death of a process
- * is noticed, and how long a service may be away before its holders lose their leases.
+ * Default time to live of the leases of a block: how long a dead process goes unnoticed, and how
+ * long a service may be away before its holders lose them.
  */
 export const LEASE_TTL_MS = 10000
 
 /** Shortest lease: a shorter one cannot be renewed in time over a network. */
 export const LEASE_TTL_MS_MIN = 100
 
-/** Entries of one page of a listing. */
+/** Entries of one page of a listing, with its directories. */
 export const LIST_ENTRIES_MAX = 1024
 
 /** Log entries of one page of the log. */

@@ -14,6 +14,33 @@
  */
 
 /**
+ * How many commits each agent made after revision `after`, up to `until` (null = now), counted in
+ * `parts` of that span.
+ * @typedef {object} ActivityParams
+ * @property {string} board
+ * @property {number} [after]
+ * @property {number | null} [until]
+ * @property {number} [parts]
+ * @property {string | null} [agent]
+ */
+
+/**
+ * The commits that may be seen after revision `after`, up to `until`, counted in parts of `step`
+ * revisions.
+ * `times_ms` are the times of the newest commit of each part (0 = it has none). `authors` are the
+ * most active ones, by name; `more_authors` says whether there are others. `epochs` began in the
+ * span.
+ * @typedef {object} ActivityResult
+ * @property {number} after
+ * @property {number} until
+ * @property {number} step
+ * @property {Array<number>} times_ms
+ * @property {Array<AuthorActivity>} authors
+ * @property {boolean} more_authors
+ * @property {Array<Epoch>} epochs
+ */
+
+/**
  * Add `value` as the next item below `prefix`: `<prefix>/<next index, ten digits>`.
  * Indexes never repeat, not even after items were deleted.
  * @typedef {object} Append
@@ -49,6 +76,13 @@
  * @property {string | null} [after]
  * @property {number} [limit]
  * @property {string | null} [agent]
+ */
+
+/**
+ * The commits of one author in each part of a span.
+ * @typedef {object} AuthorActivity
+ * @property {string} author
+ * @property {Array<number>} commits
  */
 
 /**
@@ -267,7 +301,16 @@
  */
 
 /**
- * What a key holds. `account` is present if the author's name was narrowed from it.
+ * A prefix with keys below it: how many, up to DIRECTORY_KEYS_MAX, and whether there are more.
+ * @typedef {object} Directory
+ * @property {string} prefix
+ * @property {number} keys
+ * @property {boolean} more
+ */
+
+/**
+ * What a key holds. `account` is present if the author's name was narrowed from it, `created_ms`
+ * if the key was written again since and the time of `create_revision` is known.
  * @typedef {object} EntryMessage
  * @property {string} key
  * @property {Encoded} value
@@ -277,6 +320,7 @@
  * @property {number} time_ms
  * @property {number} [expires_at_ms]
  * @property {string} [account]
+ * @property {number} [created_ms]
  */
 
 /**
@@ -294,10 +338,12 @@
  */
 
 /**
- * Destroy the data keys of an agent's namespaces, on one board or on all, for good.
+ * Destroy the data keys of an agent's namespaces, on one board or on all, for good. With
+ * `request`, a copy of it that comes late destroys no newer key.
  * @typedef {object} EraseParams
  * @property {string} name
  * @property {string | null} [board]
+ * @property {string | null} [request]
  * @property {string | null} [agent]
  */
 
@@ -361,10 +407,12 @@
  */
 
 /**
- * Refuse commits until the board is thawed; a frozen board stays as it is.
+ * Refuse commits until the board is thawed; a frozen board stays as it is. With `known`, the
+ * revision at which the request is made, a copy that comes after a later freeze is refused.
  * @typedef {object} FreezeParams
  * @property {string} board
  * @property {string} [note]
+ * @property {number | null} [known]
  * @property {string | null} [agent]
  */
 
@@ -456,15 +504,19 @@
  * @property {number} server_time_ms
  * @property {string} version
  * @property {Record<string, number>} limits
+ * @property {boolean} traces
  */
 
 /**
- * Versions of `key`, the newest first; `before` continues.
+ * Versions of `key`, the newest first; `before` continues. Only those above `after`, and of
+ * `author`, if given.
  * @typedef {object} HistoryParams
  * @property {string} board
  * @property {string} key
  * @property {number | null} [before]
  * @property {number} [limit]
+ * @property {number | null} [after]
+ * @property {string | null} [author]
  * @property {string | null} [agent]
  */
 
@@ -520,6 +572,7 @@
  * @property {string} author
  * @property {number} time_ms
  * @property {number | null} [expires_at_ms]
+ * @property {number | null} [created_ms]
  */
 
 /**
@@ -537,7 +590,8 @@
  */
 
 /**
- * A token for the agent `name`, valid for `ttl_ms`; `grants` null = an agent's default ones.
+ * A token for the agent `name`, valid for `ttl_ms` or as long as the token in use; `grants` null =
+ * an agent's default ones.
  * @typedef {object} IssueParams
  * @property {string} name
  * @property {Array<AccessGrant> | null} [grants]
@@ -594,6 +648,9 @@
  * A page of the entries that match `pattern`, in key order, after key `after`; with `at`, as they
  * were then.
  * With `reverse` in descending order: keys before `after`. With `keys_only` each value is empty.
+ * With `delimiter` "/", `pattern` being PREFIX/** or **, only what lies directly below; what lies
+ * deeper is counted by directory, and `limit` counts both. If `after` lies in a directory, the
+ * whole of it is skipped.
  * @typedef {object} ListParams
  * @property {string} board
  * @property {string} pattern
@@ -602,16 +659,19 @@
  * @property {number | string | Instant | null} [at]
  * @property {boolean} [reverse]
  * @property {boolean} [keys_only]
+ * @property {string | null} [delimiter]
  * @property {string | null} [agent]
  */
 
 /**
- * Result of `read` and `list`; `next_key` continues a listing that was cut short.
+ * Result of `read` and `list`; `next_key` continues a listing that was cut short, `directories`
+ * belong to one with `delimiter`.
  * @typedef {object} ListResult
  * @property {number} revision
  * @property {string} epoch
  * @property {Array<EntryMessage>} entries
  * @property {string} [next_key]
+ * @property {Array<Directory>} [directories]
  */
 
 /**
@@ -754,12 +814,14 @@
  */
 
 /**
- * Result of `read` and `list`; `next_key` continues a listing that was cut short.
+ * Result of `read` and `list`; `next_key` continues a listing that was cut short, `directories`
+ * belong to one with `delimiter`.
  * @typedef {object} ReadResult
  * @property {number} revision
  * @property {string} epoch
  * @property {Array<EntryMessage>} entries
  * @property {string} [next_key]
+ * @property {Array<Directory>} [directories]
  */
 
 /**
@@ -787,12 +849,14 @@
 
 /**
  * Remove every value that `key` ever had from the board and from all that shares its history.
- * Repeat with the same `request` until it is done.
+ * Repeat with the same `request` until it is done. With `known`, the revision at which the request
+ * is made, a copy that comes after a later redaction of the key removes nothing.
  * @typedef {object} RedactParams
  * @property {string} board
  * @property {string} key
  * @property {string} request
  * @property {string} [why]
+ * @property {number | null} [known]
  * @property {string | null} [agent]
  */
 
@@ -828,6 +892,29 @@
  */
 
 /**
+ * The newest refused commits above number `after`, as far as this process remembers them.
+ * @typedef {object} RefusalsParams
+ * @property {string} board
+ * @property {number} [after]
+ * @property {string | null} [agent]
+ */
+
+/**
+ * A commit of `author` that was refused: `code` and `message` of the error, the `key` that it
+ * speaks of and who was in the way (`by`), if any, and the commit's note.
+ * `number` counts the refusals of a board in one process.
+ * @typedef {object} RefusedCommit
+ * @property {number} number
+ * @property {number} time_ms
+ * @property {string} author
+ * @property {string} code
+ * @property {string} message
+ * @property {string} key
+ * @property {string} by
+ * @property {string} note
+ */
+
+/**
  * End lease `key`, and grant it to the first waiter; Fenced unless (fence, holder) is current.
  * With fence 0: `holder` leaves the queue; Fenced if it does not wait.
  * @typedef {object} Release
@@ -838,9 +925,11 @@
  */
 
 /**
- * Remove a board for good, with its log and its archived history; what branches share stays.
+ * Remove a board for good, with its log and its archived history; what branches share stays. With
+ * `epoch`, only if the board is still in that epoch, "" = if there is none.
  * @typedef {object} RemoveParams
  * @property {string} board
+ * @property {string | null} [epoch]
  * @property {string | null} [agent]
  */
 
@@ -931,10 +1020,11 @@
  */
 
 /**
- * Take commits again.
+ * Take commits again; `known` as in `freeze`: a later freeze is not ended.
  * @typedef {object} ThawParams
  * @property {string} board
  * @property {string} [note]
+ * @property {number | null} [known]
  * @property {string | null} [agent]
  */
 
@@ -1041,6 +1131,8 @@
  * @property {{ params: ListParams, result: ListResult }} list
  * @property {{ params: LeasesParams, result: LeasesResult }} leases
  * @property {{ params: LogParams, result: LogResult }} log
+ * @property {{ params: ActivityParams, result: ActivityResult }} activity
+ * @property {{ params: RefusalsParams, result: Array<RefusedCommit> }} refusals
  * @property {{ params: WhyParams, result: Array<CauseMessage> }} why
  * @property {{ params: BoardsParams, result: Array<string> }} boards
  * @property {{ params: CheckpointParams, result: CheckpointResult }} checkpoint
@@ -1084,6 +1176,8 @@ export const METHODS = Object.freeze([
   'list',
   'leases',
   'log',
+  'activity',
+  'refusals',
   'why',
   'boards',
   'checkpoint',

@@ -40,3 +40,13 @@ export function prefixOf (pattern) {
   const wild = parts.findIndex(part => part === '*' || part === '**')
   return parts.slice(0, wild < 0 ? undefined : wild).join('/')
 }
+
+/**
+ * The key of the document that `path` belongs to; null if to none.
+ * @param {string} path
+ */
+export function documentOf (path) {
+  const parts = path.split('/')
+  const at = parts.indexOf('~doc')
+  return at < 0 ? null : parts.slice(0, at).join('/')
+}

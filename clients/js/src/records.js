@@ -5,16 +5,18 @@ import { InvalidRequest, RemoteProtocolError } from './errors.js'
 import { REVISION_MAX } from './limits.js'
 import { unpack } from './msgpack.js'
 
-/** @import { ChangeMessage, EntryMessage, LeaseMessage, RevisionMessage, Epoch, Instant, VersionMessage } from './methods.js' */
+/** @import { ChangeMessage, Directory, EntryMessage, LeaseMessage, RevisionMessage, Epoch, Instant, VersionMessage } from './methods.js' */
 
 /**
- * A key's value, with its author and time.
- * @typedef {Omit<EntryMessage, 'value' | 'expires_at_ms' | 'account'> & { value: any, expires_at_ms: number | null, account: string }} Entry
+ * A key's value, with its author and time. `created_ms` is the time of `create_revision`, null if it
+ * was not kept.
+ * @typedef {Omit<EntryMessage, 'value' | 'expires_at_ms' | 'account' | 'created_ms'> & { value: any, expires_at_ms: number | null, account: string, created_ms: number | null }} Entry
  */
 
 /**
  * Entries in key order, all as of `revision`; pass `next_key` as `after` for the next page.
- * @typedef {{ revision: number, entries: Entry[], next_key: string | null }} Listing
+ * `directories` are those of a listing with `delimiter`.
+ * @typedef {{ revision: number, entries: Entry[], next_key: string | null, directories: Directory[] }} Listing
  */
 
 /**
@@ -46,8 +48,9 @@ export function entryOf (message) {
   if (typeof message?.key !== 'string' || !(message.value instanceof Uint8Array) || !Number.isSafeInteger(message.mod_revision)) {
     throw new RemoteProtocolError({ reason: 'bad entry' })
   }
-  const { expires_at_ms: ends = null, account = '' } = message
-  return { ...message, value: message.value.length ? unpack(message.value) : null, expires_at_ms: ends, account }
+  const { expires_at_ms: ends = null, account = '', created_ms: first = null } = message
+  const created_ms = message.mod_revision === message.create_revision ? message.time_ms : first
+  return { ...message, value: message.value.length ? unpack(message.value) : null, expires_at_ms: ends, account, created_ms }
 }
 
 /**

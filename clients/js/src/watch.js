@@ -379,8 +379,8 @@ export class Watch {
     for (const { kind, key, value, expires_at_ms } of revised.changes) {
       if (kind === 'delete') this.state.delete(key)
       if (kind !== 'put') continue
-      const create_revision = this.state.get(key)?.create_revision ?? revision
-      this.state.set(key, { key, value, mod_revision: revision, create_revision, author, account, time_ms, expires_at_ms })
+      const { create_revision, created_ms } = this.state.get(key) ?? { create_revision: revision, created_ms: time_ms }
+      this.state.set(key, { key, value, mod_revision: revision, create_revision, author, account, time_ms, expires_at_ms, created_ms })
     }
   }
 }

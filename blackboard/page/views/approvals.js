@@ -1,0 +1,165 @@
+// The inbox: what agents ask people, the facts it rests on, the answer, and what became of it.
+import { html, useRef } from '../vendor/preact.js'
+import { Agent, Empty, Failure, Key, Time, Value, confirmed, done, useHits, useLoaded } from '../parts.js'
+import { mayAt, who } from '../session.js'
+import { at, board, epoch, head, moment, name } from '../store.js'
+import { preview, visible } from '../values.js'
+
+/** @import { Entry, RevisionEvent } from '../client/records.js' */
+
+const REQUESTS = 'public/~approvals'
+const DECISIONS = 'public/~decisions'
+/** How far back the page looks for answers, and how many it shows. */
+const LOOKED_BACK = 5_000
+const ANSWERED_MAX = 30
+
+/**
+ * @typedef {{ key: string, revision: number, value: unknown, now: unknown, isStale: boolean }} Fact
+ * @typedef {{ agent: string, account: string, id: string, revision: number, time_ms: number, question: string, details: unknown,
+ *   approvers: string[], asked: number, was: Map<string, unknown>, facts: Fact[], isAnswered: boolean }} Asked
+ */
+
+/** Every entry that matches a pattern, at the moment. @param {string} pattern @param {AbortSignal} signal */
+async function all (pattern, signal) {
+  /** @type {Entry[]} */
+  const found = []
+  let after = /** @type {string | null} */ (null)
+  do {
+    const page = await board().list(pattern, { after, signal, ...(at.value === undefined ? {} : { at: at.value }) })
+    found.push(...page.entries)
+    after = page.next_key
+  } while (after !== null)
+  return found
+}
+
+/** What is asked at the moment. @param {AbortSignal} signal @returns {Promise<Asked[]>} */
+async function requests (signal) {
+  const [asked, answers] = await Promise.all([all(`${REQUESTS}/*/*`, signal), all(`${DECISIONS}/*/*`, signal)])
+  const answered = new Map(answers.map(({ key, value }) => [key.slice(DECISIONS.length), value?.request]))
+  const found = asked.flatMap(entry => parsed(entry, answered))
+  const keys = [...new Set(found.flatMap(each => each.facts.map(fact => fact.key)))]
+  const now = new Map()
+  for (let i = 0; i < keys.length; i += 100) {
+    const part = await board().entries(keys.slice(i, i + 100), { signal, ...(at.value === undefined ? {} : { at: at.value }) })
+    for (const [key, entry] of part) now.set(key, entry)
+  }
+  for (const fact of found.flatMap(each => each.facts)) {
+    const entry = now.get(fact.key)
+    fact.now = entry?.value
+    fact.isStale = (entry?.mod_revision ?? 0) !== fact.revision && JSON.stringify(fact.now) !== JSON.stringify(fact.value)
+  }
+  return found
+}
+
+/**
+ * A request, if the entry is one: others may write there, too.
+ * @param {Entry} entry
+ * @param {Map<string, unknown>} answered
+ * @returns {Asked[]}
+ */
+function parsed ({ key, value, author, account, mod_revision, time_ms }, answered) {
+  const [agent = '', id = ''] = key.slice(REQUESTS.length + 1).split('/')
+  if (typeof value?.question !== 'string' || author !== agent) return []
+  const facts = (Array.isArray(value.facts) ? value.facts : []).filter((/** @type {any} */ fact) => typeof fact?.key === 'string')
+  return [{
+    agent,
+    account,
+    id,
+    revision: mod_revision,
+    time_ms,
+    question: value.question,
+    details: value.details,
+    approvers: Array.isArray(value.approvers) ? value.approvers.map(String) : [],
+    asked: Number(value.asked) || 1,
+    was: new Map((Array.isArray(value.changed) ? value.changed : []).map((/** @type {any} */ each) => [each?.key, each?.was])),
+    facts: facts.map((/** @type {any} */ fact) => ({ key: fact.key, revision: Number(fact.revision) || 0, value: fact.value, now: undefined, isStale: false })),
+    isAnswered: answered.get(`/${agent}/${id}`) === mod_revision
+  }]
+}
+
+/** @typedef {{ agent: string, id: string, by: string, revision: number, time_ms: number, approved: boolean, reason: string, after: RevisionEvent | null }} Answered */
+
+/** The answers of late, and the commit in which the agent went on. @param {AbortSignal} signal @returns {Promise<Answered[]>} */
+async function answers (signal) {
+  const after = Math.max(head.peek().revision - LOOKED_BACK, head.peek().oldest - 1, 0)
+  const log = await board().log({ after, pattern: `${DECISIONS}/**`, signal })
+  /** @type {Map<string, Answered>} */
+  const open = new Map()
+  /** @type {Answered[]} */
+  const found = []
+  for (const revised of log) {
+    if (moment.peek() !== null && revised.revision > (moment.peek() ?? 0)) break
+    for (const { kind, key, value } of revised.changes) {
+      const [agent = '', id = ''] = key.slice(DECISIONS.length + 1).split('/')
+      if (kind === 'put' && typeof value?.approved === 'boolean') {
+        const one = { agent, id, by: revised.author, revision: revised.revision, time_ms: revised.time_ms, approved: value.approved, reason: String(value.reason ?? ''), after: null }
+        open.set(key, one)
+        found.push(one)
+      } else if (kind === 'delete') {
+        const one = open.get(key)
+        if (one !== undefined) one.after = revised
+        open.delete(key)
+      }
+    }
+  }
+  return found.reverse().slice(0, ANSWERED_MAX)
+}
+
+/** @param {Asked} asked @param {boolean} approved */
+async function answer (asked, approved) {
+  const body = html`<p><${Agent} name=${asked.agent} /> asks: ${visible(asked.question)}</p>
+    ${asked.facts.map(fact => html`<p><${Key} name=${fact.key} /> = ${preview(fact.now)}${fact.isStale ? html` <b>changed since it was asked</b>` : ''}</p>`)}
+    <p class="dim">${approved ? 'The agent goes on, if none of these facts changed; else it asks again.' : 'The agent goes on without it, and reads your note.'}</p>`
+  const note = await confirmed({
+    title: `${approved ? 'Approve' : 'Reject'}: ${visible(asked.question)}`, body, verb: approved ? 'Approve' : 'Reject', harmful: !approved, note: 'Note for the agent'
+  })
+  if (note === null) return
+  const key = `${REQUESTS}/${asked.agent}/${asked.id}`
+  await done(() => board().commit(
+    [{ kind: 'put', key: `${DECISIONS}/${asked.agent}/${asked.id}`, value: { approved, request: asked.revision, reason: note } }],
+    {
+      conditions: [{ kind: 'key_at', key, revision: asked.revision }],
+      based_on: [[key, asked.revision], ...asked.facts.filter(fact => fact.revision > 0).map(fact => /** @type {[string, number]} */ ([fact.key, fact.revision]))],
+      note: `${approved ? 'approved' : 'rejected'}: ${asked.question}`.slice(0, 200)
+    }
+  ), receipt => `${approved ? 'Approved' : 'Rejected'} at revision ${receipt.revision}.`)
+}
+
+export default function Approvals () {
+  const facts = useRef(/** @type {ReadonlySet<string>} */ (new Set()))
+  const count = useHits(row => row.changes.some(({ key }) => key.startsWith(REQUESTS) || key.startsWith(DECISIONS) || facts.current.has(key)))
+  const inputs = [name.value, moment.value, epoch.value, count]
+  const [asked, failure] = useLoaded(requests, inputs)
+  facts.current = new Set(asked?.flatMap(each => each.facts.map(fact => fact.key)))
+  const [answered] = useLoaded(answers, inputs)
+  const open = asked?.filter(each => !each.isAnswered) ?? []
+  return html`<section class="view approvals"><${Failure} text=${failure} />
+    ${asked !== undefined && open.length === 0
+      ? html`<${Empty} title=${moment.value === null ? 'No agent waits for you' : 'No agent waited for an answer then'}>An agent asks with <code>await ctx.approve("buy", facts=["public/price"])</code>, and may wait for days.<//>`
+      : html`<ul class="cards" aria-label="Requests">${open.map(each => html`<${Card} key=${`${each.agent}/${each.id}`} asked=${each} />`)}</ul>`}
+    ${!answered?.length ? '' : html`<h2>Answered</h2><table><thead><tr><th>agent</th><th>answer</th><th>by</th><th>time</th><th>note</th><th>what became of it</th></tr></thead>
+      <tbody>${answered.map(each => html`<tr data-answered=${each.id}><td><${Agent} name=${each.agent} /></td><td class=${each.approved ? '' : 'bad'}>${each.approved ? 'approved' : 'rejected'}</td>
+        <td><${Agent} name=${each.by} /></td><td><${Time} ms=${each.time_ms} /></td><td>${visible(each.reason)}</td>
+        <td>${each.after === null ? html`<span class="dim">the agent has not gone on yet</span>` : html`went on at
+          <button class="number" title="Look at this moment" onClick=${() => { moment.value = each.after?.revision ?? null }}>${each.after.revision}</button> ${visible(each.after.note)}`}</td></tr>`)}</tbody></table>`}
+  </section>`
+}
+
+/** @param {{ asked: Asked }} props */
+function Card ({ asked }) {
+  const own = who.value?.principal === (asked.account || asked.agent)
+  const can = moment.value === null && mayAt('approve', `${DECISIONS}/${asked.agent}/${asked.id}`) && !own
+  const why = own ? 'Nobody approves their own request.' : moment.value !== null ? 'You look at the past.' : 'Answering needs the right “approve”.'
+  return html`<li class="card" data-request=${asked.id}>
+    <p class="facts"><${Agent} name=${asked.agent} />${asked.account && asked.account !== asked.agent ? html`<span class="dim">of ${visible(asked.account)}</span>` : ''}
+      <${Time} ms=${asked.time_ms} />${asked.asked > 1 ? html`<span>asked ${asked.asked} times: facts changed</span>` : ''}</p>
+    <h2>${visible(asked.question)}</h2>
+    ${asked.details === undefined || asked.details === null ? '' : html`<${Value} value=${asked.details} />`}
+    ${asked.facts.length === 0 ? '' : html`<table><thead><tr><th>fact</th><th>as asked</th><th>now</th></tr></thead><tbody>${asked.facts.map(fact => html`<tr>
+      <td><${Key} name=${fact.key} /></td><td>${fact.value === null || fact.value === undefined ? '' : preview(fact.value)}${asked.was.has(fact.key) ? html` <span class="dim">was ${preview(asked.was.get(fact.key))}</span>` : ''}</td>
+      <td class=${fact.isStale ? 'bad' : ''}>${fact.now === undefined ? 'gone, or hidden from you' : preview(fact.now)}</td></tr>`)}</tbody></table>`}
+    ${asked.approvers.length === 0 ? '' : html`<p class="dim">For ${asked.approvers.map(each => visible(each)).join(', ')}.</p>`}
+    ${can
+      ? html`<div class="row end"><button onClick=${() => answer(asked, false)}>Reject…</button><button class="main" onClick=${() => answer(asked, true)}>Approve…</button></div>`
+      : html`<p class="dim">${why}</p>`}</li>`
+}
