@@ -1,0 +1,1 @@
+"""`blackboard mcp`: a board for coding agents, which start it themselves."""

@@ -1,0 +1,190 @@
+"""The event loop that a board lives in, and the ways into it: from the loop itself, from another
+one, and from any thread."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Generic, TypeVar
+
+import blackboard
+import blackboard.sync
+from blackboard import Board
+
+T = TypeVar("T")
+Work = Callable[[], Awaitable[T]]
+
+
+class LoopHome:
+    """A board of `blackboard.open` or `connect`: it lives in the loop in which this was made."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self._loop = asyncio.get_running_loop()
+
+    def run(self, work: Work[T]) -> T:
+        """Wait for `work` in a thread without this loop. Errors: asyncio.InvalidStateError in the
+        loop itself, which would wait for itself."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            raise asyncio.InvalidStateError(
+                "this loop would wait for itself: use the method whose name begins with `a`"
+                " (`await graph.ainvoke(...)`), or another thread"
+            )
+        return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop).result()
+
+    async def arun(self, work: Work[T]) -> T:
+        """Await `work`, in the board's own loop."""
+        if asyncio.get_running_loop() is self._loop:
+            return await work()
+        return await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+        )
+
+
+class SyncHome:
+    """A board of `blackboard.sync`: any thread and any loop may use it."""
+
+    def __init__(self, board: "blackboard.sync.Board") -> None:
+        self._sync = board
+        self.board, self._loop = board.run(_with_loop)
+
+    def run(self, work: Work[T]) -> T:
+        """Wait for `work`."""
+        return self._sync.run(lambda _: work())
+
+    async def arun(self, work: Work[T]) -> T:
+        """Await `work`, in the loop of `blackboard.sync`; a thread waits for it."""
+        if asyncio.get_running_loop() is self._loop:
+            return await work()
+        return await asyncio.to_thread(self.run, work)
+
+
+Home = LoopHome | SyncHome
+
+
+def home_of(board: "Board | blackboard.sync.Board") -> Home:
+    """The home of a board. Errors: RuntimeError for an asynchronous board outside of any loop."""
+    return LoopHome(board) if isinstance(board, Board) else SyncHome(board)
+
+
+async def _awaited(work: Work[T]) -> T:
+    return await work()
+
+
+async def _with_loop(board: Board) -> tuple[Board, asyncio.AbstractEventLoop]:
+    return board, asyncio.get_running_loop()
+
+
+# --- from a connection string ---------------------------------------------------------------------
+
+Made = TypeVar("Made")
+SCHEMES: Final = ("ws", "wss", "http", "https")
+
+
+class FromConnString(Generic[Made]):
+    """Opens a board when it is entered, with or without `async`, and closes it at the end.
+
+    A directory can be open once in a process: those who name the same one share its client, which
+    the last of them closes.
+    """
+
+    def __init__(
+        self,
+        make: "Callable[[Board | blackboard.sync.Board], Made]",
+        conn_string: str,
+        board: str | None,
+        token: str | None,
+    ) -> None:
+        is_remote = conn_string.partition("://")[0] in SCHEMES
+        self._make = make
+        self._where = conn_string if is_remote else str(Path(conn_string).resolve())
+        self._is_remote = is_remote
+        self._board = board
+        self._token = token
+        self._exits: AsyncExitStack | ExitStack | None = None
+
+    def __enter__(self) -> Made:
+        exits = self._exits = ExitStack()
+        if self._is_remote:
+            opening = blackboard.sync.connect(self._where, token=self._token)
+            return self._make(exits.enter_context(opening).board(self._board))
+        with _sync_lock:
+            shared = _sync_clients.get(self._where)
+            if shared is None:
+                shared = _sync_clients[self._where] = _SharedClient(
+                    blackboard.sync.open(self._where)
+                )
+            shared.users += 1
+        exits.callback(_leave, self._where)
+        return self._make(shared.client.board(self._board))
+
+    def __exit__(self, *error: Any) -> None:
+        assert isinstance(self._exits, ExitStack)
+        self._exits.close()
+
+    async def __aenter__(self) -> Made:
+        exits = self._exits = AsyncExitStack()
+        if self._is_remote:
+            opening = blackboard.connect(self._where, token=self._token)
+            client = await exits.enter_async_context(opening)
+            return self._make(client.board(self._board))
+        key = (asyncio.get_running_loop(), self._where)
+        shared = _clients.get(key)
+        if shared is None:
+            shared = _clients[key] = _SharedClient(asyncio.ensure_future(_opened(self._where)))
+        shared.users += 1
+        exits.push_async_callback(_aleave, key)
+        try:
+            client = await asyncio.shield(shared.client)
+        except BaseException:
+            await exits.aclose()
+            raise
+        return self._make(client.board(self._board))
+
+    async def __aexit__(self, *error: Any) -> None:
+        assert isinstance(self._exits, AsyncExitStack)
+        await self._exits.aclose()
+
+
+@dataclass(slots=True)
+class _SharedClient(Generic[T]):
+    """A client, and how many use it."""
+
+    client: T
+    users: int = 0
+
+
+_sync_lock = Lock()
+_sync_clients: "dict[str, _SharedClient[blackboard.sync.Client]]" = {}
+_clients: dict[
+    tuple[asyncio.AbstractEventLoop, str], _SharedClient[asyncio.Future[blackboard.Client]]
+] = {}
+
+
+async def _opened(path: str) -> blackboard.Client:
+    return await blackboard.open(path)
+
+
+def _leave(path: str) -> None:
+    with _sync_lock:
+        shared = _sync_clients[path]
+        shared.users -= 1
+        if not shared.users:
+            del _sync_clients[path]
+            shared.client.close()
+
+
+async def _aleave(key: tuple[asyncio.AbstractEventLoop, str]) -> None:
+    shared = _clients[key]
+    shared.users -= 1
+    if not shared.users:
+        del _clients[key]
+        if shared.client.cancelled() or (shared.client.done() and shared.client.exception()):
+            return
+        await (await shared.client).aclose()

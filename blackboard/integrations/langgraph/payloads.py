@@ -1,0 +1,103 @@
+"""Bytes of any size as one entry: above INLINE_BYTES_MAX, the entry names a file of the board."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from blackboard import Board
+from blackboard.errors import Corrupt, Rejected
+from blackboard.ops import Delete, HeldFence, KeyAt, Put, encode_value
+from blackboard.types import Entry, Receipt
+
+Change = Put | Delete
+INLINE_BYTES_MAX: Final = 900_000
+"""Larger values are files: a value has a megabyte at most, and a commit four."""
+COMMIT_BYTES: Final = 3_000_000
+"""Bytes after which a commit takes no further operation."""
+COMMIT_OPS: Final = 500
+
+
+class Payloads:
+    """The values of one commit, or of a few; `place` is the prefix below which files lie."""
+
+    def __init__(self, board: Board, place: str) -> None:
+        self._board = board
+        self._place = place
+        self._files: dict[str, bytes] = {}
+        self.large: set[str] = set()
+        """The keys whose values are files."""
+        self.ops: list[Change] = []
+        self.size_bytes = 0
+
+    def put(self, key: str, data: bytes) -> None:
+        """Put bytes at `key`."""
+        self.size_bytes += len(data)
+        if len(data) > INLINE_BYTES_MAX:
+            self._put_file(key, data)
+        else:
+            self.ops.append(Put(key, encode_value(data)))
+
+    def put_encoded(self, key: str, value: bytes, ttl_ms: int | None) -> None:
+        """Put an encoded value at `key`. Errors: ValueError for a large one with a time to live,
+        which files have not."""
+        if len(value) <= INLINE_BYTES_MAX:
+            self.ops.append(Put(key, value, ttl_ms))
+        elif ttl_ms is None:
+            self._put_file(key, value)
+        else:
+            reason = f"has {len(value)} bytes: with a ttl, up to {INLINE_BYTES_MAX} can be stored"
+            raise ValueError(f"the value at {key} {reason}")
+
+    def _put_file(self, key: str, data: bytes) -> None:
+        file = f"{self._place}/{secrets.token_hex(8)}"
+        self._files[file] = data
+        self.large.add(key)
+        self.ops.append(Put(key, encode_value({"file": file})))
+
+    async def commit(
+        self, conditions: Sequence[KeyAt] = (), fences: Sequence[HeldFence] = ()
+    ) -> Receipt:
+        """Commit everything, in as few commits as there can be; `conditions` are those of the
+        first. Files are put before it. Errors: as of `Board.commit`; LimitExceeded for a file above
+        LARGE_BYTES_MAX; nothing is left if a file or the first commit is refused."""
+        first, *others = _batches(self.ops)
+        try:
+            for file, data in self._files.items():
+                await self._board.files.put(file, data)
+            receipt = await self._board.commit(first, conditions=conditions, fences=fences)
+        except Rejected:
+            for file in self._files:
+                await self._board.files.delete(file)
+            raise
+        for batch in others:
+            receipt = await self._board.commit(batch, fences=fences)
+        return receipt
+
+
+def _batches(ops: Sequence[Change]) -> list[list[Change]]:
+    """Operations, as many at a time as one commit takes."""
+    batches: list[list[Change]] = [[]]
+    size = 0
+    for op in ops:
+        weight = len(op.value) if isinstance(op, Put) else 0
+        if batches[-1] and (size + weight > COMMIT_BYTES or len(batches[-1]) >= COMMIT_OPS):
+            batches.append([])
+            size = 0
+        batches[-1].append(op)
+        size += weight
+    return batches
+
+
+def file_of(entry: Entry) -> str | None:
+    """The key of the file that an entry names."""
+    value = entry.value
+    return value.get("file") if isinstance(value, dict) else None
+
+
+async def read(board: Board, entry: Entry) -> bytes:
+    """The bytes of an entry. Errors: Corrupt when it was not put by `Payloads`."""
+    if (file := file_of(entry)) is not None:
+        return b"".join([piece async for piece in board.files.read(file)])
+    if not isinstance(entry.value, bytes):
+        raise Corrupt(what=entry.key, reason="it was redacted, or put by hand")
+    return entry.value

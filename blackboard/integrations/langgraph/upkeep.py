@@ -1,0 +1,159 @@
+"""Removing and copying checkpoints that share values with others."""
+
+from dataclasses import replace
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from blackboard import Board
+from blackboard.integrations.langgraph.history import (
+    LoadedRecord,
+    ThreadHistory,
+    loaded_from,
+    newest_first,
+)
+from blackboard.integrations.langgraph.keys import ThreadPlace, text, thread_prefix
+from blackboard.integrations.langgraph.payloads import COMMIT_BYTES, Payloads, file_of, read
+from blackboard.integrations.langgraph.records import Pieced, decode, encode
+from blackboard.integrations.langgraph.values import Held, Values, Version
+from blackboard.ops import Delete, KeyAt
+from blackboard.types import Entry
+
+DELTAS = "counters_since_delta_snapshot"
+"""The metadata of LangGraph that says how far back the values of delta channels begin."""
+
+
+async def detach(
+    board: Board,
+    place: ThreadPlace,
+    ids: set[str],
+    serde: SerializerProtocol,
+    *,
+    keep_writes: bool = False,
+) -> None:
+    """Remove the checkpoints `ids` with their files, and with the writes that were put on them
+    unless `keep_writes`; those that build on them are made to stand by themselves.
+
+    A record may be put between the look and the removal that builds on one of them; afterwards none
+    can, because it would name a revision that is gone. So there is a second look, and what was
+    removed is still known then. Errors: Conflict when a record that builds on them was replaced
+    meanwhile.
+    """
+    history = await _look(board, place, ThreadHistory(board, place, Values(serde.loads_typed)))
+    without_writes = set() if keep_writes else ids
+    await _make_whole(board, place, ids, history, without_writes)
+    removed = [history.loaded[id_].entry for id_ in ids & history.loaded.keys()]
+    for id_ in without_writes & history.loaded.keys():
+        removed += [entry async for entry in board.scan(f"{place.writes(id_)}/*")]
+    if removed:
+        payloads = Payloads(board, place.files)
+        payloads.ops += [Delete(entry.key) for entry in removed]
+        await payloads.commit()
+    await _make_whole(board, place, ids, await _look(board, place, history), without_writes)
+    for entry in removed:
+        await _drop_file(board, entry)
+
+
+async def _look(board: Board, place: ThreadPlace, history: ThreadHistory) -> ThreadHistory:
+    """Take in the records that are there now."""
+    async for entry in board.scan(f"{place.checkpoints}/*"):
+        await history.take(entry)
+    return history
+
+
+async def _make_whole(
+    board: Board,
+    place: ThreadPlace,
+    ids: set[str],
+    history: ThreadHistory,
+    without_writes: set[str],
+) -> None:
+    """Store the records that build on `ids` without what they share with them, and without the
+    writes that were put on those of `without_writes`."""
+    for id_, loaded in history.loaded.items():
+        record = loaded.record
+        if id_ in ids or not record.sources() & ids:
+            continue
+        values = {name: _whole(held) for name, held in history.values.held(id_).items()}
+        led = [] if record.parent in without_writes else record.led
+        payloads = Payloads(board, place.files)
+        alone = replace(record, at={}, grown={}, values=values, led=led)
+        payloads.put(loaded.entry.key, encode(alone))
+        await payloads.commit([KeyAt(loaded.entry.key, loaded.entry.mod_revision)])
+        await _drop_file(board, loaded.entry)
+
+
+async def _drop_file(board: Board, entry: Entry) -> None:
+    if (file := file_of(entry)) is not None:
+        await board.files.delete(file)
+
+
+def _whole(held: Held) -> Pieced:
+    return Pieced(held.type, held.items, is_list=True) if isinstance(held, Version) else held
+
+
+async def of_runs(
+    board: Board, prefix: str, run_ids: set[str], serde: SerializerProtocol
+) -> dict[ThreadPlace, set[str]]:
+    """The ids of the checkpoints of those runs, by place."""
+    found: dict[ThreadPlace, set[str]] = {}
+    async for place, entry in newest_first(board, prefix, None, None):
+        loaded = await loaded_from(board, entry)
+        if serde.loads_typed(loaded.record.metadata).get("run_id") in run_ids:
+            found.setdefault(place, set()).add(loaded.id)
+    return found
+
+
+async def outdated(
+    board: Board, prefix: str, thread: str, serde: SerializerProtocol
+) -> dict[ThreadPlace, set[str]]:
+    """The ids of all checkpoints of a thread but the newest of each namespace, and those before it
+    that the values of its delta channels begin with."""
+    places: dict[ThreadPlace, dict[str, LoadedRecord]] = {}
+    async for place, entry in newest_first(board, prefix, thread, None):
+        loaded = await loaded_from(board, entry)
+        places.setdefault(place, {})[loaded.id] = loaded
+    return {
+        place: set(found) - _needed(found, next(iter(found)), serde)
+        for place, found in places.items()
+    }
+
+
+def _needed(found: dict[str, LoadedRecord], newest: str, serde: SerializerProtocol) -> set[str]:
+    needed, id_ = {newest}, newest
+    metadata = serde.loads_typed(found[newest].record.metadata)
+    open_ = set(metadata.get(DELTAS) or ()) - found[newest].record.owners(newest).keys()
+    while open_ and (parent := found[id_].record.parent) is not None and parent in found:
+        needed.add(parent)
+        open_ -= found[parent].record.owners(parent).keys()
+        id_ = parent
+    return needed
+
+
+async def copy(board: Board, prefix: str, source: str, target: str) -> None:
+    """Copy the records, writes and files of a thread to another one.
+
+    Records before those that build on them: a copy that is interrupted can be repeated.
+    """
+    below, other = thread_prefix(prefix, source), thread_prefix(prefix, target)
+    replaced = [entry async for entry in board.scan(f"{other}/*/*/**") if file_of(entry)]
+    payloads, copied = Payloads(board, f"{other}/f"), set[str]()
+    for kind in ("c", "w"):
+        async for entry in board.scan(f"{below}/{kind}/**"):
+            data = await read(board, entry)
+            if kind == "c":
+                record = decode(data)
+                *_, namespace, id_ = entry.key.split("/")
+                names = record.names or (source, *map(text, (namespace, id_)))
+                record.names = ThreadPlace(prefix, target, names[1]).names(names[2])
+                data = encode(record)
+            key = other + entry.key.removeprefix(below)
+            payloads.put(key, data)
+            copied.add(key)
+            if payloads.size_bytes > COMMIT_BYTES:
+                await payloads.commit()
+                payloads = Payloads(board, f"{other}/f")
+    if payloads.ops:
+        await payloads.commit()
+    for entry in replaced:
+        if entry.key in copied:
+            await _drop_file(board, entry)

@@ -1,0 +1,218 @@
+"""Resources: every key is one, `blackboard://public/plan`, and so is every directory.
+
+A subscription is a watch of its own on the board of the agent that subscribes. So the service
+decides what it may see, no URI of a private key reaches anybody else, and a subscription survives
+the loss of the connection without a gap. `blackboard://public/plan/**` stands for all keys below.
+
+Newer clients listen on a stream of their own (`subscriptions/listen`). Older ones subscribe to one
+URI after the other, and get notifications on their connection, which only stdio has.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import unquote
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    ReadResourceResult,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
+    TextResourceContents,
+)
+
+from blackboard.errors import BlackboardError
+from blackboard.integrations.mcp import answers as said
+from blackboard.integrations.mcp.answers import AnswerRoom, entry_shown, explain, json_text
+from blackboard.integrations.mcp.session import AgentSession
+from blackboard.types import Entry, Watch
+
+SCHEME: Final = "blackboard://"
+SUBSCRIPTIONS_MAX: Final = 64
+"""Streams, and URIs of one stream or connection: each is a pattern that the service watches."""
+log = logging.getLogger(__name__)
+
+
+def key_in(uri: str) -> str:
+    """The key or pattern that a URI names. Errors: MCPError."""
+    if not uri.startswith(SCHEME) or len(uri) == len(SCHEME):
+        text = f"{uri[:200]!r} is no resource of this server: they look like {SCHEME}public/plan"
+        raise MCPError(code=INVALID_PARAMS, message=text, data={"uri": uri[:200]})
+    return unquote(uri.removeprefix(SCHEME))
+
+
+def uri_of(key: str) -> str:
+    """The URI of a key."""
+    return SCHEME + key
+
+
+async def read_resource(session: AgentSession, uri: str) -> ReadResourceResult:
+    """An entry as JSON, or a page of the entries that match a pattern. Errors: MCPError."""
+    key, room = key_in(uri), AnswerRoom()
+    try:
+        if "*" in key:
+            page = await session.board.list(key, limit=said.ANSWER_ITEMS)
+            entries = list(page.entries)
+        else:
+            found = await session.board.entry(key)
+            entries = [] if found is None else [found]
+    except BlackboardError as error:
+        raise failed(error, uri) from error
+    if not entries and "*" not in key:
+        text = f"{key} does not exist"
+        raise MCPError(code=INVALID_PARAMS, message=text, data={"uri": uri})
+    session.saw(entries)
+    shown = [_shown(entry, room) for entry in entries if not room.is_used_up]
+    text = json_text(shown if "*" in key else shown[0])
+    contents = TextResourceContents(uri=uri, mime_type="application/json", text=text)
+    # Nobody may keep it: another agent changes it in the next moment, and it is this agent's.
+    return ReadResourceResult(contents=[contents], ttl_ms=0, cache_scope="private")
+
+
+def _shown(entry: Entry, room: AnswerRoom) -> said.ShownEntry:
+    return entry_shown(entry, room.show(entry.value))
+
+
+def failed(error: BlackboardError, uri: str) -> MCPError:
+    """The protocol's error for an error of the board."""
+    answer = explain(error)
+    text = f"{answer['message']}. {answer['fix']}"
+    return MCPError(code=INVALID_PARAMS, message=text, data={"uri": uri, "error": {**answer}})
+
+
+async def listen(
+    session: AgentSession,
+    ctx: "ServerRequestContext[Any]",
+    params: SubscriptionsListenRequestParams,
+) -> SubscriptionsListenResult:
+    """Serve one stream until its client goes. Errors: MCPError, also when the watch ends."""
+    uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))
+    if len(uris) > SUBSCRIPTIONS_MAX:
+        text = f"{len(uris)} resources are more than one subscription has: {SUBSCRIPTIONS_MAX}"
+        raise MCPError(code=INVALID_PARAMS, message=text)
+    bus = InMemorySubscriptionBus()
+    handler = ListenHandler(bus, max_subscriptions=1)
+    if not uris:
+        return await handler(ctx, params)
+    by_pattern = {key_in(uri): uri for uri in uris}
+    try:
+        await session.check_readable(by_pattern)
+        # Open before the stream is acknowledged: every change from then on is sent.
+        async with session.board.watch(*by_pattern) as watch:
+
+            async def tell(uri: str) -> None:
+                await bus.publish(ResourceUpdated(uri=uri))
+
+            feeding = asyncio.create_task(_feed(watch, by_pattern, tell), name="subscriptions")
+            feeding.add_done_callback(lambda _: handler.close())
+            try:
+                result = await handler(ctx, params)
+                if feeding.done():
+                    feeding.result()  # why the watch ended
+                return result
+            finally:
+                feeding.cancel()
+                await asyncio.wait([feeding])
+    except BlackboardError as error:
+        raise failed(error, uris[0]) from error
+
+
+async def _feed(watch: Watch, by_pattern: "dict[str, str]", tell: Callable[[str], Any]) -> None:
+    """Call `tell` with each URI below which something changed, once per revision."""
+    async for revised in watch:
+        changed = {
+            uri
+            for change in revised.changes
+            for pattern, uri in by_pattern.items()
+            if is_match(pattern, change.key)
+        }
+        for uri in sorted(changed):
+            await tell(uri)
+
+
+def is_match(pattern: str, key: str) -> bool:
+    """Whether a key matches a pattern that the service has accepted: `*` is one segment, a last
+    `**` is one or more."""
+    wanted, parts = pattern.split("/"), key.split("/")
+    if wanted[-1] == "**":
+        wanted = wanted[:-1]
+        if len(parts) <= len(wanted):
+            return False
+        parts = parts[: len(wanted)]
+    same = (want in ("*", part) for want, part in zip(wanted, parts, strict=False))
+    return len(wanted) == len(parts) and all(same)
+
+
+class OldSubscriptions:
+    """The subscriptions of a connection that knows `resources/subscribe` only; close it."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def subscribe(
+        self, session: AgentSession, ctx: "ServerRequestContext[Any]", uri: str
+    ) -> None:
+        """Begin to tell the client of changes, from before this returns. Errors: MCPError."""
+        key = key_in(uri)
+        if uri in self._tasks and not self._tasks[uri].done():
+            return
+        if len(self._tasks) >= SUBSCRIPTIONS_MAX:
+            text = f"this connection has {SUBSCRIPTIONS_MAX} subscriptions, which is the most"
+            raise MCPError(code=INVALID_PARAMS, message=text, data={"uri": uri})
+        try:
+            await session.check_readable([key])
+        except BlackboardError as error:
+            raise failed(error, uri) from error
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        watching = self._watch(session.board.watch(key), opened, (key, uri), ctx)
+        task = asyncio.create_task(watching, name=f"subscription to {uri}")
+        self._tasks[uri] = task
+        task.add_done_callback(lambda done: self._forget(uri, done))
+        try:
+            await asyncio.shield(opened)
+        except BlackboardError as error:
+            raise failed(error, uri) from error
+
+    async def unsubscribe(self, uri: str) -> None:
+        """End a subscription, if there is one."""
+        task = self._tasks.get(uri)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def aclose(self) -> None:
+        """End all."""
+        tasks: Sequence[asyncio.Task[None]] = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _forget(self, uri: str, done: "asyncio.Task[None]") -> None:
+        if self._tasks.get(uri) is done:
+            del self._tasks[uri]
+
+    async def _watch(
+        self,
+        watch: Watch,
+        opened: "asyncio.Future[None]",
+        place: tuple[str, str],
+        ctx: "ServerRequestContext[Any]",
+    ) -> None:
+        key, uri = place
+        try:
+            async with watch:
+                opened.set_result(None)
+                await _feed(watch, {key: uri}, ctx.session.send_resource_updated)
+        except BlackboardError as error:
+            if not opened.done():
+                opened.set_exception(error)
+                return
+            log.warning("the subscription to %s ended: %s", uri, error)
+            with suppress(Exception):  # the client may be gone; it reads again, and gets the error
+                await ctx.session.send_resource_updated(uri)
