@@ -15,18 +15,17 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from redis import Redis
 
-from blackboard.engines.redis import process as redis_process
-from blackboard.engines.redis.process import RedisProcess, find_redis_server
 from blackboard.limits import Limits
 from tests import tiers
 from tests.lowered import marked
-from tests.ports import free_port
 from tests.postgres import Postgres, postgres_directory
 from tests.redis_accounts import make_account
+from tests.redis_process import RedisProcess, find_redis_server
 from tests.s3 import S3
 from tests.servers import RedisCluster3, ServerBinary, server_binaries
 
 SEED_DEFAULT = 20_261_122
+collect_ignore = ["frameworks"]  # each in an environment of its own: make test-frameworks
 
 
 @pytest.fixture
@@ -62,10 +61,7 @@ hypothesis.settings.load_profile("blackboard")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give hypothesis the run's seed, unless the command line gave another one, and its rounds.
-
-    And servers take ports that nobody gets while they are down (tests/ports.py).
-    """
+    """Give hypothesis the run's seed, unless the command line gave another one, and its rounds."""
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
     if tiers.draws_few(config.option.markexpr):
@@ -74,7 +70,6 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         hypothesis.settings.load_profile("few")
     os.environ["BLACKBOARD_TEST_SEED"] = str(SEED)  # for the workers of pytest-xdist
-    pytest.MonkeyPatch().setattr(redis_process, "free_port", free_port)
 
 
 def pytest_report_header() -> str:

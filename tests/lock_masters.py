@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
+from tests.redis_process import RedisProcess, RedisSettings
 from tests.servers import ask
 
 QUIET = RedisSettings(options={"appendonly": "no"})

@@ -48,10 +48,10 @@ MUTANTS = (
     ),
     Mutant(
         "the answer is stored after the write",
-        "blackboard/engines/sqlite/rows.py",
+        "blackboard/engines/sqlite/follower.py",
         "        answers.setdefault(lane, state.answers.get(lane))\n",
         "        lane and answers\n",
-        f"{UNIT}/engines/sqlite/test_file.py",
+        f"{UNIT}/engines/sqlite/test_follower.py -k every_kind",
     ),
     Mutant(
         "a first attempt that comes late is applied",
@@ -168,9 +168,9 @@ MUTANTS = (
     Mutant(
         "a freeze stops nobody",
         MODEL,
-        "        freeze.check(state.entries.get(freeze.FROZEN_KEY), commit)\n",
+        "        _check_freeze(state, commit)\n",
         "",
-        "tests/conformance/test_store_sqlite.py -k refused_and_told_why",
+        "tests/conformance/test_store_sqlite.py -k refused_with_the_reason",
     ),
     Mutant(
         "a barrier ignores late writers",
@@ -232,8 +232,9 @@ MUTANTS = (
     Mutant(
         "it is told before it is written",
         "blackboard/engines/sqlite/board.py",
-        "        self._writers.submit(self._write, group, work)\n",
-        "        self._writers.submit(self._write, group, work)\n        self._finish(group)\n",
+        "        self._writers.submit(self._write, group, taken, then)\n",
+        "        self._writers.submit(self._write, group, taken, then)\n"
+        "        self._finish(group)\n",
         "tests/faults/test_power_sqlite.py -k acknowledged",
     ),
     Mutant(
@@ -253,16 +254,23 @@ MUTANTS = (
     Mutant(
         "a checksum is of keys and values only",
         "blackboard/engines/sqlite/rows.py",
-        "    packed = _encode(row)\n",
+        "    packed = _encode(row[:-1] if row[-1] is None else row)\n",
         "    packed = _encode(row[:3])\n",
         f"{UNIT}/engines/sqlite/test_file.py",
     ),
     Mutant(
         "a damaged journal counts as cut off",
-        "blackboard/engines/sqlite/file.py",
+        "blackboard/engines/sqlite/journal.py",
         "CUT_OFF_MAX: Final = 1",
         "CUT_OFF_MAX: Final = 1_000_000",
         "tests/faults/test_power_sqlite.py -k journal",
+    ),
+    Mutant(
+        "the torn end of a journal stays",
+        "blackboard/engines/sqlite/file.py",
+        "            cut(self.path, self._index)\n",
+        "            pass\n",
+        "tests/faults/test_power_sqlite.py -k two_power",
     ),
     # --- restores, claims and locks under others' commits -----------------------------------------
     Mutant(

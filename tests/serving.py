@@ -13,6 +13,7 @@ from blackboard.core.access import Principal
 from blackboard.integrity.tokens import issue, new_secret, verify
 from blackboard.server.http.app import create_app
 from blackboard.server.http.handshake import Handshake, OriginPolicy
+from blackboard.server.http.page import Page
 from blackboard.server.http.serve import listen, serve_app
 from blackboard.server.service import Service
 from blackboard.server.settings import Settings, load
@@ -54,8 +55,9 @@ async def serving(
     *,
     port: int = 0,
     secret: str | None = None,
-    doors: OriginPolicy | None = None,
+    origin_policy: OriginPolicy | None = None,
     pair: Pair | None = None,
+    page: Page | None = None,
 ) -> AsyncIterator[Served]:
     """Serve `service` on a free port, or on `port`; with `pair`, over TLS.
 
@@ -64,7 +66,7 @@ async def serving(
     tls = {} if pair is None else {"tls_cert": pair.cert, "tls_key": pair.key}
     settings: Settings = load({"port": port, **tls})
     secret = secret or new_secret()
-    app = create_app(service, partial(verify, secret), doors=doors)
+    app = create_app(service, partial(verify, secret), origin_policy=origin_policy, page=page)
     service.host.signer = partial(issue, secret)
     listener = listen(settings.host, port)
     started = asyncio.Event()

@@ -9,6 +9,7 @@ thread, so that it may start a loop of its own. These names are there without be
 
     ```python no-run          is shown and not run
     ```text output            directly below a block: what the block prints
+    ```python title="a.py"    a file, or what is typed at a place: not run here, see tests/walk.py
 """
 
 import ast
@@ -34,6 +35,7 @@ from tests.source_tree import Source
 PAGE_TIMEOUT_S = 60
 NO_RUN = "no-run"
 _FENCE = re.compile(r"^```(\S*)((?: \S+)*)\s*$")
+_TITLE = re.compile(r' title="([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,12 @@ class Block:
     marks: tuple[str, ...]
     text: str
     output: str | None = None
+    title: str = ""
 
     @property
     def runs(self) -> bool:
         """Whether it is an example that is run."""
-        return self.language == "python" and NO_RUN not in self.marks
+        return self.language == "python" and NO_RUN not in self.marks and not self.title
 
 
 def blocks(page: Source) -> list[Block]:
@@ -76,10 +79,10 @@ def _fenced(page: Source) -> Iterator[tuple[Block, str]]:
             language, marks = fence.group(1), fence.group(2)
         elif inside is not None and line.rstrip() == "```":
             text = "".join(f"{kept}\n" for kept in inside)
-            yield (
-                Block(page.path, start, language, tuple(marks.split()), text),
-                "\n".join(between),
-            )
+            found = _TITLE.search(marks)
+            title, marks = (found[1] if found else ""), _TITLE.sub("", marks)
+            block = Block(page.path, start, language, tuple(marks.split()), text, title=title)
+            yield block, "\n".join(between)
             between, inside = [], None
         else:
             (between if inside is None else inside).append(line)

@@ -8,6 +8,7 @@ import pytest
 import blackboard
 from blackboard.server.gates import GATES
 from tests.source_tree import ROOT, Source
+from tools import architecture_picture
 
 PAGE = ROOT / "docs/architecture.md"
 PICTURE = ROOT / "docs/architecture.svg"
@@ -24,14 +25,17 @@ def names_in(text: str) -> list[tuple[str, str]]:
 
 
 def defines(source: Source, name: str) -> bool:
-    """Whether `name`, perhaps dotted, is a class, a function or a method of that file."""
+    """Whether `name`, perhaps dotted, is a class, a function or a method of that file; a method may
+    be made by a call, `pin = _changing(...)`."""
     body: list[ast.stmt] = source.tree.body
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for part in name.split("."):
-        found = [node for node in body if isinstance(node, kinds) and node.name == part]
-        if not found:
-            return False
-        body = found[0].body
+        match [node for node in body if isinstance(node, kinds) and node.name == part]:
+            case [found, *_]:
+                body = found.body
+            case []:
+                made = [node.targets for node in body if isinstance(node, ast.Assign)]
+                return any(isinstance(one, ast.Name) and one.id == part for [one] in made)
     return True
 
 
@@ -53,10 +57,24 @@ def test_everything_that_the_page_names_exists() -> None:
     assert missing(named) == []
 
 
+def test_everything_that_newcomers_are_led_to_exists() -> None:
+    """By the walks through a verb and an adapter, but for the adapter that is made there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    text = text[text.index("## Add a verb") : text.index("## How tests are laid out")]
+    named = [(path, name) for path, name in names_in(text) if "acme" not in path]
+    assert len([name for _, name in named if name]) >= 6
+    assert missing(named) == []
+
+
 def test_everything_that_the_picture_names_exists() -> None:
     found = " ".join(_IN_PICTURE.findall(PICTURE.read_text("utf-8"))).split()
     assert len(found) > 5
     assert missing([(path, "") for path in found]) == []
+
+
+def test_the_picture_is_what_the_command_draws() -> None:
+    """`make pictures`; a box that is moved by hand would be moved back."""
+    assert PICTURE.read_text("utf-8") == architecture_picture.drawn()
 
 
 def test_the_package_names_the_same_five_files() -> None:

@@ -22,7 +22,7 @@ from blackboard.cli.main import app
 from blackboard.core.path import check_key, parse_pattern
 from tests.snippets import blocks, free_names, misspelt_marks, run_page
 from tests.source_tree import ROOT, Source, sources
-from tools import api_page, limits_page
+from tools import api_page, limits_page, site_map
 
 PAGES = [
     *(Source(path.name, path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob("*.md"))),
@@ -30,12 +30,21 @@ PAGES = [
 ]
 BY_PATH = {page.path: page for page in PAGES}
 IDS = [page.path for page in PAGES]
+ELSEWHERE = {
+    f"docs/howto/{path.parent.name.replace('-', '_')}.md"
+    for path in (ROOT / "tests" / "frameworks").glob("*/requirements.in")
+}
+"""Pages of frameworks that are not in .venv: `make test-frameworks` runs their examples."""
+WALKED = "docs/quickstart/"
+"""Pages that tests/acceptance/test_quickstarts.py follows as a whole, with files and commands."""
+HERE = [page for page in PAGES if page.path not in ELSEWHERE and not page.path.startswith(WALKED)]
 _CODE = re.compile(r"^```.*?^```\s*$|^ {4}.*$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 _INDENTED = re.compile(r"^ {4}.*$", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 _ITALIC = re.compile(r"(?<![*\w])\*([^*\s][^*\n]*)\*(?![*\w])")
 _TERM = re.compile(r"^\*\*(.+?)\*\*:", re.MULTILINE)
+TERMS_MAX = 75
 _ROW = re.compile(r"^\|(.+)\|\s*$", re.MULTILINE)
 
 
@@ -89,21 +98,6 @@ def broken_links(page: Source, pages: dict[str, Source]) -> list[str]:
         if not good:
             broken.append(f"{page.path}: {link}")
     return broken
-
-
-def unreachable(start: str, pages: dict[str, Source]) -> list[str]:
-    """Pages below docs/ to which no chain of links leads from `start`."""
-    met, waiting = {start}, [start]
-    while waiting:
-        page = pages[waiting.pop()]
-        here = (ROOT / page.path).parent
-        links = {link.partition("#")[0] for link in _LINK.findall(prose(page))} - {""}
-        targets = {(here / link).resolve() for link in links if ":" not in link}
-        inside = (target for target in targets if target.is_relative_to(ROOT))
-        found = {target.relative_to(ROOT).as_posix() for target in inside} & pages.keys() - met
-        met |= found
-        waiting += found
-    return sorted(path for path in pages.keys() - met if path.startswith("docs/"))
 
 
 def unexplained_terms(page: Source, glossary: Source) -> list[str]:
@@ -184,7 +178,8 @@ def _unknown_word(line: str, command: Any) -> str | None:
         if words[0] not in command.commands:
             return None if words[0].startswith("-") else words[0]
         command = command.commands[words.pop(0)]
-    options = {name for p in command.get_params(typer.Context(command)) for name in p.opts}
+    found = command.get_params(typer.Context(command))
+    options = {name for p in found for name in [*p.opts, *p.secondary_opts]}
     given = (word.partition("=")[0] for word in words if word.startswith("-") and word != "-")
     return next((word for word in given if word not in options), None)
 
@@ -205,7 +200,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
+@pytest.mark.parametrize("page", HERE, ids=[page.path for page in HERE])
 async def test_the_examples_run(page: Source, folder: Path) -> None:
     """Every Python block of every page does what the text promises."""
     await run_page(page, folder)
@@ -243,9 +238,17 @@ def test_commands_exist(page: Source) -> None:
     assert unknown_commands(page, get_command(app)) == []
 
 
-def test_every_page_can_be_found() -> None:
-    """From the map."""
-    assert unreachable("docs/index.md", BY_PATH) == []
+def test_every_page_is_in_the_map() -> None:
+    """All that docs/ holds, once: docs/index.md is also the navigation of the site."""
+    mapped = [page.path for page in site_map.pages(ROOT)]
+    here = [path for path in BY_PATH if path.startswith("docs/") and path != site_map.MAP]
+    assert sorted(mapped) == sorted(["CHANGELOG.md", "CONTRIBUTING.md", *here])
+
+
+def test_every_page_says_what_it_is_about() -> None:
+    """In the map; a decision does so by its title."""
+    silent = [page.path for page in site_map.pages(ROOT) if not page.about]
+    assert [path for path in silent if not path.startswith("docs/decisions/")] == []
 
 
 def test_the_page_of_names_is_what_the_code_says() -> None:
@@ -305,6 +308,11 @@ def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
     """So that one looks in one place."""
     terms = _TERM.findall(BY_PATH["docs/glossary.md"].text)
     assert terms == sorted(set(terms), key=str.lower)
+
+
+def test_the_glossary_stays_short() -> None:
+    """A word that needs no explanation, or is explained where it is used, is not in it."""
+    assert len(_TERM.findall(BY_PATH["docs/glossary.md"].text)) <= TERMS_MAX
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:
@@ -369,7 +377,7 @@ async def test_a_failure_names_the_line_of_the_page(tmp_path: Path) -> None:
     )
 
 
-def test_blocks_are_told_apart() -> None:
+def test_blocks_are_distinguished() -> None:
     """Language, marks, line, and whether it runs."""
     found = blocks(page_of("a\n```python no-run\nx\n```\n```sh\ny\n```\n"))
     assert [(b.language, b.marks, b.line, b.text, b.runs) for b in found] == [
@@ -401,13 +409,6 @@ def test_broken_links_are_found() -> None:
         "docs/here.md: errors.md#nothing",
         "docs/here.md: #there",
     ]
-
-
-def test_unreachable_pages_are_found() -> None:
-    """A page that only an unreachable one links to is unreachable too."""
-    texts = {"index": "[x](keys.md)", "keys": "", "errors": "[y](limits.md)", "limits": ""}
-    pages = {f"docs/{name}.md": page_of(t, f"docs/{name}.md") for name, t in texts.items()}
-    assert unreachable("docs/index.md", pages) == ["docs/errors.md", "docs/limits.md"]
 
 
 def test_unexplained_terms_are_found() -> None:

@@ -6,17 +6,18 @@ import graphlib
 from tests.source_tree import Source, sources
 
 FLOORS = (
-    "_lazy arguments errors limits tables units",
+    "_lazy arguments errors limits signals tables telemetry units",
     "core",
     "wire",
     "engines integrity",
     "archive client",
-    "encryption runtime",
+    "backup encryption runtime",
     "server",
     "embedded names ops types",
     "sync",
     "_checkout",
     "",  # blackboard/__init__.py, which gathers the public names
+    "integrations",
     "agents demos",
     "cli __main__",
 )
@@ -30,6 +31,10 @@ IO = set(
 
 PUBLIC = {"", "errors", "ops", "types", "agents"}
 """What agents may import of ours: the public names, and each other."""
+
+FOR_INTEGRATIONS = {"", "errors", "integrations", "limits", "names", "ops", "sync", "types"}
+"""What adapters of frameworks may import of ours: what any other program would."""
+IMPORT_INTEGRATIONS = {"integrations", "cli", "demos"}
 
 Imports = dict[str, set[str]]
 """What each of our modules imports: our modules by full name, foreign ones as written."""
@@ -117,6 +122,29 @@ def imports_of_demos(graph: Imports) -> list[str]:
     ]
 
 
+def private_imports_by_integrations(graph: Imports) -> list[str]:
+    """Imports by adapters of frameworks of anything of ours but public names and each other."""
+    return [
+        f"{module} -> {target}"
+        for module, targets in graph.items()
+        if floor(module) == "integrations"
+        for target in targets
+        if is_ours(target) and floor(target) not in FOR_INTEGRATIONS
+    ]
+
+
+def imports_of_integrations(graph: Imports) -> list[str]:
+    """Imports of an adapter by what has to work without its framework."""
+    return [
+        f"{module} -> {target}"
+        for module, targets in graph.items()
+        for target in targets
+        if is_ours(target)
+        and floor(target) == "integrations"
+        and floor(module) not in IMPORT_INTEGRATIONS
+    ]
+
+
 RULES = (
     unknown_floors,
     upward_imports,
@@ -124,6 +152,8 @@ RULES = (
     impure_imports,
     private_imports_by_agents,
     imports_of_demos,
+    private_imports_by_integrations,
+    imports_of_integrations,
 )
 
 
@@ -148,14 +178,23 @@ def test_each_rule_finds_its_offender() -> None:
         "blackboard.engines.redis.store": {"blackboard.engines.base", "blackboard.core.commit"},
         "blackboard.core.commit": set(),
         "blackboard.agents.janitor": {"blackboard", "blackboard.core.commit"},
-        "blackboard.demos.race": {"blackboard.agents.janitor"},
+        "blackboard.demos.race": {"blackboard.agents.janitor", "blackboard.integrations.graph"},
+        "blackboard.agents.grapher": {"blackboard.integrations.graph"},
+        "blackboard.integrations.graph": {"blackboard", "blackboard.client.board", "graph"},
     }
     assert unknown_floors(graph) == ["blackboard.cellar.rats"]
     del graph["blackboard.cellar.rats"]
     assert upward_imports(graph) == ["blackboard.core.model -> blackboard.engines.base"]
     assert impure_imports(graph) == ["blackboard.core.model -> time"]
     assert private_imports_by_agents(graph) == [
-        "blackboard.agents.janitor -> blackboard.core.commit"
+        "blackboard.agents.janitor -> blackboard.core.commit",
+        "blackboard.agents.grapher -> blackboard.integrations.graph",
+    ]
+    assert imports_of_integrations(graph) == [
+        "blackboard.agents.grapher -> blackboard.integrations.graph"
+    ]
+    assert private_imports_by_integrations(graph) == [
+        "blackboard.integrations.graph -> blackboard.client.board"
     ]
     assert imports_of_demos(graph) == ["blackboard.cli.main -> blackboard.demos.race"]
     (circle,) = cycles(graph)

@@ -22,7 +22,7 @@ def test_a_mutant_has_a_place_and_tests(mutant: Mutant) -> None:
     assert all((ROOT / file).exists() for file in mutant.tests.partition(" -k ")[0].split())
 
 
-def test_a_mutant_that_fits_no_longer_is_told_before_any_is_tried(
+def test_a_mutant_that_fits_no_longer_is_reported_before_any_is_tried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Skipped in silence, it would pass for noticed."""

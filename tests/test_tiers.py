@@ -74,7 +74,7 @@ def test_programs_of_one_form_differ_in_values_only() -> None:
     assert form_of([child, '{"port": 1}']) != form_of([child, '{"port": 1, "archive": "a"}'])
 
 
-def test_costs_are_told_by_file(tmp_path: Path) -> None:
+def test_costs_are_listed_by_file(tmp_path: Path) -> None:
     """Of all workers, and of processes that a test started."""
     burn = "sum(i * i for i in range(3_000_000))"
     texts = {

@@ -1,28 +1,37 @@
-"""What is shipped: two wheels that hold `blackboard` alone, with agents, demos and scripts inside.
+"""What is shipped: two wheels that hold `blackboard` alone, with agents, demos and scripts inside,
+and with metadata that an index can show.
 
 tests/acceptance/test_installed.py installs them.
 """
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from email import message_from_bytes
+from email.message import Message
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import blackboard
 from blackboard._checkout import checkout_path
 from tests.source_tree import ROOT, Source
-
-BUILD = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d"]
-
+from tests.wheels import build
 
 WHOLE, CLIENT = ROOT, ROOT / "clients/python"
-EXTRAS = {"pycrdt": ["blackboard.client.documents"], "cryptography": []}
+ADDRESS = "https://example.org/team/blackboard"
+EXTRAS = {
+    "pycrdt": ["blackboard.client.documents"],
+    "pathspec": ["blackboard.client.workspace"],
+    "cryptography": [],
+    "numpy": ["blackboard.client.memory.vectors"],
+}
 """What the client imports of them when its module is loaded, and where."""
 
 
@@ -34,7 +43,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, set[str]]:
 
 def held(project: Path, folder: Path) -> set[str]:
     """The files in the wheel of a project."""
-    subprocess.run([*BUILD, str(folder)], cwd=project, check=True, capture_output=True)
+    build(project, folder, "wheel")
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -44,6 +53,17 @@ def held(project: Path, folder: Path) -> set[str]:
 def shipped(wheels: dict[Path, set[str]]) -> set[str]:
     """The names of the files in both wheels."""
     return wheels[WHOLE] | wheels[CLIENT]
+
+
+@pytest.fixture(scope="module")
+def hook() -> ModuleType:
+    """The module with the hooks of both builds."""
+    spec = spec_from_file_location("build_hook", CLIENT / "build_hook.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def below(folder: str) -> set[str]:
@@ -72,6 +92,12 @@ def test_agents_and_demos_land_below_blackboard(shipped: set[str], folder: str) 
     assert wanted <= shipped
 
 
+def test_the_page_has_its_client_beside_it(shipped: set[str]) -> None:
+    """The modules of clients/js, where the page imports them."""
+    source = {Path(name).name for name in below("clients/js/src")}
+    assert {f"blackboard/page/client/{name}" for name in source} <= shipped
+
+
 def test_no_file_is_in_both_wheels(wheels: dict[Path, set[str]]) -> None:
     """So that either can be installed or removed without harm to the other."""
     assert wheels[WHOLE] & wheels[CLIENT] == set()
@@ -91,10 +117,15 @@ def ranges(requirements: Iterable[str]) -> dict[str, str]:
 
 
 def test_both_distributions_have_one_version_and_the_same_ranges() -> None:
-    """And the whole one requires exactly that client, with all that its extras name."""
+    """And the whole one requires exactly that client, with all that its extras name, but for an
+    extra that it has, too: that is the same."""
     whole, client = project(WHOLE), project(CLIENT)
-    extras = client["optional-dependencies"].values()
-    wanted = ranges([*client["dependencies"], *(text for extra in extras for text in extra)])
+    shared = whole["optional-dependencies"]
+    extras = client["optional-dependencies"].items()
+    for name, extra in extras:
+        assert shared.get(name, extra) == extra
+    named = (text for name, extra in extras if name not in shared for text in extra)
+    wanted = ranges([*client["dependencies"], *named])
     required = ranges(whole["dependencies"])
     assert required.pop(client["name"]) == f"=={whole['version']}" == f"=={client['version']}"
     assert wanted.items() <= required.items()
@@ -150,3 +181,85 @@ def test_a_checkout_is_known_by_its_name(tmp_path: Path) -> None:
     assert checkout_path("agents", tmp_path) == []
     (tmp_path / "pyproject.toml").write_text("[tool.black]\n")
     assert checkout_path("agents", tmp_path) == []
+
+
+# --- what an index shows --------------------------------------------------------------------------
+
+_CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+Metadata = Callable[[Path, str], Message]
+_TARGET = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@pytest.fixture
+def metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Metadata:
+    """Builds the wheel of a project that is published at an address; returns its metadata."""
+
+    def built(project: Path, address: str) -> Message:
+        monkeypatch.setenv("BLACKBOARD_REPOSITORY", address)
+        build(project, tmp_path, "wheel")
+        (wheel,) = tmp_path.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+            return message_from_bytes(archive.read(name))
+
+    return built
+
+
+def targets(page: str) -> list[str]:
+    """Where the links and pictures of a page lead."""
+    return _TARGET.findall(_CODE.sub("", page))
+
+
+@pytest.mark.parametrize("project", [WHOLE, CLIENT], ids=["whole", "client"])
+def test_no_link_on_an_index_is_relative(project: Path, metadata: Metadata) -> None:
+    """Each leads to a file of this repository, as of the tag of the version."""
+    found = metadata(project, ADDRESS)
+    version = found["Version"]
+    page = found.get_payload()
+    assert isinstance(page, str)
+    urls = [url.partition(", ")[2] for url in found.get_all("Project-URL", [])]
+    assert len(targets(page)) >= 1
+    assert f"{ADDRESS}/issues" in urls
+    for target in [*targets(page), *urls]:
+        assert target.startswith("https://"), target
+        path = re.fullmatch(rf"{ADDRESS}/(?:blob|raw)/v{version}/([^#]+)(?:#.+)?", target)
+        assert path or target in (ADDRESS, f"{ADDRESS}/issues"), target
+        assert path is None or (ROOT / path[1]).exists(), target
+
+
+@pytest.mark.parametrize("project", [WHOLE, CLIENT], ids=["whole", "client"])
+def test_without_an_address_nothing_leads_anywhere(project: Path, metadata: Metadata) -> None:
+    """A build of a checkout that is published nowhere has the text, and no dead links."""
+    found = metadata(project, "")
+    page = found.get_payload()
+    assert isinstance(page, str)
+    assert targets(page) == []
+    assert page.startswith("# ")
+    assert found.get_all("Project-URL") is None
+
+
+def test_links_become_absolute(hook: ModuleType) -> None:
+    """Pictures as themselves; what is absolute, and what stands in code, stays."""
+    text = "[a](docs/a.md#b) ![c](docs/c.png) [d](https://example.org) `[e](f)` [g](#h)\n"
+    fence = "```python\n[i](j)\n```\n"
+    place = f"{ADDRESS}/{{view}}/v1"
+    blob, raw = f"{ADDRESS}/blob/v1", f"{ADDRESS}/raw/v1"
+    assert hook.index_page(text + fence, ".", place) == (
+        f"[a]({blob}/docs/a.md#b) ![c]({raw}/docs/c.png)"
+        " [d](https://example.org) `[e](f)` [g](#h)\n" + fence
+    )
+    assert hook.index_page(text + fence, ".", "") == (
+        "a  [d](https://example.org) `[e](f)` [g](#h)\n" + fence
+    )
+    up = hook.index_page("[a](../../README.md)", "clients/python", place)
+    assert up == f"[a]({blob}/README.md)"
+    with pytest.raises(ValueError, match="outside the repository"):
+        hook.index_page("[a](../../../README.md)", "clients/python", place)
+
+
+def test_the_version_is_one() -> None:
+    """`blackboard.__version__` is that of the project, and the changelog begins with it."""
+    version = project(WHOLE)["version"]
+    assert blackboard.__version__ == version
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == version

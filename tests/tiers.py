@@ -91,14 +91,16 @@ LONG = (
 QUICK = (
     Rule(r"^tests/test_\w+\.py", "the repository itself"),
     Rule(r"^tests/simulation/", "a simulated clock"),
-    Rule(r"^tests/unit/(?!server/|client/|runtime/)", "modules without a service"),
+    Rule(r"^tests/unit/(?!server/|client/|runtime/|integrations/)", "modules without a service"),
     Rule(r"^tests/conformance/test_board_embedded\.py", "one suite of the board"),
     Rule(r"^tests/conformance/test_store_sqlite\.py", "and one of the store"),
 )
 """They speak of whole files: the others need not even be read to run what is quick."""
 SLOW = (
     Rule(r"^tests/(faults|guarantees)/", "processes that are killed, over and over"),
+    Rule(r"^tests/page/", "a browser"),
     Rule(r"::test_the_examples_in_the_help_work$", "a process for each line"),
+    Rule(r"::test_the_tutorial_does_what_it_says$", "a virtual environment, and fifteen minutes"),
     Rule(r"^tests/acceptance/test_installed\.py", "environments that are filled by pip"),
     Rule(
         r"::test_a_row_that_claims_more_than_any_of_ours_is_refused$", "a value of the largest size"

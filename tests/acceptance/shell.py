@@ -152,7 +152,7 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _kill_session(self._process.pid)
+        kill_session(self._process.pid)
         self._process.wait(TIMEOUT_S)
         for reader, stream in zip(self._readers, self._streams, strict=True):
             reader.join(TIMEOUT_S)
@@ -214,7 +214,7 @@ def _pipe() -> tuple[IO[str], IO[bytes]]:
     return os.fdopen(read), os.fdopen(write, "wb")
 
 
-def _kill_session(leader: int) -> None:
+def kill_session(leader: int) -> None:
     """Kill a process and all that it has started, also in process groups of their own.
 
     Until nobody is found who was not killed before: one may have been started during a look.

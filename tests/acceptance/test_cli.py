@@ -16,10 +16,10 @@ from typer.main import get_command
 
 from blackboard.cli.main import app
 from blackboard.core import access
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.integrity.tokens import issue
 from tests.acceptance.shell import COMMAND, TIMEOUT_S, Running, Shell
 from tests.ports import free_port
+from tests.redis_process import RedisProcess, RedisSettings
 
 VALUATION = '{"usd_bn": 2900}'
 
@@ -70,6 +70,10 @@ def test_every_answer_has_a_form_for_programs(shell: Shell) -> None:
     assert (entry["value"], entry["mod_revision"], entry["author"]) == (1, 1, "operator")
     assert entry["expires_at_ms"] > entry["time_ms"]
     shell.run("set", "public/b", "2")
+    top = shell.json("ls", "**", "--dirs")
+    assert top["directories"] == [{"prefix": "public", "keys": 2, "more": False}]
+    assert top["entries"] == []
+    assert shell.json("history", "public/a", "--author", "nobody", "--since", "0") == []
     listing = shell.json("ls", "--limit", "1")
     assert [e["key"] for e in listing["entries"]] == ["public/a"]
     rest = shell.json("ls", "--after", listing["next_key"])
@@ -95,6 +99,8 @@ def test_the_log_shows_what_matches_and_what_one_agent_committed(shell: Shell) -
     assert revisions("--limit", "1", "--pattern", "public/plan/*") == [2]
     assert revisions("--author", "ada") == [1]
     assert revisions("--after", "0", "--pattern", "public/**", "--author", "operator") == [2, 3]
+    assert revisions("--since", "2001-01-01T00:00", "--author", "operator") == [2, 3]
+    assert revisions("--since", "2") == revisions("--after", "2")
 
 
 @pytest.mark.usefixtures("service")
@@ -185,7 +191,7 @@ def test_a_file_is_uploaded_listed_and_downloaded(shell: Shell) -> None:
         (["serve", "--host", "0.0.0.0"], 2, "secret"),
     ],
 )
-def test_what_goes_wrong_is_told_in_words(
+def test_failures_are_explained_in_words(
     served: Shell, arguments: list[str], code: int, words: str
 ) -> None:
     """An exit code, a readable line on stderr, no traceback, nothing on stdout."""
@@ -250,7 +256,7 @@ def test_a_killed_service_comes_back_with_everything(shell: Shell) -> None:
                 assert (code, "resume with --after" in err) == (130, True)
 
 
-def test_a_second_service_is_told_of_the_first(shell: Shell, service: Running) -> None:
+def test_a_second_service_learns_of_the_first(shell: Shell, service: Running) -> None:
     """The directory is one process's; the message says whose, and how to get in."""
     for arguments in (["serve", "--port", "0"], ["ls", "--data", "data"]):
         done = shell.run(*arguments, code=6)
@@ -278,7 +284,7 @@ def test_the_banner_tells_what_matters(shell: Shell, service: Running) -> None:
             shell.run(*line.partition("#")[0].split()[1:])
 
 
-def test_a_missing_archive_is_told_at_the_start(shell: Shell) -> None:
+def test_a_missing_archive_is_reported_at_the_start(shell: Shell) -> None:
     """Before somebody relies on a checkpoint that nothing can be restored from."""
     told = "nothing can be restored"
     with shell.service() as running:
@@ -320,7 +326,7 @@ def test_what_is_refused_leaves_nothing_behind(shell: Shell) -> None:
     assert list(shell.home.iterdir()) == []
 
 
-def test_a_port_that_is_taken_is_told(shell: Shell, service: Running) -> None:
+def test_a_port_that_is_taken_is_reported(shell: Shell, service: Running) -> None:
     """With what to try."""
     done = shell.run("serve", "--port", str(service.port), "--data", "other", code=2)
     assert "already in use" in done.stderr
@@ -392,6 +398,18 @@ def test_doctor_finds_nothing_wrong(shell: Shell) -> None:
     assert "in use by process" in found["engine"]["text"]
     lines = shell.out("doctor").splitlines()
     assert all(re.match(r"ok  |warn|   ", line) for line in lines)
+
+
+def test_doctor_names_the_engine_that_the_service_uses(shell: Shell, redis_url: str) -> None:
+    """And not the one that the settings here would choose."""
+    with shell.service("--engine", redis_url):
+        found = findings(shell)
+        lines = shell.out("doctor")
+    assert re.match(
+        "(redis|valkey), which the service on this machine uses", found["engine"]["text"]
+    )
+    assert "sqlite" not in lines
+    assert "blackboard doctor --engine" in found["engine"]["fix"]
 
 
 def test_doctor_warns_before_there_is_a_service(shell: Shell) -> None:
@@ -491,10 +509,13 @@ EXAMPLES_ELSEWHERE = (
     "blackboard checkpoint",
     "blackboard restore",
     "blackboard rewind",
+    "blackboard demo",
+    "blackboard new",
     "blackboard recover",
     "blackboard redact",
     "blackboard freeze",
     "blackboard thaw",
+    "blackboard workspace",
     "blackboard board remove",
     "blackboard branch",
     "blackboard replay",
@@ -511,6 +532,8 @@ EXAMPLES_ELSEWHERE = (
     "blackboard download",
     "blackboard encryption",
     "blackboard audit",
+    "blackboard backup",
+    "BLACKBOARD_ENGINE=redis://localhost:6379 blackboard backup",
 )
 """These need servers, files, agents or keys of their own; their own tests do what they say."""
 
@@ -543,6 +566,9 @@ def test_the_examples_in_the_help_work(shell: Shell) -> None:
         with shell.script(typed) as script:
             if endless:
                 script.wait_for_note("watching")
+                assert script.end(signal.SIGINT)[0] in (130, -signal.SIGINT), typed
+            elif "--http" in typed:
+                script.wait_for_note("serving board")
                 assert script.end(signal.SIGINT)[0] in (130, -signal.SIGINT), typed
             elif "--follow" in typed:
                 script.wait_for("public/series")

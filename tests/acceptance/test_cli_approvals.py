@@ -76,6 +76,11 @@ async def test_a_person_approves_by_the_command_line(shell: Shell, buyer: Board)
     agent, _, revision, _, question, facts = line.split("\t")
     assert (agent, question, facts) == ("buyer", "buy number 1", "public/price=1200")
     shell.run("approve", "buyer", "--revision", str(int(revision) - 1), code=3)
+    grants = ("--grant", "**=read", "--grant", "public/~decisions/**=approve")
+    own = shell.out("token", "create", "buyer", *grants).strip()
+    said = shell.run("approve", "buyer", "--token", own, code=5).stderr
+    assert "it would not count: it was asked on your own account, buyer" in said
+    assert len(shell.out("approvals").splitlines()) == 1
     assert shell.out("approve", "buyer", "--revision", revision).startswith("approved: buy")
     shell.run("approve", "buyer", code=3)
 
@@ -159,7 +164,7 @@ async def test_states_are_checked_before_a_deploy(shell: Shell, buyer: Board) ->
     assert shell.json("get", "private/buyer/~state", "--as", "buyer")["version"] == 2
 
 
-async def test_who_is_there_and_who_crashed_is_listed(shell: Shell, buyer: Board) -> None:
+async def test_present_and_crashed_agents_are_listed(shell: Shell, buyer: Board) -> None:
     """Names, what each is at, and the error; as a table and as JSON."""
     assert shell.run("agents").stderr == "no agent is attached\n"
     # A command holds up the event loop of this process, which could not renew a short lease.

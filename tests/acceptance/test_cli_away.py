@@ -9,15 +9,15 @@ from pathlib import Path
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.limits import COMMAND_PATIENCE_MS
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from blackboard.wire.frames import MSGPACK, SUBPROTOCOLS
 from blackboard.wire.session import HelloReceived, ServerSession
 from tests.acceptance.shell import Shell
+from tests.redis_process import RedisProcess
 from tests.serving import serving
 from tests.unit.server.http.line import CuttingStore, Line
 

@@ -111,6 +111,12 @@ def test_a_board_is_taken_back_with_every_agent(shell: Shell) -> None:
     shell.run("get", "public/noise", code=3)
 
 
+def test_a_checkpoint_is_told_in_two_columns(shell: Shell) -> None:
+    """Scripts cut its name and its revision out."""
+    shell.run("set", "public/a", "1")
+    assert shell.run("checkpoint", "create", "good").stdout == "good\t2\n"
+
+
 def test_a_key_and_a_listing_are_read_as_they_were(shell: Shell) -> None:
     """By revision and by checkpoint; what was not there then is absent."""
     shell.run("set", "public/plan", "1")
@@ -177,7 +183,7 @@ def test_rewind_goes_to_a_time(shell: Shell) -> None:
     shell.run("get", "public/a", code=3)
 
 
-def test_what_is_no_moment_is_told_what_one_is(shell: Shell) -> None:
+def test_the_error_for_no_moment_says_what_one_is(shell: Shell) -> None:
     """By every command that takes one."""
     shell.run("set", "public/a", "1")
     for command in (["restore"], ["branch", "b"], ["checkpoint", "diff"], ["checkpoint", "verify"]):
@@ -193,7 +199,7 @@ def test_numbers_without_measure_are_wrong_arguments(shell: Shell) -> None:
         assert shell.run(*typed.split(), code=2).stderr, typed
 
 
-def test_who_may_not_read_is_told_of_what_the_answer_is(shell: Shell) -> None:
+def test_a_refused_reader_learns_the_needed_right(shell: Shell) -> None:
     """Nothing that he may read would change; what he may not read does all the same."""
     shell.run("set", "private/ada/draft", "1", "--as", "ada")
     shell.run("checkpoint", "create", "good")
@@ -274,7 +280,7 @@ def test_pruning_keeps_what_people_named_and_pinned(shell: Shell) -> None:
     assert [taken["name"] for taken in shell.json("checkpoint", "list")] == ["c0"]
 
 
-def test_names_that_nobody_gave_are_told(shell: Shell) -> None:
+def test_names_that_nobody_gave_are_reported(shell: Shell) -> None:
     """With an exit code of their own, and what there is."""
     shell.run("set", "public/a", "1")
     for command in (("restore", "none", "--yes"), ("checkpoint", "show", "none")):

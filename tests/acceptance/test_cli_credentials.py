@@ -5,14 +5,14 @@ from urllib.request import urlopen
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from blackboard.engines.redis.process import RedisProcess
 from tests.acceptance.shell import Shell
 from tests.redis_accounts import PASSWORD, make_account
+from tests.redis_process import RedisProcess
 from tests.servers import server_binaries
 
 
 @pytest.mark.redis
-def test_no_password_is_told(shell: Shell) -> None:
+def test_no_password_is_shown(shell: Shell) -> None:
     """In the banner, logs, metrics, what doctor says, errors; also when the engine goes away."""
     with (
         start_blocking_portal() as portal,

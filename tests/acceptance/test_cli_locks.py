@@ -15,10 +15,10 @@ import pytest
 import blackboard
 from blackboard.client.board import Board
 from blackboard.client.watch import Watch
-from blackboard.engines.redis.process import RedisProcess, find_redis_server
 from blackboard.ops import Grant, Release
 from tests.acceptance.shell import TIMEOUT_S, Running, Shell
 from tests.lock_masters import keys_of, lock_masters
+from tests.redis_process import RedisProcess, find_redis_server
 from tests.waiting import wait_until
 
 KEY = "public/deploy"

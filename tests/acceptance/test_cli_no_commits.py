@@ -10,7 +10,7 @@ WORDS = ("board expansoin has no commits yet", "Did you mean expansion?")
 
 
 @pytest.mark.usefixtures("service")
-def test_a_mistyped_board_is_told_and_not_begun(shell: Shell) -> None:
+def test_a_mistyped_board_is_reported_and_not_created(shell: Shell) -> None:
     """With the name that is likely meant; what is for programs keeps its shape."""
     shell.run("set", "public/a", "1", "--board", "expansion")
     shell.environ["BLACKBOARD_BOARD"] = "expansoin"

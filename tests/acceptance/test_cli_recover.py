@@ -36,7 +36,7 @@ def test_the_examples_in_the_help_work(shell: Shell, number: int) -> None:
         assert shell.error("recover", "unknown", code=3)["code"] == "no_such_board"
 
 
-def test_lost_boards_are_told_with_the_way_back(shell: Shell) -> None:
+def test_lost_boards_are_listed_with_the_way_back(shell: Shell) -> None:
     """By `boards` and by `doctor`, to who may bring them back, until that is done."""
     with shell.service():
         shell.run("set", "public/plan", '"good"')

@@ -2,14 +2,29 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
 
+import httpx
 import pytest
 
+from blackboard.cli.first_steps import demo
+from tests.acceptance.shell import Shell
 from tests.source_tree import ROOT
 
-STORIES = ("approval", "crash_resume", "journal_saves", "migration", "time_travel")
+STORIES = (
+    "approval",
+    "crash_resume",
+    "journal_saves",
+    "langgraph_team",
+    "migration",
+    "time_travel",
+    "two_coders",
+)
 STARTED_BY_ANOTHER = {"drafter"}
 TIMEOUT_S = 110
 
@@ -31,13 +46,18 @@ def test_the_output_that_the_readme_shows_is_what_the_demonstration_checks() -> 
     assert [line for line in shown if f'"{line}"' not in code] == []
 
 
+def test_the_command_knows_every_story() -> None:
+    """And none that is not there."""
+    assert set(demo.STORIES) == {*STORIES, demo.FIRST}
+
+
 @pytest.mark.parametrize("story", STORIES)
-def test_a_story_comes_true(story: str) -> None:
-    """As a process, with its last line saying so."""
+def test_a_story_comes_true(story: str, tmp_path: Path) -> None:
+    """As a process, far from any checkout, with its last line saying so."""
     kept = {name: text for name, text in os.environ.items() if "BLACKBOARD" not in name}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", f"blackboard.demos.{story}"],
-        cwd=ROOT,
+        [sys.executable, "-W", "error", "-m", "blackboard", "demo", story],
+        cwd=tmp_path,
         env=kept,
         capture_output=True,
         text=True,
@@ -46,3 +66,65 @@ def test_a_story_comes_true(story: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("ok: ")
+
+
+def test_the_team_can_be_kept_alive(tmp_path: Path) -> None:
+    """With its page beside it, until Ctrl-C: what is said there is the address of a page.
+
+    Without a home that can be written, and whatever settings of other services say.
+    """
+    settings = {"BLACKBOARD_ENGINE": "redis://127.0.0.1:1", "BLACKBOARD_PORT": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "blackboard", "demo", "--keep"],
+        cwd=tmp_path,
+        env={**os.environ, **settings, "HOME": "/dev/null", "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        address = after(process.stdout, "open its page beside this: ")
+        assert httpx.get(address.partition("#")[0]).status_code == 200
+        assert address == after(process.stdout, "look at it: ").split()[0]
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        rest, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, rest
+
+
+@pytest.mark.parametrize("begun", ["free_cash_flow(2021)", "page 1 of the architect"])
+def test_ctrl_c_ends_a_story(tmp_path: Path, begun: str) -> None:
+    """At once, with all of its processes, and without a word."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "blackboard", "demo"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert any(begun in line for line in process.stdout)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, said) == (130, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_that_cannot_be_played_says_why(tmp_path: Path) -> None:
+    """A story that there is not, and a machine without a place for temporary files."""
+    shell = Shell(tmp_path)
+    assert "There are: valuation, crash_resume" in shell.run("demo", "crash", code=2).stderr
+    assert "--keep is for" in shell.run("demo", "approval", "--keep", code=2).stderr
+    assert [line.split()[0] for line in shell.out("demo", "--list").splitlines()] == [*demo.STORIES]
+
+
+def after(output: IO[str], words: str) -> str:
+    """The rest of the first line that begins with those words."""
+    return next(line for line in output if line.startswith(words)).removeprefix(words).strip()

@@ -83,7 +83,7 @@ async def test_yjs_and_python_edit_one_document(shell: Shell) -> None:
             assert told["closes"] == []
 
 
-async def test_who_comes_late_sees_who_is_there_and_who_leaves_is_gone(shell: Shell) -> None:
+async def test_a_late_client_sees_the_present_ones_and_leaving_is_seen(shell: Shell) -> None:
     with shell.service() as service:
         place = place_of(shell, service.url)
         async with place.board() as board, board.document(KEY) as doc, yjs() as js:
@@ -190,7 +190,7 @@ async def test_a_client_with_edits_of_the_abandoned_future_is_stopped(shell: She
             assert str(doc.text()) == "agreed."
 
 
-async def test_who_may_not_is_told_once_and_for_all(shell: Shell) -> None:
+async def test_a_missing_right_is_final(shell: Shell) -> None:
     with shell.service() as service:
         place = place_of(shell, service.url)
         async with place.board() as board, board.document(KEY) as doc, yjs() as js:

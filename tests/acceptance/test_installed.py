@@ -1,8 +1,10 @@
-"""Both distributions, built and installed into empty environments, under two versions of Python.
+"""Everything that a release publishes, built, installed where nothing else is, and used.
 
-Packages come from the index that pip is configured for, at the versions in constraints.txt.
+Packages come from the index that pip is configured for, at the versions in constraints.txt; where
+there is none, these tests are skipped and say so.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -14,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.shell import Running, Shell
+from tests.conformance.js.process import needs_npm
 from tests.source_tree import ROOT
+from tests.wheels import build, wheels_in
 
 DISTRIBUTIONS_MAX = 8
 BYTES_MAX = 15_000_000
-PATIENCE_S = 250
+PATIENCE_S = 600
 WHOLE_ONLY = "sqlalchemy obstore cryptography uvicorn typer pycrdt pydantic redis".split()
 USES = """
 import asyncio, sys, threading
@@ -130,6 +134,45 @@ print("all")
 """
 
 
+STORY = """
+import asyncio
+import blackboard
+
+async def run():
+    async with blackboard.connect() as client:
+        board = client.board("python")
+        async with board.watch("public/**") as watch:
+            await board.put("public/plan", {"usd": 1})
+            revised = await anext(watch)
+            print(revised.revision, revised.changes[0].key)
+        await board.checkpoint("before")
+        await board.put("public/plan", {"usd": 2})
+        restored = await board.restore("before")
+        print(restored.put_back, (await board.get("public/plan"))["usd"])
+
+asyncio.run(run())
+"""
+STORY_IN_JAVASCRIPT = """
+import { connect } from 'agent-blackboard'
+
+const client = await connect(process.env.BLACKBOARD_URL, { token: process.env.BLACKBOARD_TOKEN })
+const board = client.board('javascript')
+const watch = await board.watch('public/**')
+await board.put('public/plan', { usd: 1 })
+for await (const revised of watch) {
+  console.log(revised.revision, revised.changes[0].key)
+  break
+}
+await board.checkpoint('before')
+await board.put('public/plan', { usd: 2 })
+const restored = await board.restore('before')
+console.log(restored.put_back, (await board.get('public/plan')).usd)
+client.close()
+"""
+TOLD = "1 public/plan\n1 1"
+"""What both print."""
+
+
 @dataclass(frozen=True)
 class Environment:
     """A virtual environment without pip."""
@@ -208,20 +251,31 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def build(folder: Path, target: Path, *kinds: str) -> None:
-    """Build distributions of the project in `folder`."""
-    wanted = [argument for kind in kinds for argument in ("-t", kind)]
-    command = [sys.executable, "-m", "hatchling", "build", *wanted, "-d", str(target)]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Skips what needs an index where pip can get nothing."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d"]
+    folder = str(tmp_path_factory.mktemp("probe"))
+    done = subprocess.run(
+        [*command, folder, "hatchling>=1.27"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"NOT CHECKED: pip can get no packages here: {done.stderr.splitlines()[-1]}")
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheels(packages: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with both wheels."""
-    folder = tmp_path_factory.mktemp("wheels")
-    for project in (ROOT, ROOT / "clients/python"):
-        build(project, folder, "wheel")
-    return folder
+    return wheels_in(tmp_path_factory.mktemp("wheels"))
+
+
+def new_environment(beside: Path, files: Path, python: str = sys.executable) -> Environment:
+    """One with nothing in it, which takes our distributions from the folder `files`."""
+    folder = beside / "environment"
+    subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
+    made = Environment(folder, files)
+    assert made.distributions() == set()
+    return made
 
 
 @pytest.fixture(params=["3.11", "3.13"])
@@ -230,11 +284,7 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path, wheels: Path) -> Envir
     python = interpreter(request.param)
     if python is None:
         pytest.skip(f"NOT CHECKED on Python {request.param}: there is none on this machine")
-    folder = tmp_path / "environment"
-    subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
-    made = Environment(folder, wheels)
-    assert made.distributions() == set()
-    return made
+    return new_environment(tmp_path, wheels, python)
 
 
 @pytest.fixture
@@ -276,7 +326,7 @@ def test_the_client_with_its_extras_lacks_nothing_of_its_own(
     empty: Environment, user: tuple[Shell, Running]
 ) -> None:
     """No file of the client needs one of `agent-blackboard`."""
-    empty.install("agent-blackboard-client[documents,export]")
+    empty.install("agent-blackboard-client[documents,export,memory,workspace]")
     assert empty.out(EXTRAS, environ=environ_of(user)) == str({"text": "Buy."})
     assert empty.out(IMPORTS) == "all"
 
@@ -304,6 +354,90 @@ def files_in(environment: Environment) -> set[str]:
     """The files of ours."""
     found = (environment.packages / "blackboard").rglob("*")
     return {str(path) for path in found if path.is_file() and "__pycache__" not in path.parts}
+
+
+# --- a release ------------------------------------------------------------------------------------
+
+OURS = "agent-blackboard,agent-blackboard-client"
+
+
+@pytest.fixture(scope="module")
+def release(packages: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make dist` makes of this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    environ = {**os.environ, "BLACKBOARD_REPOSITORY": "https://example.org/team/blackboard"}
+    command = [str(ROOT / "tools/make_dist.sh"), str(folder)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 4, done.stdout  # what twine says of each file
+    assert (folder / "notes.md").read_text(encoding="utf-8").strip()
+    return folder
+
+
+@pytest.mark.timeout(900)  # pip resolves, builds and fills a whole environment
+@pytest.mark.parametrize("unwanted", ["--no-binary", "--only-binary"], ids=["sdist", "wheel"])
+def test_a_release_serves_and_connects(release: Path, tmp_path: Path, unwanted: str) -> None:
+    """The service, the command line and the client, all of them as installed."""
+    environment = new_environment(tmp_path, release / "python")
+    environment.install(unwanted, OURS, "agent-blackboard")
+    command = environment.folder / "bin/blackboard"
+    shell = Shell(tmp_path)
+    with shell.script(f"exec {command} serve --port 0") as running:
+        running.wait_for("Ctrl-C stops it.")
+        environ = environ_of((shell, running))
+        assert environment.out(STORY, environ=environ) == TOLD
+        found = subprocess.run(
+            [command, "get", "public/plan", "--board", "python", "--json"],
+            capture_output=True,
+            text=True,
+            env=environ,
+            check=True,
+        )
+        assert json.loads(found.stdout) == {"usd": 1}
+
+
+@needs_npm
+def test_the_npm_package_of_a_release_connects(release: Path, user: tuple[Shell, Running]) -> None:
+    """Installed into an empty folder; it says where its source is, as provenance demands."""
+    shell, _ = user
+    [packed] = (release / "npm").glob("*.tgz")
+    project = shell.home / "project"
+    project.mkdir()
+    (project / "package.json").write_text('{"private": true, "type": "module"}')
+    flags = ["--no-audit", "--no-fund", "--offline", "--omit=peer", "--omit=optional"]
+    subprocess.run(["npm", "install", *flags, packed], cwd=project, check=True, timeout=PATIENCE_S)
+    manifest = json.loads((project / "node_modules/agent-blackboard/package.json").read_text())
+    assert manifest["repository"] == {
+        "type": "git",
+        "url": "git+https://example.org/team/blackboard.git",
+        "directory": "clients/js",
+    }
+    (project / "story.js").write_text(STORY_IN_JAVASCRIPT)
+    token = (shell.home / "data/token").read_text().strip()
+    told = subprocess.run(
+        ["node", "story.js"],
+        cwd=project,
+        env={**environ_of(user), "BLACKBOARD_TOKEN": token},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert told.stdout.strip() == TOLD, told.stderr
+
+
+def test_a_release_of_another_tag_is_refused(tmp_path: Path) -> None:
+    """Before anything is built."""
+    done = subprocess.run(
+        [str(ROOT / "tools/make_dist.sh"), str(tmp_path / "dist")],
+        env={**os.environ, "TAG": "v0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "the tag is v0.0.1, and the version is " in done.stderr
+    assert not list(tmp_path.glob("dist/*"))
 
 
 def test_a_source_distribution_gives_the_same_wheel(tmp_path: Path, wheels: Path) -> None:

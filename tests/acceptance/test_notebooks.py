@@ -99,7 +99,7 @@ def test_a_board_that_cannot_be_read_shows_why(client: blackboard.sync.Client) -
     assert "error" in shown(board)
 
 
-async def test_a_board_without_a_loop_of_its_own_shows_who_uses_it(tmp_path: Path) -> None:
+async def test_a_board_without_a_loop_of_its_own_shows_its_user(tmp_path: Path) -> None:
     """Reading it takes an await, which showing cannot do."""
     async with blackboard.open(tmp_path / "data") as client:
         assert shown(client.board("expansion").as_agent("ada"))[-2:] == ["ada", "ada"]

@@ -13,6 +13,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgpack
 import pytest
 from redis import Redis
 
@@ -25,9 +26,9 @@ from blackboard.core.commit import Commit, CommitId, Put
 from blackboard.encryption.data_keys import KEYS_BOARD
 from blackboard.engines.redis import layout
 from blackboard.engines.redis.store import RedisStore
-from blackboard.engines.sqlite import file as board_file
+from blackboard.engines.sqlite.convert import FORMAT
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import NewerFormat, OlderFormat, Unavailable
+from blackboard.errors import Corrupt, NewerFormat, OlderFormat, Unavailable
 from blackboard.integrity import envelope, manifest as manifests, signing
 from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.server.service import Service
@@ -103,8 +104,8 @@ class File:
 
 
 FILES = {
-    "board": File("boards/main.db", board_file.FORMAT, (read_main, write_main, read_past, restore)),
-    "keys": File(f"boards/{KEYS_BOARD}.db", board_file.FORMAT, (read_main, write_main)),
+    "board": File("boards/main.db", FORMAT, (read_main, write_main, read_past, restore)),
+    "keys": File(f"boards/{KEYS_BOARD}.db", FORMAT, (read_main, write_main)),
     "archive": File("archive.db", archive_database.FORMAT, (read_main, write_main, read_past)),
 }
 
@@ -165,13 +166,13 @@ async def test_an_archive_without_a_column(data: Path, mark: int) -> None:
 
 async def test_a_newer_board_is_the_only_one_that_is_refused(data: Path) -> None:
     """The other boards of its directory go on, and its archive is not touched."""
-    user_version(data / "boards/main.db", board_file.FORMAT + 1)
+    user_version(data / "boards/main.db", FORMAT + 1)
     async with blackboard.open(data, master_key=MASTER_KEY) as client:
         with pytest.raises(NewerFormat):
             await client.board("main").get("public/a")
         await client.board("other").put("public/b", 3)
         assert await client.board("other").get("public/b") == 3
-    user_version(data / "boards/main.db", board_file.FORMAT)
+    user_version(data / "boards/main.db", FORMAT)
     await read_past(data)
 
 
@@ -179,7 +180,7 @@ async def test_revocations_of_a_newer_format_let_nobody_in(data: Path) -> None:
     """Without them no token can be checked."""
     async with blackboard.open(data, master_key=MASTER_KEY) as client:
         await client.revoke(principal="eve")
-    user_version(data / f"boards/{ACCESS_BOARD}.db", board_file.FORMAT + 1)
+    user_version(data / f"boards/{ACCESS_BOARD}.db", FORMAT + 1)
     before = files(data)[f"boards/{ACCESS_BOARD}.db"]
     async with blackboard.open(data, master_key=MASTER_KEY) as client:
         with pytest.raises((NewerFormat, Unavailable)):
@@ -239,13 +240,24 @@ async def exported(data: Path, tmp_path: Path) -> Path:
     return file
 
 
-def rewritten(file: Path, *, version: int | None = None, manifest: int | None = None) -> None:
-    """Write an export again, with other marks and right sums."""
+def rewritten(
+    file: Path,
+    *,
+    version: int | None = None,
+    manifest: int | None = None,
+    members_of_entry: int | None = None,
+) -> Path:
+    """Write an export again, with other marks or shorter entries, and right sums."""
     with zipfile.ZipFile(file) as source:
         members = {name: source.read(name) for name in source.namelist()}
     if manifest is not None:
         said = {**json.loads(members["manifest"]), "format": manifest}
         members["manifest"], members["signature"] = STRANGER.sign(said)
+    if members_of_entry is not None:
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(members["entries.msgpack"])
+        shorter = [msgpack.packb(entry[:members_of_entry]) for entry in unpacker]
+        members["entries.msgpack"] = b"".join(shorter)
     header = json.loads(members.pop("export.json"))
     header["version"] = version or header["version"]
     header["sha256"] = {name: hashlib.sha256(held).hexdigest() for name, held in members.items()}
@@ -255,6 +267,7 @@ def rewritten(file: Path, *, version: int | None = None, manifest: int | None = 
         target.writestr("export.json", json.dumps(header))
         target.comment = b"0" * 64
     export.seal(file)
+    return file
 
 
 @pytest.mark.parametrize("part", ["version", "manifest"])
@@ -308,6 +321,48 @@ async def test_a_board_of_a_newer_layout_in_redis(redis_url: str) -> None:
         assert await Client(service.link(operator())).board("main").get("public/a") == 1
 
 
+async def test_a_board_of_the_older_layout_in_redis(redis_url: str) -> None:
+    """Opening writes nothing. The first entry that has a time of creation of its own also marks the
+    board: the scripts of the older program then find no open board, and are refused."""
+    async with Service(RedisStore.connect(redis_url)) as service:
+        await Client(service.link(operator())).board("main").put("public/a", 1)
+    with Redis.from_url(redis_url) as server:
+        run = server.hget("{main}:m", "run")
+        assert isinstance(run, bytes)
+        older = {b"run": run.removeprefix(b"2 "), b"format": b"1"}
+        server.hset("{main}:m", mapping=older)
+        async with Service(RedisStore.connect(redis_url)) as service:
+            board = Client(service.link(operator())).board("main")
+            first = await board.entry("public/a")
+            await board.put("public/b", 1)
+            found = server.hgetall("{main}:m")
+            assert isinstance(found, dict)
+            assert older.items() <= found.items()
+            await board.put("public/a", 2)
+            entry = await board.entry("public/a")
+            assert server.hmget("{main}:m", ["run", "format"]) == [run, b"2"]
+            epoch = (await board.head()).epoch
+    assert first is not None
+    assert entry is not None
+    assert entry.created_ms == first.time_ms
+    assert epoch.number == 1
+
+
+async def test_an_export_of_the_older_format(data: Path, tmp_path: Path) -> None:
+    """It lacks the times of creation, and is imported nevertheless."""
+    file = tmp_path / "old.zip"
+    async with blackboard.open(data, master_key=MASTER_KEY) as client:
+        await client.board("main").put("public/a", 2)
+        await client.board("main").checkpoint("two")
+        await client.board("main").export("two", file)
+        with pytest.raises(Corrupt, match="not an entry"):  # those of this version have them
+            await client.import_board(rewritten(file, version=1), "again")
+        await client.import_board(rewritten(file, version=1, members_of_entry=7), "again")
+        entry = await client.board("again").entry("public/a")
+    assert entry is not None
+    assert (entry.value, entry.created_ms) == (2, None)
+
+
 async def test_a_running_service_meets_a_newer_layout_in_redis(redis_url: str) -> None:
     """It was migrated under it: the service must not write the old layout into the new one."""
     async with Service(RedisStore.connect(redis_url)) as service:
@@ -341,3 +396,21 @@ async def test_an_archive_of_a_newer_format_in_postgresql(postgres: Postgres) ->
         await opened.aclose()
     opened = await archive_database.Database.open(url)
     await opened.aclose()
+
+
+async def test_an_archive_of_the_older_format_in_postgresql(postgres: Postgres) -> None:
+    """Opening it adds what it lacks, and marks it."""
+    url = await postgres.empty()
+    opened = await archive_database.Database.open(url)
+    async with opened.writing() as connection:
+        await connection.exec_driver_sql("ALTER TABLE version DROP COLUMN first_ms")
+        older = f"{archive_database._MARK}1"
+        await connection.exec_driver_sql(f"COMMENT ON TABLE board IS '{older}'")
+    await opened.aclose()
+    opened = await archive_database.Database.open(url)
+    try:
+        async with opened.reading() as connection:
+            await connection.exec_driver_sql("SELECT first_ms FROM version")
+            assert await connection.run_sync(archive_database._format) == archive_database.FORMAT
+    finally:
+        await opened.aclose()

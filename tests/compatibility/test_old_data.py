@@ -1,7 +1,8 @@
 """Data that earlier versions wrote opens with this one, whole, and is written on.
 
 `written_by/VERSION.tar.xz` holds a data directory, and `facts.json` about it, made by
-`write_data.py` with the code of that version.
+`write_data.py` with the code of that version. `killed/VERSION.tar.xz` holds a directory whose
+process was killed, made by `write_killed.py`.
 """
 
 import json
@@ -16,16 +17,17 @@ from urllib.parse import urlsplit
 import pytest
 
 import blackboard
+from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client
 from blackboard.core.access import operator
 from blackboard.engines.redis.store import RedisStore
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.compatibility.write_data import MASTER_KEY, contents
 
 EMBEDDED = ("plain", "encrypted")
 Opened = Callable[[], AbstractAsyncContextManager[Client]]
 WRITTEN = sorted(Path(__file__).with_name("written_by").glob("*.tar.xz"))
+KILLED = sorted(Path(__file__).with_name("killed").glob("*.tar.xz"))
 
 
 @pytest.fixture(params=WRITTEN, ids=lambda path: path.name.removesuffix(".tar.xz"))
@@ -97,6 +99,25 @@ async def test_data_of_an_earlier_version_in_redis_is_written_on(
     await can_be_written_on(redis, facts_of(written, "redis"))
 
 
+@pytest.mark.parametrize("killed", KILLED, ids=lambda path: path.name.removesuffix(".tar.xz"))
+async def test_what_an_earlier_version_wrote_until_it_was_killed_is_there(
+    killed: Path, tmp_path: Path
+) -> None:
+    """With the rows of a large restore that were not at their places yet, and again afterwards."""
+    with tarfile.open(killed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    expected = dict(facts["now"])
+    for number in range(2):
+        async with blackboard.open(tmp_path / "killed") as client:
+            board = client.board("team")
+            assert (await board.head()).revision == facts["head"] + number
+            assert {e.key: e.value async for e in board.scan("public/**")} == expected
+            await board.put("public/k/0000", number)
+            expected["public/k/0000"] = number
+            assert (await board.verify()).findings == ()
+
+
 async def all_is_there(opened: Opened, facts: dict[str, Any]) -> None:
     """Values, log, moments, branch, document; and the digests agree."""
     async with opened() as client:
@@ -107,6 +128,9 @@ async def all_is_there(opened: Opened, facts: dict[str, Any]) -> None:
         assert await contents(client.board("what-if")) == facts["branch"]
         for moment in facts["moments"]:
             assert await contents(board, moment["revision"]) == moment["values"]
+        entries = await board.entries(["public/plan", "public/later"])
+        assert entries["public/plan"].created_ms is None  # written again before it was kept
+        assert entries["public/later"].created_ms == entries["public/later"].time_ms
         log = [[event.author, event.note] for event in await board.log(limit=100)]
         assert log[: len(facts["authors"])] == facts["authors"]
         async with board.document("public/memo") as memo:
@@ -119,6 +143,13 @@ async def can_be_written_on(opened: Opened, facts: dict[str, Any]) -> None:
     async with opened() as client:
         board = client.board("team")
         await board.put("private/researcher/notes", "replaced")
+        [was] = (await board.list("public/later")).entries
+        await board.put("public/later", "again")
+        await board.put("public/plan", "again")
+        for at in (None, (await board.head()).revision):
+            entries = await board.entries(["public/later", "public/plan"], at=at)
+            assert entries["public/later"].created_ms == was.time_ms
+            assert entries["public/plan"].created_ms is None
         assert await board.increment("public/count") == facts["now"]["public/count"] + 1
         await board.restore("before")
         assert await contents(board) == facts["moments"][0]["values"]

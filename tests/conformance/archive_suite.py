@@ -19,6 +19,7 @@ from blackboard.archive.database import Database
 from blackboard.archive.sql import SqlArchive
 from blackboard.errors import OlderFormat
 from blackboard.integrity.signing import Seal
+from blackboard.limits import DEFAULT, Limits
 from tests.conformance.rules_archive import ReadingRules
 from tests.conformance.rules_archive_redact import RedactRules
 from tests.conformance.rules_archive_verify import VerifyRules
@@ -38,10 +39,12 @@ class Place:
     _database: Database | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    async def open(self, secret: bytes = SECRET) -> SqlArchive:
+    async def open(self, secret: bytes = SECRET, limits: Limits = DEFAULT) -> SqlArchive:
         """Open it, once more; it is closed at the end of the test."""
         archive = await self._reached(
-            lambda: SqlArchive.open(self.url, blobs=str(self.blobs), sealer=Seal(secret))
+            lambda: SqlArchive.open(
+                self.url, blobs=str(self.blobs), sealer=Seal(secret), limits=limits
+            )
         )
         self._stack.push_async_callback(archive.aclose)
         return archive

@@ -31,6 +31,7 @@ from tests.conformance.rules_board_redact import RedactRules
 from tests.conformance.rules_board_restore import RestoreRules
 from tests.conformance.rules_board_step import StepRules
 from tests.conformance.rules_board_watch import WatchRules
+from tests.conformance.rules_board_workspace import WorkspaceRules
 from tests.conformance.rules_board_write import BoardWriteRules
 from tests.conformance.rules_runtime import AgentLifeRules, AgentStepRules
 from tests.conformance.rules_runtime_approvals import ApprovalRules
@@ -95,9 +96,9 @@ class EngineRules(
     """The rules that an engine has a part in: those of commits, reads, leases and the history."""
 
 
-class ServiceRules(BoardAgents, PageRules, DocumentRules, FileRules):
+class ServiceRules(BoardAgents, PageRules, DocumentRules, FileRules, WorkspaceRules):
     """The rules of what the service makes of those: pages of what may be read, documents; and of
-    what every client makes of them: files."""
+    what every client makes of them: files, workspaces."""
 
 
 class ClientRules(

@@ -31,7 +31,7 @@ async def send(
 class AccessRules:
     """What was let in before a revocation is not decided after it."""
 
-    async def test_a_board_that_nobody_told_decides_nothing_under_a_token(
+    async def test_a_board_without_an_access_number_decides_nothing_under_a_token(
         self, store: SharedStore, board: str
     ) -> None:
         ada = await Writer.open(store, board)
@@ -47,7 +47,7 @@ class AccessRules:
         await store.raise_access(board, 7)
         await ada.commit(Put(PLAN, packed(2)))
 
-    async def test_a_batch_of_who_knows_less_is_not_decided(
+    async def test_a_batch_with_an_older_access_number_is_not_decided(
         self, store: SharedStore, board: str
     ) -> None:
         ada = await Writer.open(store, board)
@@ -67,7 +67,7 @@ class AccessRules:
         await store.open(board)
         assert await send(store, board, [ada.make(Put(PLAN, packed(1)))], 6) == [Behind(7)]
 
-    async def test_an_answer_is_told_again_to_who_knows_enough(
+    async def test_an_answer_is_repeated_to_a_retry_that_proves_its_age(
         self, store: SharedStore, board: str
     ) -> None:
         ada = await Writer.open(store, board)

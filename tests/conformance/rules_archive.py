@@ -1,14 +1,32 @@
 """What an archive answers, compared with a board in memory of which every state is remembered."""
 
+import itertools
 import random
+from collections import Counter
+from functools import partial
 
 import pytest
 
 from blackboard.archive.base import Archive
 from blackboard.core import digest
 from blackboard.core.checkpoints import Point
-from blackboard.core.commit import Entry, LogEntry, Put, without_value
-from blackboard.core.path import EVERYTHING, Ranges, range_below, range_of
+from blackboard.core.commit import (
+    Directory,
+    Entry,
+    ListOptions,
+    LogEntry,
+    Put,
+    without_value,
+)
+from blackboard.core.history import Tally
+from blackboard.core.path import (
+    EVERYTHING,
+    Ranges,
+    directory_of,
+    range_below,
+    range_of,
+    ranges_of,
+)
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
@@ -63,6 +81,10 @@ def _within(ranges: Ranges, held: dict[Key, Entry]) -> dict[Key, Entry]:
     return {k: e for k, e in held.items() if any(first <= k < last for first, last in ranges)}
 
 
+def _lies_in(ranges: Ranges, key: Key) -> bool:
+    return any(first <= key < last for first, last in ranges)
+
+
 class ReadingRules:
     """The history is as it was."""
 
@@ -85,7 +107,24 @@ class ReadingRules:
         some = await archive.log(BOARD, 10, until=13, limit=100)
         assert list(some) == story.log[10:13]
 
-    async def test_every_state_is_told(self, archive: Archive, story: Story, seed: int) -> None:
+    async def test_commits_are_counted(self, archive: Archive, story: Story, seed: int) -> None:
+        """Along any span and within any keys: what a reader of the whole log would count."""
+        await story.archive_into(archive, BOARD)
+        dice = random.Random(seed)
+        spans = [(0, story.head), *(sorted(dice.sample(range(story.head), 2)) for _ in range(4))]
+        for after, until in spans:
+            for within in (EVERYTHING, (range_below("public"),), (range_below("private/ada"),), ()):
+                parts = dice.randrange(1, 9)
+                found, wanted = (Tally(after, until, parts) for _ in range(2))
+                assert await archive.count(BOARD, within, found) == until
+                for entry in story.log[after:until]:
+                    wanted.take(entry, partial(_lies_in, within))
+                assert found.activity(until).authors == wanted.activity(until).authors
+                if within:
+                    assert found.activity(until) == wanted.activity(until)
+        assert await archive.count("nowhere", EVERYTHING, Tally(3, 9, 2)) == 3
+
+    async def test_every_state_is_reported(self, archive: Archive, story: Story, seed: int) -> None:
         """Entries with all that belongs to them, at any revision, whole and below a prefix."""
         await story.archive_into(archive, BOARD)
         dice = random.Random(seed)
@@ -157,6 +196,36 @@ class ReadingRules:
                 after = page.next_key
             assert (found, after) == (expected, None)
 
+    async def test_listings_by_directory(self, archive: Archive, story: Story, seed: int) -> None:
+        """At any revision, in both directions, page by page, as a whole and within ranges."""
+        await story.archive_into(archive, BOARD)
+        dice = random.Random(seed)
+        parts = (range_below("inbox/bo"), range_of("public/k1"), range_below("public/list"))
+        for within, prefix, reverse in itertools.product(
+            (EVERYTHING, parts), ("", "public", "inbox"), (False, True)
+        ):
+            revision = dice.randrange(story.head + 1)
+            whole = ranges_of(prefix) if prefix else EVERYTHING
+            ranges = tuple(part for part in within if part[0].startswith(prefix)) or whole
+            held = _within(ranges, story.held[revision])
+            places = [directory_of(prefix, key) for key in held]
+            counts = Counter(place for place in places if place is not None)
+            direct = [e for e, place in zip(held.values(), places, strict=True) if place is None]
+            entries: list[Entry] = []
+            directories: list[Directory] = []
+            at, after = Point(BOARD, revision), None
+            for _ in range(-(-(len(counts) + len(direct)) // 2) or 1):
+                page = await archive.children(
+                    at, ranges, prefix, after=after, limit=2, options=ListOptions(reverse)
+                )
+                entries += page.entries
+                directories += page.directories
+                after = page.next_key
+            direct.sort(key=lambda entry: entry.key, reverse=reverse)
+            names = sorted(counts, key=lambda name: f"{name}/", reverse=reverse)
+            assert (entries, after) == (direct, None)
+            assert directories == [Directory(name, counts[name]) for name in names]
+
     async def test_ranges_are_listed_and_compared_alone(
         self, archive: Archive, story: Story, seed: int
     ) -> None:
@@ -203,6 +272,12 @@ class ReadingRules:
                 ]
                 before = page[-1].revision
             assert found == expected
+            for author, after in itertools.product(sorted({row[1] for row in expected}), (0, 9)):
+                mine = [row[0] for row in expected if row[1] == author and row[0] > after]
+                page = await archive.history(
+                    Point(BOARD, story.head), key, author=author, after=after, limit=99
+                )
+                assert [version.revision for version in page] == mine
 
     async def test_a_time_is_a_revision(self, archive: Archive, story: Story) -> None:
         """The newest one that was committed then or before."""
@@ -265,6 +340,9 @@ class ReadingRules:
             assert await state_at(archive, other) == branch.held[revision]
             backwards = await archive.list(other, "", limit=1_000, reverse=True)
             assert [e.key for e in backwards.entries] == sorted(branch.held[revision])[::-1]
+            inside = [key for key in branch.held[revision] if key.startswith("public/")]
+            whole = await archive.children(other, EVERYTHING, "", limit=9)
+            assert Directory("public", len(inside)) in (*whole.directories, Directory("public", 0))
             await check_digests(archive, branch, other)
         assert await state_at(archive, Point(BOARD, story.head)) == story.held[story.head]
         assert await whole_log(archive, "other") == branch.log

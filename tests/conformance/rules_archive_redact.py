@@ -12,8 +12,8 @@ from blackboard.archive.base import Archive
 from blackboard.core import digest
 from blackboard.core.checkpoints import Point, RedactedRows
 from blackboard.core.commit import Append, Change, Delete, Grant, Increment, LogEntry, Op, Put
-from blackboard.core.entry_digest import SALT_BYTES, is_proved, leaf_of, proof_of
 from blackboard.core.history import shown
+from blackboard.core.log_entry import SALT_BYTES, is_proved, leaf_of, proof_of
 from blackboard.core.redaction import REDACTED, record_key
 from blackboard.limits import BLOB_BYTES
 from blackboard.units import Key, Revision

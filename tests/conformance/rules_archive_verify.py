@@ -173,7 +173,7 @@ class VerifyRules:
         assert found == ["revision 5: public/small has another create_revision"]
 
     @pytest.mark.parametrize("change", ["author = 'eve'", "time_ms = 1"])
-    async def test_a_version_says_who_and_when_as_its_commit_does(
+    async def test_a_version_has_the_author_and_time_of_its_commit(
         self, archive: Archive, place: Any, told: Story, change: str
     ) -> None:
         """A look back shows what stands with the value, not with the commit."""

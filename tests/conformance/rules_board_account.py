@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 class AccountRules:
     """A name that was narrowed from an account says so wherever its author is shown."""
 
-    async def test_the_account_is_told_beside_the_name(self, team: Team, ada: Board) -> None:
+    async def test_the_account_is_shown_beside_the_name(self, team: Team, ada: Board) -> None:
         """By reads, listings, watches, the log and the history."""
         kid = await team.account("ada", "ada.kid.x")
         async with ada.watch("public/**", after=0) as watch:
@@ -35,7 +35,7 @@ class AccountRules:
         assert {(version.author, version.account) for version in versions} == {("ada.kid.x", "ada")}
         assert versions[-1].entry == entry
 
-    async def test_an_account_in_its_own_name_is_told_once(self, team: Team, ada: Board) -> None:
+    async def test_an_account_in_its_own_name_is_shown_once(self, team: Team, ada: Board) -> None:
         """Also if the name has a dot: it was given out like that."""
         for name in ("ada", "ada.kid"):
             board = await team.account(name)

@@ -287,7 +287,7 @@ class EndingRules:
         assert claimed.last_error == "Broken: no network"
         assert await ada.leases() == ()
 
-    async def test_dead_letters_are_claimed_only_by_name_and_begin_anew(self, ada: Board) -> None:
+    async def test_dead_letters_are_claimed_only_by_name_and_start_over(self, ada: Board) -> None:
         await ada.put(ONE, 1)
         await fail(ada, tries_max=1)
         with pytest.raises(NothingToClaim):
@@ -330,7 +330,7 @@ class EndingRules:
         async with ada.claim(TASKS, timeout_ms=0) as task:
             assert (task.attempt, task.last_error) == (2, "Broken: no network")
 
-    async def test_an_entry_that_is_put_anew_is_counted_anew(self, ada: Board) -> None:
+    async def test_an_entry_that_is_put_again_is_counted_again(self, ada: Board) -> None:
         await ada.put(ONE, 1)
         await fail(ada)
         await ada.delete(ONE)
@@ -410,7 +410,7 @@ class LosingRules:
         assert await ada.get(ONE) == 1
 
     @renewed_often
-    async def test_who_loses_a_task_is_told_at_once(self, ada: Board, team: Team) -> None:
+    async def test_losing_a_task_is_reported_at_once(self, ada: Board, team: Team) -> None:
         await ada.put(ONE, 1)
         with anyio.fail_after(PATIENCE_S), pytest.raises(LeaseLost):
             async with ada.claim(TASKS, ttl_ms=RENEWED_MS):

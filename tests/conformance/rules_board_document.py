@@ -142,7 +142,7 @@ class DocumentRules:
 
             await wait_until(arrived, timeout_s=PATIENCE_S)
 
-    async def test_changes_are_told_as_deltas(self, ada: Board, bob: Board) -> None:
+    async def test_changes_are_sent_as_deltas(self, ada: Board, bob: Board) -> None:
         async with ada.document(MEMO) as one, bob.document(MEMO) as two:
             texts: list[Delta] = []
             items: list[Delta] = []
@@ -191,7 +191,7 @@ class DocumentRules:
             assert doc.undo()
             assert str(text) == ""
 
-    async def test_everybody_sees_who_is_there(self, ada: Board, bob: Board) -> None:
+    async def test_everybody_sees_the_present_agents(self, ada: Board, bob: Board) -> None:
         async with ada.document(MEMO) as one:
             one.tell({"name": "Ada"})
             await one.synced()
@@ -210,7 +210,7 @@ class DocumentRules:
 
             await wait_until(alone, timeout_s=PATIENCE_S)
 
-    async def test_edits_of_one_region_at_once_are_merged_and_told(
+    async def test_concurrent_edits_of_one_region_are_merged_and_reported(
         self, ada: Board, bob: Board
     ) -> None:
         async with ada.document(MEMO) as one, bob.document(MEMO) as two:
@@ -260,7 +260,7 @@ class DocumentRules:
             await agreed(one, two)
             assert str(one.text()) == str(two.text())
 
-    async def test_an_overlap_in_a_text_within_is_told_and_in_the_log(
+    async def test_an_overlap_in_an_inner_text_is_reported_and_in_the_log(
         self, team: Team, ada: Board, bob: Board
     ) -> None:
         """Every reader of the document may watch it; others get nothing."""

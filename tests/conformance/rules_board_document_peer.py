@@ -116,7 +116,7 @@ class DocumentPeerRules:
         async with ada.document(MEMO) as doc:
             assert str(doc.text()) == "ann "
 
-    async def test_two_of_one_agent_who_use_one_number_are_told(
+    async def test_two_processes_of_one_agent_with_one_number_get_an_error(
         self, link: Transport, ada: Board
     ) -> None:
         one, other = Peer(client_id=21), Peer(client_id=21)

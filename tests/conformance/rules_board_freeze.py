@@ -10,7 +10,14 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.freeze import FROZEN_KEY
-from blackboard.errors import AccessDenied, BoardFrozen, InvalidRequest, NoSuchBoard, StaleEpoch
+from blackboard.errors import (
+    AccessDenied,
+    BoardFrozen,
+    Conflict,
+    InvalidRequest,
+    NoSuchBoard,
+    StaleEpoch,
+)
 from blackboard.limits import FROZEN_WAIT_MS_MAX
 from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, renewed_often, take
 from tests.waiting import wait_until
@@ -28,7 +35,7 @@ class FreezeRules:
         """The client of somebody who may freeze."""
         return await team.client(access.operator())
 
-    async def test_who_is_refused_learns_who_why_and_since_when(
+    async def test_the_refusal_has_author_note_and_time(
         self, team: Team, admin: Client, ada: Board
     ) -> None:
         await ada.put(PLAN, 1)
@@ -69,6 +76,45 @@ class FreezeRules:
         assert await admin.thaw(team.name) == first
         assert await admin.thaw(team.name) is None
         assert (await ada.head()).revision == first.revision + 1
+
+    async def test_a_request_that_comes_late_freezes_nothing(
+        self, team: Team, admin: Client, ada: Board
+    ) -> None:
+        """A service that was stopped carries it out after others did, and the board was thawed."""
+        known = (await ada.put(PLAN, 1)).revision
+        freeze = await admin.freeze(team.name, note="once")
+        assert await admin.link.freeze(team.name, "once", known) == freeze
+        await admin.thaw(team.name)
+        with pytest.raises(Conflict) as refused:
+            await admin.link.freeze(team.name, "once", known)
+        assert (refused.value.by, refused.value.at_revision) == ("operator", freeze.revision)
+        await ada.put(PLAN, 2)
+        assert (await admin.freeze(team.name, note="twice")).revision > freeze.revision
+
+    async def test_a_request_of_before_a_restore_freezes_nothing(
+        self, team: Team, admin: Client, ada: Board
+    ) -> None:
+        """The client asks again, as what it saw of the board is gone."""
+        known = (await ada.put(PLAN, 1)).revision
+        await (await team.operator()).restore(known)
+        with pytest.raises(StaleEpoch):
+            await admin.link.freeze(team.name, "late", known)
+        assert await admin.frozen(team.name) is None
+        assert (await admin.freeze(team.name)).revision > known
+
+    async def test_a_thaw_that_comes_late_ends_no_later_freeze(
+        self, team: Team, admin: Client, ada: Board
+    ) -> None:
+        await ada.put(PLAN, 1)
+        known = (await admin.freeze(team.name, note="first")).revision
+        await admin.thaw(team.name)
+        second = await admin.freeze(team.name, note="second")
+        with pytest.raises(Conflict) as refused:
+            await admin.link.thaw(team.name, "", known)
+        assert (refused.value.expected, refused.value.actual) == (known, second.revision)
+        with pytest.raises(BoardFrozen):
+            await ada.put(PLAN, 2)
+        assert await admin.thaw(team.name) == second
 
     async def test_only_admins_freeze_and_thaw(self, team: Team, admin: Client, ada: Board) -> None:
         await ada.put(PLAN, 1)
@@ -245,7 +291,7 @@ class FreezeRules:
                         pass
                 assert scope.cancelled_caught
 
-    async def test_who_waits_is_told_of_a_restore(
+    async def test_a_waiter_learns_of_a_restore(
         self, team: Team, admin: Client, ada: Board
     ) -> None:
         """What it was about to commit was made from a board that there is no more."""

@@ -140,7 +140,7 @@ class LockRules:
         await second.end()
 
     @pytest.mark.parametrize("timeout_ms", [0, 150])
-    async def test_patience_ends_with_the_name_of_who_has_it(
+    async def test_patience_ends_with_the_name_of_the_holder(
         self, ada: Board, bob: Board, timeout_ms: int
     ) -> None:
         first = Block(ada.lock(B))
@@ -184,7 +184,7 @@ class LockRules:
                 raise OwnError
         assert await ada.leases() == ()
 
-    async def test_a_lease_of_somebody_who_died_goes_to_who_waits(
+    async def test_the_lease_of_a_dead_holder_goes_to_the_waiter(
         self, ada: Board, bob: Board
     ) -> None:
         await ada.commit([Grant(A, "ada~dead", SHORT_MS)])
@@ -192,7 +192,7 @@ class LockRules:
         await waiting.entered()
         await waiting.end()
 
-    async def test_a_lease_of_somebody_who_died_ends_though_nobody_waits(self, ada: Board) -> None:
+    async def test_the_lease_of_a_dead_holder_ends_without_waiters(self, ada: Board) -> None:
         async with ada.watch(A) as watch:
             granted = await ada.commit([Grant(A, "ada~dead", SHORT_MS)])
             _, ended = await take(watch, 2)
@@ -200,7 +200,7 @@ class LockRules:
         assert (ended.author, ended.note) == ("~system", "expired")
         assert ended.time_ms >= granted.time_ms + SHORT_MS
 
-    async def test_a_lock_that_ran_out_is_not_given_to_who_asks_but_to_who_waits(
+    async def test_an_expired_lock_goes_to_the_waiter_not_to_a_newcomer(
         self, ada: Board, bob: Board
     ) -> None:
         granted = await ada.commit([Grant(A, "ada~dead", HOUR_MS)])
@@ -219,7 +219,7 @@ class LockRules:
 class FenceRules:
     """What is written under a lock is written while it is held, or not at all."""
 
-    async def test_commits_in_the_block_rely_on_the_lock_without_being_told(
+    async def test_commits_in_the_block_rely_on_the_lock_implicitly(
         self, team: Team, ada: Board
     ) -> None:
         operator = await team.operator()
@@ -289,7 +289,7 @@ class FenceRules:
         assert (told.value.key, told.value.fence, told.value.holder) == (B, lost.fence, "other")
         assert [(o.key, o.fence) for o in await ada.leases()] == [(B, taken.revision)]
 
-    async def test_a_block_that_ended_well_after_the_loss_is_told_too(
+    async def test_a_block_that_ended_well_after_the_loss_gets_the_error_too(
         self, team: Team, ada: Board
     ) -> None:
         operator = await team.operator()
@@ -363,7 +363,7 @@ class WaitFreeRules:
         await ada.put("public/x", 1)
         assert await ada.wait_free(A) == 1
 
-    async def test_patience_ends_with_who_has_it_then(self, ada: Board, bob: Board) -> None:
+    async def test_patience_ends_with_the_present_holder(self, ada: Board, bob: Board) -> None:
         first = Block(ada.lock(A))
         await first.entered()
         second = Block(bob.lock(A))

@@ -5,6 +5,8 @@ it, under many names. Every method that answers in pages is asked on both, one i
 by every kind of reader: the answers have to be the same, cursors and ends of pages included.
 """
 
+import itertools
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -15,7 +17,18 @@ from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.core.checkpoints import DiffRequest
-from blackboard.core.commit import FORWARD, Append, Delete, Entry, Grant, ListOptions, Op, Put
+from blackboard.core.commit import (
+    FORWARD,
+    Append,
+    Delete,
+    Directory,
+    Entry,
+    Grant,
+    ListOptions,
+    Op,
+    Put,
+)
+from blackboard.core.path import directory_of
 from blackboard.errors import AccessDenied
 from blackboard.limits import OPERATIONS_MAX
 from blackboard.wire import methods
@@ -23,6 +36,7 @@ from blackboard.wire.codec import encode_value
 from tests.conformance.team import Team
 
 ONE = encode_value(1)
+SUBTREES = ("**", "private/**", "private/ada/**", "public/**")
 PATTERNS = ("**", "private/**", "*/ada/**", "private/ada/**", "private/*/plan", "public/*", "*/*/*")
 
 READERS = {
@@ -95,11 +109,12 @@ async def _list_at(
     link: Transport, board: str, at: int | str | None, options: ListOptions = FORWARD
 ) -> list[Any]:
     told: list[Any] = []
-    for pattern in PATTERNS:
+    for pattern in SUBTREES if options.delimiter else PATTERNS:
         after: str | None = None
         while True:
             page = await link.list(board, pattern, after=after, limit=1, at=at, options=options)
-            told.append((pattern, page.revision, [*map(_entry, page.entries)], page.next_key))
+            shown = [*map(_entry, page.entries), *page.directories]
+            told.append((pattern, page.revision, shown, page.next_key))
             after = page.next_key
             if after is None:
                 break
@@ -109,7 +124,10 @@ async def _list_at(
 async def _list(link: Transport, board: str, head: int) -> list[Any]:
     found = [await _list_at(link, board, at) for at in (None, 3, "first", head)]
     backwards = ListOptions(reverse=True, keys_only=True)
-    found += [await _list_at(link, board, at, backwards) for at in (None, head)]
+    directories = ListOptions(delimiter="/")
+    last_first = ListOptions(reverse=True, delimiter="/")
+    for options in (backwards, directories, last_first):
+        found += [await _list_at(link, board, at, options) for at in (None, head)]
     for after in ("private/ada/0", "private/ada/secret-00007", "private/ada/z", "public/a"):
         page = await link.list(board, "**", after=after, limit=1)
         found.append([(after, [*map(_entry, page.entries)], page.next_key)])
@@ -180,6 +198,15 @@ async def _history(link: Transport, board: str, head: int) -> list[Any]:
     return told
 
 
+async def _activity(link: Transport, board: str, head: int) -> list[Any]:
+    found = [await link.activity(board, after=0, until=head, parts=parts) for parts in (1, 4, 64)]
+    return [(one.step, one.authors, one.more_authors, len(one.epochs)) for one in found]
+
+
+async def _refusals(link: Transport, board: str, head: int) -> list[Any]:
+    return [(one.author, one.key, one.note) for one in await link.refusals(board, after=0)]
+
+
 async def _refused(attempt: Awaitable[object]) -> list[Any]:
     with pytest.raises(AccessDenied) as refused:
         await attempt
@@ -201,6 +228,8 @@ PAGED: dict[str, Walk] = {
     "checkpoints": _checkpoints,
     "differences": _differences,
     "history": _history,
+    "activity": _activity,
+    "refusals": _refusals,
     "audit": _audit,
     "export": _export,
 }
@@ -232,6 +261,25 @@ class PageRules:
         for method, walk in PAGED.items():
             much, little = [await walk(link, *board) for board in boards]
             assert much == little, method
+
+    @pytest.mark.parametrize("reader", READERS)
+    async def test_directories_are_of_what_may_be_read(self, team: Team, reader: str) -> None:
+        """Present and past, in both directions: they have exactly the keys that a listing shows."""
+        board, head = await _write(team, team.name, _much())
+        link = (await team.client(READERS[reader])).link
+        for at, pattern, reverse in itertools.product((None, head), SUBTREES, (False, True)):
+            prefix = pattern.removesuffix("**").removesuffix("/")
+            keys = [e.key for e in (await link.list(board, pattern, limit=1_000, at=at)).entries]
+            places = [directory_of(prefix, key) for key in keys]
+            counts = Counter(place for place in places if place is not None)
+            options = ListOptions(reverse=reverse, keys_only=True, delimiter="/")
+            page = await link.list(board, pattern, limit=1_000, at=at, options=options)
+            direct = [key for key, place in zip(keys, places, strict=True) if place is None]
+            turn = -1 if reverse else 1
+            assert [entry.key for entry in page.entries] == direct[::turn]
+            names = sorted(counts, key=lambda name: f"{name}/", reverse=reverse)
+            assert page.directories == tuple(Directory(name, counts[name]) for name in names)
+            assert page.next_key is None
 
     async def test_a_listing_shows_all_that_may_be_read(self, team: Team, bob: Board) -> None:
         """So that the rule above does not hold because nothing is shown."""

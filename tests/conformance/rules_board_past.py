@@ -7,7 +7,7 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.client.diff import KeyChange
 from blackboard.core.checkpoints import RetentionPolicy
-from blackboard.errors import AccessDenied, FutureRevision, InvalidRequest
+from blackboard.errors import AccessDenied, FutureRevision, InvalidRequest, NoSuchCheckpoint
 from blackboard.limits import READ_KEYS_MAX, REVISION_MAX
 from tests.conformance.rules_board_checkpoint import board_of, keeper_of_checkpoints
 from tests.conformance.team import Team
@@ -158,6 +158,61 @@ class PastRules:
         assert [v.revision for v in await ada.history("public/a", limit=1)] == [4]
         assert [v.revision for v in await ada.history("public/a", before=4)] == [3, 1]
         assert await ada.history("public/nothing") == ()
+
+    async def test_what_an_author_did_since_a_moment(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """Of a key and of the whole board; a moment may be a revision, a checkpoint or a time."""
+        kid = await team.account("ada", "ada.kid")
+        operator = await team.operator()
+        await ada.put("public/a", 1)  # 1
+        await bob.put("public/a", 2)
+        await kid.put("public/a", 3)
+        await operator.checkpoint("middle")  # 4
+        await bob.delete("public/a")
+        await kid.put("public/b", 1)
+        last = await ada.put("public/a", 4)  # 7
+        early, late = datetime.fromtimestamp(0, UTC), datetime.now(UTC) + timedelta(hours=1)
+        for since, expected in (
+            (None, [7, 5, 3, 2, 1]),
+            (0, [7, 5, 3, 2, 1]),
+            (3, [7, 5]),
+            ("middle", [7, 5]),
+            (early, [7, 5, 3, 2, 1]),
+            (late, []),
+            ("now", []),
+        ):
+            versions = await ada.history("public/a", since=since)
+            assert [v.revision for v in versions] == expected
+            events = await ada.log(since=since, pattern="public/a")
+            assert [e.revision for e in events] == expected[::-1]
+        for author, since, expected in (
+            ("ada", None, [7, 1]),
+            ("bob", None, [5, 2]),
+            ("bob", "middle", [5]),
+            ("ada.kid", 0, [3]),
+            ("ada.kid", "middle", []),
+            ("stranger", None, []),
+        ):
+            versions = await ada.history("public/a", author=author, since=since)
+            assert [v.revision for v in versions] == expected
+            events = await ada.log(author=author, since=since, pattern="public/a")
+            assert [e.revision for e in events] == expected[::-1]
+        assert [e.revision for e in await ada.log(author="ada.kid", since="middle")] == [6]
+        assert [e.revision for e in await ada.log(after=5, since=1)] == [6, 7]
+        two = await ada.history("public/a", author="ada", limit=1)
+        assert [v.revision for v in two] == [7]
+        rest = await ada.history("public/a", author="ada", limit=1, before=7)
+        assert [v.revision for v in rest] == [1]
+        assert await ada.history("public/a", since=last.revision + 99) == ()
+        with pytest.raises(FutureRevision):
+            await ada.log(since=last.revision + 99)
+        with pytest.raises(InvalidRequest):
+            await ada.history("public/a", author="not a name")
+        with pytest.raises(InvalidRequest):
+            await ada.log(author="not a name")
+        with pytest.raises(NoSuchCheckpoint):
+            await ada.history("public/a", since="never-made")
 
     # --- private stays private --------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ class PresenceRules:
         assert await ada.agents() == ()
 
     @renewed_often
-    async def test_who_is_taken_over_is_told_while_it_waits(self, ada: Board) -> None:
+    async def test_an_agent_that_is_taken_over_learns_it_while_it_waits(self, ada: Board) -> None:
         first = Block(ada.attach(ttl_ms=RENEWED_MS))
         await first.entered()
         second = Block(ada.attach(if_taken="take_over"))

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from blackboard.client.board import Board
-from blackboard.core import entry_digest
+from blackboard.core import log_entry
 from blackboard.core.commit import (
     Append,
     Commit,
@@ -24,7 +24,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
-from blackboard.core.entry_digest import SALT_BYTES
+from blackboard.core.log_entry import SALT_BYTES
 from blackboard.errors import AccessDenied, BlackboardError, Conflict, InvalidRequest, LeaseHeld
 from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.team import PATIENCE_S, Team, take
@@ -161,7 +161,7 @@ class PrivateRules:
         assert len(kept.salt) == len(other.salt) == SALT_BYTES
         assert kept.salt != other.salt
         guessed = prepare(commit).digest
-        assert seen.digest not in (guessed, entry_digest.digest_of(replace(kept, salt=b"")))
+        assert seen.digest not in (guessed, log_entry.digest_of(replace(kept, salt=b"")))
 
     async def test_a_reader_verifies_the_part_that_is_shown(
         self, team: Team, ada: Board, bob: Board
@@ -179,12 +179,12 @@ class PrivateRules:
         page = await link.log(team.name, 0, limit=9, proofs=True)
         for entry, proof in zip(page.entries, page.proofs, strict=True):
             assert proof is not None
-            assert entry_digest.is_proved(entry, proof)
-            assert not entry_digest.is_proved(replace(entry, note="another"), proof)
+            assert log_entry.is_proved(entry, proof)
+            assert not log_entry.is_proved(replace(entry, note="another"), proof)
             moved = replace(entry.changes[0], key="public/another")
             changed = replace(entry, changes=(moved, *entry.changes[1:]))
-            assert not entry_digest.is_proved(changed, proof)
-            assert not entry_digest.is_proved(replace(entry, changes=()), proof)
+            assert not log_entry.is_proved(changed, proof)
+            assert not log_entry.is_proved(replace(entry, changes=()), proof)
 
     async def test_revisions_of_others_are_left_out_of_the_log(
         self, ada: Board, bob: Board
@@ -296,7 +296,7 @@ class PrivateRules:
         assert await bob.log() == ()
         assert await ada.get(key) == "hello"
 
-    async def test_who_may_only_append_is_not_told_what_is_in_the_way(
+    async def test_an_appender_does_not_learn_what_is_in_the_way(
         self, ada: Board, bob: Board
     ) -> None:
         await ada.put("inbox/ada/messages/0000000000", HIDDEN)

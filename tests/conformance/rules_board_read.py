@@ -1,12 +1,14 @@
 """Board, reading: entries, listings, the log, reasons."""
 
+from typing import Any
+
 import pytest
 
 from blackboard.client import board as board_module
 from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
-from blackboard.core.commit import Delete, Grant, Put
+from blackboard.core.commit import Delete, Directory, Grant, Put
 from blackboard.errors import (
     AccessDenied,
     Compacted,
@@ -81,6 +83,34 @@ class BoardReadRules:
         entry = await ada.entry("public/a")
         assert entry is not None
         assert (entry.create_revision, entry.mod_revision) == (4, 4)
+
+    async def test_an_entry_says_when_it_was_created(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """Live, in the past, on a branch, in a watch, and again after a restore; a key that comes
+        back is a new one."""
+        operator = await team.operator()
+        first = second = await ada.put("public/a", 0)
+        while second.time_ms == first.time_ms:
+            second = await bob.put("public/a", second.revision)
+        async with ada.watch("public/**", snapshot=True) as watch:
+            third = await ada.put("public/a", "last")
+            await anext(watch)
+            states = [watch.state["public/a"]]
+        states += (await bob.list("public/**")).entries
+        states += (await bob.list("public/**", at=second.revision, keys_only=True)).entries
+        states += (await ada.entries(["public/a"])).values()
+        await ada.delete("public/a")
+        await operator.restore(first.revision)
+        back = await bob.entry("public/a")
+        other = await operator.branch("beside", third.revision)
+        states += (await other.list("public/**")).entries
+        await other.put("public/a", "there")
+        states += (await other.list("public/**")).entries
+        assert [entry.created_ms for entry in states] == len(states) * [first.time_ms]
+        assert len({entry.mod_revision for entry in states}) == 3
+        assert back is not None
+        assert back.created_ms == back.time_ms >= third.time_ms
 
     async def test_entries_leaves_absent_keys_out(self, ada: Board) -> None:
         await ada.put("public/a", 1)
@@ -173,6 +203,58 @@ class BoardReadRules:
                 assert [e.key for e in page.entries] == one
             [only] = (await ada.list("public/a/4", at=at, keys_only=True)).entries
             assert (only.key, only.value, only.author) == ("public/a/4", None, "ada")
+
+    async def test_a_listing_by_directory(self, ada: Board) -> None:
+        """Present and past: what lies directly below, and how many keys lie deeper, page by
+        page."""
+        names = ["a", "d", "d-x", "d/1", "d/2/x", "d/2/y", "e/1", "f"]
+        await ada.commit([Put(f"public/{name}", ONE) for name in names])
+        head = (await ada.head()).revision
+        await ada.put("private/ada/draft", 1)
+        last = (await ada.head()).revision
+        directories = (Directory("public/d", 3), Directory("public/e", 1))
+        for at in (None, head):
+            whole = await ada.list("public/**", at=at, delimiter="/")
+            assert [(e.key, e.value) for e in whole.entries] == [
+                (f"public/{name}", 1) for name in ("a", "d", "d-x", "f")
+            ]
+            assert (whole.directories, whole.next_key) == (directories, None)
+            assert [each.count for each in whole.directories] == ["3", "1"]
+            found: list[str] = []
+            after = None
+            for _ in range(6):
+                page = await ada.list(
+                    "public/**", at=at, delimiter="/", limit=1, reverse=True, after=after
+                )
+                found += [*(e.key for e in page.entries), *(d.prefix for d in page.directories)]
+                after = page.next_key
+            assert (found, after) == (
+                [f"public/{n}" for n in ("f", "e", "d", "d-x", "d", "a")],
+                None,
+            )
+        top = await ada.list("**", at=last, delimiter="/", keys_only=True)
+        assert top.directories == (Directory("private", 1), Directory("public", 8))
+        assert (await ada.list("public/none/**", delimiter="/")).directories == ()
+
+    @pytest.mark.parametrize(
+        ("pattern", "delimiter", "field"),
+        [
+            ("public/*", "/", "pattern"),
+            ("public/a", "/", "pattern"),
+            ("*/ada/**", "/", "pattern"),
+            ("public/**", "-", "delimiter"),
+            ("public/**", "//", "delimiter"),
+        ],
+    )
+    async def test_what_is_not_listed_by_directory(
+        self, ada: Board, pattern: str, delimiter: Any, field: str
+    ) -> None:
+        """Another pattern than of a subtree, another delimiter than the one that keys have."""
+        await ada.put("public/a", 1)
+        for at in (None, 1):
+            with pytest.raises(InvalidRequest) as refused:
+                await ada.list(pattern, at=at, delimiter=delimiter)
+            assert refused.value.field.rpartition(".")[2] == field
 
     async def test_scan_goes_through_all_pages(self, ada: Board) -> None:
         names = sorted(f"public/{i:04}/x" for i in range(LIST_ENTRIES_MAX + 50))

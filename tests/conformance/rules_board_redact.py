@@ -1,13 +1,16 @@
 """Redaction as people see it: one key's values go, and work goes on."""
 
 import asyncio
+import dataclasses
 
 import pytest
 
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.errors import AccessDenied, Conflict
+from blackboard.core.checkpoints import RedactRequest
+from blackboard.errors import AccessDenied, Conflict, StaleEpoch
+from blackboard.server.checkpoints.redact import Redactions
 from tests.conformance.team import Team
 
 KEY = "public/plan/notes"
@@ -100,3 +103,62 @@ class RedactRules:
         with pytest.raises(AccessDenied):
             await client.redact(OWN, board=team.name)
         assert await ada.get(OWN) == "hush"
+
+    async def test_a_request_that_comes_late_removes_nothing_new(
+        self, team: Team, ada: Board
+    ) -> None:
+        """A service that was stopped carries it out after another one did."""
+        await ada.put(KEY, "hush")
+        link, spec = (await self.redactor(team)).link, RedactRequest(KEY, "pasted", "once")
+        while not (await link.redact(team.name, spec)).done:
+            pass
+        await ada.put(KEY, "harmless")
+        late = Redactions(team.service.boards)
+        assert (await late.redact(team.name, spec, "operator")).done
+        assert await ada.get(KEY) == "harmless"
+        again = RedactRequest(KEY, "pasted", "twice")
+        while not (await late.redact(team.name, again, "operator")).done:
+            pass
+        assert await ada.get(KEY) is None
+
+    async def test_an_older_request_that_comes_late_removes_nothing_new(
+        self, team: Team, ada: Board
+    ) -> None:
+        """After another redaction of the key, which is the only one that is on record."""
+        client = await self.redactor(team)
+        link = client.link
+        specs = []
+        for request in ("once", "twice"):
+            known = (await ada.put(KEY, "hush")).revision
+            specs.append(RedactRequest(KEY, "pasted", request, known))
+            while not (await link.redact(team.name, specs[-1])).done:
+                pass
+        await ada.put(KEY, "harmless")
+        late = Redactions(team.service.boards)
+        for spec in specs:
+            assert (await late.redact(team.name, spec, "operator")).done
+        assert await ada.get(KEY) == "harmless"
+        await client.redact(KEY, board=team.name)
+        assert await ada.get(KEY) is None
+
+    async def test_a_request_of_before_a_restore_removes_nothing(
+        self, team: Team, ada: Board
+    ) -> None:
+        link = (await self.redactor(team)).link
+        known = (await ada.put(KEY, "harmless")).revision
+        await (await team.operator()).restore(known)
+        with pytest.raises(StaleEpoch):
+            await link.redact(team.name, RedactRequest(KEY, "pasted", "late", known))
+        assert await ada.get(KEY) == "harmless"
+
+    async def test_who_may_not_use_all_that_shares_the_history_redacts_nothing(
+        self, team: Team, ada: Board
+    ) -> None:
+        await ada.put(KEY, "hush")
+        operator = await team.operator()
+        branch = await operator.branch(f"{team.name}-other", "now")
+        only = dataclasses.replace(access.operator("limited"), boards=frozenset({team.name}))
+        client = await team.client(only)
+        with pytest.raises(AccessDenied, match=branch.name):
+            await client.redact(KEY, board=team.name)
+        assert await ada.get(KEY) == await branch.get(KEY) == "hush"

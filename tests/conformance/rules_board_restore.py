@@ -161,7 +161,7 @@ class RestoreRules:
         with pytest.raises(InvalidRequest):
             await board.rewind(to=1, before=2)
 
-    async def test_writers_of_the_old_epoch_are_told_and_can_go_on(
+    async def test_writers_of_the_old_epoch_are_refused_and_can_go_on(
         self, team: Team, ada: Board, bob: Board
     ) -> None:
         board = await team.operator()
@@ -323,7 +323,7 @@ class RestoreRules:
 
     # --- going on ---------------------------------------------------------------------------------
 
-    async def test_who_acts_for_agents_goes_on_once_the_board_is_refreshed(
+    async def test_an_operator_goes_on_as_agents_once_the_board_is_refreshed(
         self, team: Team, ada: Board
     ) -> None:
         """By steps in their names, by steps that are run again, and attached as one of them."""
@@ -342,7 +342,9 @@ class RestoreRules:
         async with board.attach("ada") as me:
             await me.board.put("public/next", 4)
 
-    async def test_who_restores_acts_for_agents_at_once(self, team: Team, ada: Board) -> None:
+    async def test_the_restoring_operator_acts_as_agents_at_once(
+        self, team: Team, ada: Board
+    ) -> None:
         board = await team.operator()
         await put_for_ada(board)
         await board.restore(0)
@@ -371,7 +373,7 @@ class RestoreRules:
         assert await board.get("public/decided") is None
         await put_for_ada(board)
 
-    async def test_what_as_agent_gave_is_told_though_the_board_it_came_from_was_refreshed(
+    async def test_a_board_of_as_agent_gets_the_error_though_its_parent_was_refreshed(
         self, team: Team, ada: Board
     ) -> None:
         """Somebody else may have it, and rely on what was read before."""
@@ -481,7 +483,7 @@ class RestoreRules:
 
     # --- limits -----------------------------------------------------------------------------------
 
-    async def test_a_watcher_is_told_to_read_anew_when_too_much_changes(
+    async def test_a_watcher_has_to_resync_when_too_much_changes(
         self, team: Team, ada: Board
     ) -> None:
         board = await team.operator()

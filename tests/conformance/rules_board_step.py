@@ -174,7 +174,7 @@ class StepRules:
                 await bob.put("public/1/task", "z")
 
     @pytest.mark.parametrize("pattern", ["public/**", "public/*/*", "**"])
-    async def test_books_do_not_disturb_who_lists_everything(
+    async def test_writes_in_books_do_not_conflict_with_a_full_listing(
         self, ada: Board, bob: Board, pattern: str
     ) -> None:
         await bob.put("public/~agents/bob", 1)
@@ -207,7 +207,7 @@ class StepRules:
         assert refused.value.key == book
 
     @pytest.mark.parametrize("pattern", ["public/~agents/**", "public/~agents/*"])
-    async def test_who_lists_a_book_is_told_when_it_changed(
+    async def test_a_listing_of_a_book_conflicts_when_it_changed(
         self, ada: Board, bob: Board, pattern: str
     ) -> None:
         await bob.put("public/~agents/bob", 1)
@@ -219,7 +219,7 @@ class StepRules:
         assert refused.value.key == "public/~agents/bob"
 
     @pytest.mark.parametrize("key", ["public/zz", "public/plan/~draft", "public/a~"])
-    async def test_who_lists_everything_is_told_of_every_other_change(
+    async def test_a_full_listing_conflicts_with_every_other_change(
         self, ada: Board, bob: Board, key: str
     ) -> None:
         with pytest.raises(Conflict) as refused:

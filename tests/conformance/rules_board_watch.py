@@ -52,7 +52,7 @@ class WatchRules:
             [revised] = await take(watch, 1)
         assert revised.revision == 2
 
-    async def test_deletions_and_leases_are_told(self, ada: Board) -> None:
+    async def test_deletions_and_leases_are_delivered(self, ada: Board) -> None:
         async with ada.watch("public/**") as watch:
             await ada.put("public/a", 1)
             await ada.delete("public/a")
@@ -187,7 +187,7 @@ class WatchRules:
 
     # --- where it cannot begin --------------------------------------------------------------------
 
-    async def test_a_watch_from_a_trimmed_past_is_told_where_the_log_begins(
+    async def test_a_watch_from_a_trimmed_past_learns_where_the_log_begins(
         self, team: Team, ada: Board
     ) -> None:
         async with ada.watch("public/**") as watch:
@@ -266,7 +266,7 @@ class WatchRules:
             while team.service.statistics().watchers:
                 await anyio.lowlevel.checkpoint()
 
-    async def test_many_watchers_are_all_told_the_same(self, ada: Board, bob: Board) -> None:
+    async def test_many_watchers_all_get_the_same(self, ada: Board, bob: Board) -> None:
         found: list[list[int]] = []
 
         async def follow(board: Board) -> None:

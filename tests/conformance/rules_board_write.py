@@ -28,6 +28,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
+from blackboard.core.path import updates_prefix
 from blackboard.errors import (
     Conflict,
     Fenced,
@@ -147,6 +148,14 @@ class BoardWriteRules:
         assert seen == sorted(seen)
         assert 0 < seen[-1] < len(keys)
 
+    async def test_a_large_delete_takes_documents_as_wholes(self, boss: Board, ada: Board) -> None:
+        """Their parts are nobody's to remove one by one."""
+        await put_many(ada)
+        part = f"{updates_prefix('public/many/0000-memo')}/0000000000"
+        await boss.put(part, {"update": b"\x00\x00"})
+        assert part in await ada.delete_prefix("public/many")
+        assert [entry.key async for entry in ada.scan("public/**")] == []
+
     @pytest.mark.parametrize("value", NO_VALUES, ids=lambda value: repr(value)[:20])
     async def test_what_is_no_value_is_refused(self, ada: Board, value: Any) -> None:
         with pytest.raises(InvalidRequest) as refused:
@@ -184,7 +193,7 @@ class BoardWriteRules:
             await ada.put("public/b", "one", expected=PRESENT)
         assert await ada.get("public/a") == "three"
 
-    async def test_a_conflict_says_what_by_whom_when_and_what_is_there_now(
+    async def test_a_conflict_has_key_author_revision_and_current_value(
         self, ada: Board, bob: Board
     ) -> None:
         await ada.put("public/a", {"usd_bn": 1})
@@ -202,7 +211,9 @@ class BoardWriteRules:
             "current": {"usd_bn": 2},
         }
 
-    async def test_a_conflict_tells_who_deleted_the_key(self, ada: Board, bob: Board) -> None:
+    async def test_a_conflict_names_the_agent_that_deleted_the_key(
+        self, ada: Board, bob: Board
+    ) -> None:
         first = await ada.put("public/a", 1)
         await bob.delete("public/a")
         with pytest.raises(Conflict) as refused:
@@ -216,7 +227,7 @@ class BoardWriteRules:
             await ada.put("public/a", 1, expected=ABSENT)
         assert (refused.value.actual, refused.value.current) == (1, None)
 
-    async def test_an_entry_expires_and_watchers_are_told(self, team: Team, ada: Board) -> None:
+    async def test_an_entry_expires_and_watchers_see_it(self, team: Team, ada: Board) -> None:
         async with ada.watch("public/**", after=0) as watch:
             await ada.put("public/long", 1, ttl_ms=HOUR_MS)
             await ada.put("public/short", 1, ttl_ms=1)  # the last one, as it may go at once
@@ -238,7 +249,7 @@ class BoardWriteRules:
         assert await ada.delete("public/a", expected=first.revision) is True
         assert await ada.get("public/a", default="gone") == "gone"
 
-    async def test_to_delete_what_is_not_there_is_told_to_nobody(self, ada: Board) -> None:
+    async def test_deleting_an_absent_key_is_announced_to_nobody(self, ada: Board) -> None:
         await ada.put("public/a", 1)
         head = await ada.head()
         async with ada.watch("**") as watch:

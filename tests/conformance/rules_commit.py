@@ -152,7 +152,7 @@ class CommitRules:
         [lease] = (await store.leases(board)).leases
         assert lease.until_ms == done.time_ms
 
-    async def test_a_retry_that_removes_nothing_is_told_of(self, store: Store, board: str) -> None:
+    async def test_a_retry_that_removes_nothing_is_logged(self, store: Store, board: str) -> None:
         """Its first attempt may still be under way, and must not remove what is put there later."""
         ada = await Writer.open(store, board)
         bob = await Writer.open(store, board, "bob")
@@ -168,7 +168,7 @@ class CommitRules:
         assert (again.duplicate, again.results) == (True, (0,))
         assert len((await store.read(board, [PLAN])).entries) == 1
 
-    async def test_the_end_of_a_lane_is_told_of(self, store: Store, board: str) -> None:
+    async def test_the_end_of_a_lane_is_reported(self, store: Store, board: str) -> None:
         """A step that changes nothing is to keep out an earlier one that is still under way."""
         ada = await Writer.open(store, board)
         await ada.commit(Put(NOTE, packed(1)))
@@ -218,7 +218,7 @@ class CommitRules:
             await ada.attempt(Put(PLAN, packed(4)), conditions=[KeyAt(NOTE, PRESENT)]), Conflict
         )
 
-    async def test_a_conflict_on_a_removed_key_says_who_removed_it(
+    async def test_a_conflict_on_a_removed_key_names_the_remover(
         self, store: Store, board: str
     ) -> None:
         ada = await Writer.open(store, board)
@@ -408,7 +408,7 @@ class CommitRules:
             assert not (await other.commit(Increment(COUNT, 1))).duplicate
         assert await ada.result(Increment(COUNT, 0)) == 4
 
-    async def test_another_incarnation_starts_its_steps_anew(
+    async def test_another_incarnation_starts_its_steps_at_one(
         self, store: Store, board: str
     ) -> None:
         ada = await Writer.open(store, board)

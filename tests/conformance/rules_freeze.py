@@ -78,7 +78,7 @@ class FreezeRules:
         ],
         ids=lambda op: type(op).__name__,
     )
-    async def test_what_changes_the_board_is_refused_and_told_why(
+    async def test_what_changes_the_board_is_refused_with_the_reason(
         self, store: Store, board: str, op: Op
     ) -> None:
         ada, _, since = await frozen(store, board)
@@ -88,7 +88,7 @@ class FreezeRules:
         assert told == ("boss", "the plan is nonsense", since.time_ms, since.revision)
         assert (await store.open(board)).revision == since.revision
 
-    async def test_the_longest_reason_is_told(self, store: Store, board: str) -> None:
+    async def test_the_longest_reason_is_kept(self, store: Store, board: str) -> None:
         """Also by an engine that keeps large values elsewhere than small ones."""
         ada, service = await Writer.open(store, board), await Writer.open(store, board, SERVICE)
         told = {"by": "b" * SEGMENT_BYTES_MAX, "note": "n" * NOTE_BYTES_MAX}

@@ -237,7 +237,7 @@ class LeaseRules:
 class QueueRules:
     """Who waits for a lease gets it in turn; who died is passed over."""
 
-    async def test_a_released_lease_is_granted_to_who_waits_first(
+    async def test_a_released_lease_is_granted_to_the_first_waiter(
         self, store: Store, board: str
     ) -> None:
         ada = await Writer.open(store, board)
@@ -293,7 +293,7 @@ class QueueRules:
         assert refused.fields() == {"key": LOCK, "fence": 0, "current": 1, "holder": "ada"}
         assert await ada.result(Release(LOCK, "ada", 1)) == ()
 
-    async def test_a_lease_that_ran_out_goes_to_who_waits_not_to_who_asks(
+    async def test_an_expired_lease_goes_to_the_waiter_not_to_a_newcomer(
         self, store: Store, board: str
     ) -> None:
         ada = await Writer.open(store, board)

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from blackboard.core import entry_digest
+from blackboard.core import log_entry
 from blackboard.core.commit import (
     Append,
     ChangeKind,
@@ -23,7 +23,7 @@ from blackboard.core.commit import (
 from blackboard.core.state import State, evolve
 from blackboard.engines.base import Store
 from blackboard.errors import Compacted, FutureRevision
-from blackboard.integrity.stored_form import sealed_form
+from blackboard.integrity.digest_check import sealed_form
 from blackboard.limits import PAGE_BYTES_MAX, VALUE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
@@ -84,7 +84,7 @@ class LogRules:
         first, second = (await store.log(board, 0, limit=10)).entries
         assert first.salt == salted.salt
         kept = [replace(c, value=sealed_form(c.value or b"")) for c in first.changes]
-        assert first.digest == entry_digest.digest_of(replace(first, changes=tuple(kept)))
+        assert first.digest == log_entry.digest_of(replace(first, changes=tuple(kept)))
         assert [change.value for change in first.changes] == [large, packed(3), ONE]
         assert second.salt == b""
 
@@ -162,7 +162,7 @@ class LogRules:
 
     # --- the low-water mark -----------------------------------------------------------------------
 
-    async def test_a_read_from_a_trimmed_position_is_told_so_and_never_shortened(
+    async def test_a_read_from_a_trimmed_position_is_refused_and_never_shortened(
         self, store: Store, board: str
     ) -> None:
         ada = await Writer.open(store, board)

@@ -6,14 +6,21 @@ from blackboard.core.commit import (
     Append,
     Delete,
     DeletePrefix,
+    Directory,
     Entry,
     Increment,
+    ListOptions,
     Put,
     without_value,
 )
-from blackboard.core.path import range_below, range_of
+from blackboard.core.path import EVERYTHING, range_below, range_of, ranges_of
 from blackboard.engines.base import Store
-from blackboard.limits import PAGE_BYTES_MAX, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
+from blackboard.limits import (
+    DIRECTORY_KEYS_MAX,
+    PAGE_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    VALUE_INLINE_BYTES_MAX,
+)
 from tests.conformance.writer import Writer, packed
 from tests.waiting import wait_until
 
@@ -42,6 +49,90 @@ class ReadRules:
         await ada.commit(Put("public/a", ONE))
         reading = await store.read(board, [])
         assert (reading.revision, reading.entries) == (1, ())
+
+    async def test_a_listing_by_directory_counts_what_lies_deeper(
+        self, store: Store, board: str
+    ) -> None:
+        """In both directions, in pages of any size, also when a directory lies in several ranges.
+        `-` sorts before `/`, so `d-x` comes between the entry `d` and its directory."""
+        ada = await Writer.open(store, board)
+        names = ["a", "d", "d-x", "d/1", "d/2/x", "d/2/y", "e/1", "f", "z/9"]
+        await ada.commit(*[Put(f"public/p/{name}", ONE) for name in [*names, "d/gone", "g/gone"]])
+        await ada.commit(
+            Delete("public/p/d/gone"), DeletePrefix("public/p/g"), Put("public/q", ONE)
+        )
+        everything = ranges_of("public/p")
+        parts = (("public/p/a", "public/p/d/2"), ("public/p/d/2/y", "public/p/f"))
+        shown = {
+            everything: (["a", "d", "d-x", "f"], [("d", 3), ("e", 1), ("z", 1)]),
+            parts: (["a", "d", "d-x"], [("d", 2), ("e", 1)]),
+        }
+        for ranges, (entries, directories) in shown.items():
+            for reverse in (False, True):
+                turn = -1 if reverse else 1
+                items = len(entries) + len(directories)
+                for limit in range(1, items + 2):
+                    found: list[tuple[str, bytes]] = []
+                    counted: list[Directory] = []
+                    pages = 0
+                    after = None
+                    while True:
+                        page = await store.children(
+                            board,
+                            ranges,
+                            "public/p",
+                            after=after,
+                            limit=limit,
+                            options=ListOptions(reverse),
+                        )
+                        pages += 1
+                        found += [(e.key.removeprefix("public/p/"), e.value) for e in page.entries]
+                        counted += page.directories
+                        assert len(page.entries) + len(page.directories) <= limit
+                        after = page.next_key
+                        if after is None:
+                            break
+                    assert found == [(name, ONE) for name in entries][::turn]
+                    named = [(each.prefix.removeprefix("public/p/"), each.keys) for each in counted]
+                    assert named == directories[::turn]
+                    assert pages == -(-items // limit)
+                    assert not any(each.more for each in counted)
+        whole = await store.children(
+            board, EVERYTHING, "", limit=9, options=ListOptions(keys_only=True)
+        )
+        assert whole.directories == (Directory("public", 10),)
+        inside = await store.children(
+            board, everything, "public/p", limit=9, options=ListOptions(keys_only=True)
+        )
+        assert {e.value for e in inside.entries} == {b""}
+
+    async def test_a_directory_is_counted_up_to_a_thousand(self, store: Store, board: str) -> None:
+        ada = await Writer.open(store, board)
+        for start in (0, 500):
+            ops = [Put(f"public/big/{n:04}", ONE) for n in range(start, start + 500)]
+            await ada.commit(*ops)
+        for more, last in ((False, "public/big/0999"), (True, "public/big/1000")):
+            await ada.commit(Put(last, ONE))
+            page = await store.children(board, ranges_of("public"), "public", limit=5)
+            assert page.directories == (Directory("public/big", DIRECTORY_KEYS_MAX, more),)
+        assert [each.count for each in page.directories] == ["1,000+"]
+
+    async def test_a_page_by_directory_ends_after_enough_bytes(
+        self, store: Store, board: str
+    ) -> None:
+        """At an entry, and what follows it is on the next page."""
+        ada = await Writer.open(store, board)
+        large = packed("x" * (VALUE_BYTES_MAX - 100))
+        for name in "abc":
+            await ada.commit(Put(f"public/{name}", large))
+        await ada.commit(Put("public/d/1", ONE))
+        within = ranges_of("public")
+        first = await store.children(board, within, "public", limit=9)
+        assert 2 <= len(first.entries) <= 3
+        assert (first.directories, first.next_key) == ((), first.entries[-1].key)
+        rest = await store.children(board, within, "public", after=first.next_key, limit=9)
+        assert len(first.entries) + len(rest.entries) == 3
+        assert (rest.directories, rest.next_key) == ((Directory("public/d", 1),), None)
 
     async def test_a_listing_is_sorted_and_holds_only_what_is_below(
         self, store: Store, board: str

@@ -53,6 +53,24 @@ class RemoveRules:
         await store.remove(board)
         assert await store.removed(board) == 1
 
+    async def test_only_the_board_that_is_meant_is_removed(self, store: Store, board: str) -> None:
+        """A request that comes late names the epoch of a board that is gone."""
+        ada = await Writer.open(store, board)
+        await ada.commit(Put("public/x", packed(1)))
+        old = (await store.open(board)).epoch.id
+        with pytest.raises(StaleEpoch):
+            await store.remove(board, epoch="another")
+        await store.remove(board, epoch=old)
+        assert not await store.exists(board)
+        await store.remove(board, epoch=old)
+        await store.open(board, again=True)
+        with pytest.raises(StaleEpoch) as refused:
+            await store.remove(board, epoch=old)
+        head = await store.open(board)
+        assert (refused.value.yours, refused.value.current) == (old, head.epoch.id)
+        await store.remove(board)
+        assert not await store.exists(board)
+
     async def test_a_board_that_begins_again_is_another_one(self, store: Store, board: str) -> None:
         """Nothing that relies on the old one passes, even if it knows the new epoch."""
         ada = await Writer.open(store, board)

@@ -360,7 +360,7 @@ class AgentLifeRules:
         assert (stepped.status, (await notes_of(ada)).seen) == (Status.DONE, ["None"])
         assert await keys_below(ada, "private/ada/~journal/**") == []
 
-    async def test_an_agent_stops_after_the_step_in_which_it_is_told(self, ada: Board) -> None:
+    async def test_an_agent_stops_after_the_step_in_which_it_is_asked_to(self, ada: Board) -> None:
         stop = asyncio.Event()
 
         async def step(ctx: Ctx[Notes]) -> None:
@@ -372,7 +372,7 @@ class AgentLifeRules:
         assert (await notes_of(ada)).count == 3
         assert await ada.leases("private/ada/**") == ()
 
-    async def test_an_agent_at_rest_stops_when_it_is_told(self, ada: Board) -> None:
+    async def test_an_agent_at_rest_stops_when_asked_to(self, ada: Board) -> None:
         stop, looked = asyncio.Event(), anyio.Event()
 
         async def look(ctx: Ctx[Notes]) -> None:

@@ -8,9 +8,9 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.access import parse_grant
-from blackboard.core.commit import Append, Increment
-from blackboard.errors import AccessDenied, Conflict
-from blackboard.runtime.approvals import Request, answer, pending
+from blackboard.core.commit import Append, Increment, Put
+from blackboard.errors import AccessDenied, Conflict, InvalidRequest
+from blackboard.runtime.approvals import Pending, Request, answer, pending
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import run_agent
 from blackboard.runtime.state import Status
@@ -20,6 +20,14 @@ from tests.conformance.team import PATIENCE_S, Team
 
 PRICE = "public/price"
 APPROVE = parse_grant("public/~decisions/**=approve")
+
+
+async def says_yes_in_vain(board: Board, asked: Pending, why: str) -> None:
+    """Approve what one may not: it is refused, and has no effect if it is written all the same."""
+    with pytest.raises(InvalidRequest, match=f"would not count: .*{why}"):
+        await answer(board, asked, approved=True)
+    decision = {"approved": True, "request": asked.revision, "reason": ""}
+    await board.put(f"public/~decisions/{asked.agent}/{asked.id}", decision)
 
 
 class ApprovalRules:
@@ -57,9 +65,7 @@ class ApprovalRules:
         assert await keys_below(ada, "public/~approvals/**") == []
         assert await keys_below(ada, "public/~decisions/**") == []
 
-    async def test_why_leads_to_the_person_who_approved(
-        self, ada: Board, bob: Board, boss: Board
-    ) -> None:
+    async def test_why_leads_to_the_approver(self, ada: Board, bob: Board, boss: Board) -> None:
         await bob.put(PRICE, 1200)
 
         async def buy(ctx: Context[Notes]) -> None:
@@ -140,10 +146,13 @@ class ApprovalRules:
 
         await runner(ada, buy).step()
         [asked] = await pending(ada)
+        with pytest.raises(InvalidRequest, match="your own account"):
+            await answer(ada, asked, approved=True)
+        with pytest.raises(AccessDenied, match="approve"):
+            await answer(bob, asked, approved=True)
         for board in (ada, bob):
-            with pytest.raises(AccessDenied, match="approve"):
-                await answer(board, asked, approved=True)
             for op in (
+                Put(f"public/~decisions/ada/{asked.id}", encode_value(1)),
                 Append("public/~decisions/ada", encode_value(1)),
                 Increment(f"public/~decisions/ada/{asked.id}", 1),
             ):
@@ -167,13 +176,14 @@ class ApprovalRules:
         await runner(ada, buy).step()
         for board in (whole, mine):
             [asked] = await pending(board, "ada")
-            await answer(board, asked, approved=True)
+            await says_yes_in_vain(board, asked, "your own account, ada")
+            assert [one.answer for one in await pending(boss)] == [None]
             assert (await runner(ada, buy).step()).status is Status.WAITING_FOR_APPROVAL
         asker = await team.account("ada", "ada.kid", grants=(*access.agent("ada.kid").grants, *may))
         await runner(asker, buy).step()
         [asked] = await pending(whole, "ada.kid")
-        await answer(whole, asked, approved=True)
-        await answer(mine, asked, approved=True)
+        await says_yes_in_vain(whole, asked, "your own account, ada")
+        await says_yes_in_vain(mine, asked, "your own account, ada")
         assert (await runner(asker, buy).step()).status is Status.WAITING_FOR_APPROVAL
         await answer(boss, asked, approved=True)
         assert (await runner(asker, buy).step()).status is Status.DONE
@@ -189,7 +199,7 @@ class ApprovalRules:
             ("operator", "bob", "bob", False),
         ],
     )
-    async def test_only_who_may_approve_counts(
+    async def test_only_approvers_count(
         self, team: Team, ada: Board, approver: str, account: str, name: str, counts: bool
     ) -> None:
         """An account stands for the names that are narrowed from it, and for no other account."""
@@ -202,7 +212,12 @@ class ApprovalRules:
         await runner(ada, buy).step()
         board = await team.account(account, name, grants=(*access.agent("bob").grants, APPROVE))
         [asked] = await pending(board)
-        await answer(board, asked, approved=True)
+        if counts:
+            await answer(board, asked, approved=True)
+        else:
+            await says_yes_in_vain(board, asked, f"only {approver} may answer")
+        [shown] = await pending(board)  # to the others, it is as open as it is to the agent
+        assert (shown.answer is not None) is counts
         expected = Status.DONE if counts else Status.WAITING_FOR_APPROVAL
         assert (await runner(ada, buy).step()).status is expected
         assert (await notes_of(ada)).seen == ([name] if counts else [])

@@ -110,7 +110,7 @@ class JournalRules:
         await runner(ada, step).step()
         assert len(set(tool.keys)) == 2
 
-    async def test_the_next_step_calls_anew(self, ada: Board) -> None:
+    async def test_the_next_step_calls_again(self, ada: Board) -> None:
         tool = Tool()
 
         async def step(ctx: Context[Notes]) -> None:
@@ -135,7 +135,7 @@ class JournalRules:
         assert (stepped.attempts, len(tool.calls)) == (2, 1)
         assert (await notes_of(ada)).seen == ["a!"]
 
-    async def test_another_call_than_before_is_made_and_told(self, ada: Board) -> None:
+    async def test_a_different_call_is_made_and_reported(self, ada: Board) -> None:
         tool = Tool()
         ways = ["a", "b"]
 
@@ -185,7 +185,7 @@ class JournalRules:
         await runner(ada, step).step()
         assert (len(tool.calls), (await notes_of(ada)).seen) == (1, ["OSError: down"])
 
-    async def test_a_failure_that_is_not_handled_is_tried_anew(self, ada: Board) -> None:
+    async def test_an_unhandled_failure_is_tried_again(self, ada: Board) -> None:
         tool = Tool(failures=[OSError("down")])
 
         async def step(ctx: Context[Notes]) -> None:

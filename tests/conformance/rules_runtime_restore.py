@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from blackboard.client.board import Board
+from blackboard.core.checkpoints import RetentionPolicy
 from blackboard.runtime.calls import CallOptions
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.run import RunOptions, run_agent
@@ -15,6 +16,30 @@ from tests.conformance.acting import Actor, Notes, Tool, notes_of, runner
 from tests.conformance.team import PATIENCE_S, Team
 
 ENOUGH = 5
+
+
+class Paid:
+    """Steps of two calls each, one of which returns something large."""
+
+    def __init__(self) -> None:
+        self._tool = Tool()
+        self._reports = 0
+
+    @property
+    def calls(self) -> int:
+        """How many were made."""
+        return len(self._tool.calls) + self._reports
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """Make both, and remember what came of them."""
+        found = await ctx.tool(self._tool.look, "a", terms=CallOptions(name="look"))
+        text = await ctx.tool(self._report, "b", terms=CallOptions(name="report"))
+        ctx.state.seen.append(f"{found} {text[:3]}")
+        ctx.state.count += 1
+
+    def _report(self, topic: str) -> str:
+        self._reports += 1
+        return f"{topic} {self._reports} " + "x" * 100_000
 
 
 class AgentRestoreRules:
@@ -137,39 +162,50 @@ class AgentRestoreRules:
         self, team: Team, ada: Board, bob: Board, *, keep_calls: bool
     ) -> None:
         """Also calls of a process that starts again; the preview lists them before."""
-        tool, large = Tool(), []
-
-        def report(topic: str) -> str:
-            large.append(topic)
-            return f"{topic} {len(large)} " + "x" * 100_000
-
-        async def step(ctx: Context[Notes]) -> None:
-            found = await ctx.tool(tool.look, "a", terms=CallOptions(name="look"))
-            text = await ctx.tool(report, "b", terms=CallOptions(name="report"))
-            ctx.state.seen.append(f"{found} {text[:3]}")
-            ctx.state.count += 1
-
+        paid = Paid()
         operator = await team.operator()
-        await runner(ada, step).step()
+        await runner(ada, paid.step).step()
         cut = (await operator.checkpoint("cut")).revision
         for _ in range(2):
-            await runner(ada, step).step()
+            await runner(ada, paid.step).step()
         future = (await notes_of(ada)).seen
         preview = await operator.preview_restore("cut")
         told = [(call.agent, call.kind, call.name) for call in preview.calls]
         assert told == [("ada", "tool", "look"), ("ada", "tool", "report")] * 2
         assert all(call.revision > cut and call.time_ms for call in preview.calls)
         assert (await bob.preview_restore("cut")).calls == []
-        made = len(tool.calls) + len(large)
+        made = paid.calls
         await operator.restore("cut", keep_calls=keep_calls)
         await ada.refresh()
         for _ in range(2):
-            await runner(ada, step).step()
-        again = len(tool.calls) + len(large) - made
+            await runner(ada, paid.step).step()
+        again = paid.calls - made
         assert again == (0 if keep_calls else 4)
         assert ((await notes_of(ada)).seen == future) is keep_calls
-        await runner(ada, step).step()  # what was never called is
-        assert len(tool.calls) + len(large) == made + again + 2
+        await runner(ada, paid.step).step()  # what was never called is
+        assert paid.calls == made + again + 2
+
+    @pytest.mark.parametrize("history_ms", [None, 0], ids=["checkpoints", "history"])
+    async def test_kept_calls_go_with_their_history(
+        self, team: Team, ada: Board, history_ms: int | None
+    ) -> None:
+        """A pruning of checkpoints leaves them; one of history takes them along, and they are made
+        again."""
+        paid = Paid()
+        operator = await team.operator()
+        await runner(ada, paid.step).step()
+        await operator.checkpoint("cut")
+        await runner(ada, paid.step).step()
+        future = (await notes_of(ada)).seen
+        await operator.restore("cut", keep_calls=True)
+        await operator.prune(RetentionPolicy(last=0, days=0, history_ms=history_ms))
+        await ada.refresh()
+        assert len((await operator.preview_restore("cut")).calls) == 2
+        made = paid.calls
+        await runner(ada, paid.step).step()
+        again = paid.calls - made
+        assert again == (0 if history_ms is None else 2)
+        assert ((await notes_of(ada)).seen == future) is (history_ms is None)
 
     async def test_another_restore_forgets_what_was_kept(self, team: Team, ada: Board) -> None:
         tool = Tool()

@@ -16,11 +16,11 @@ from pathlib import Path
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from blackboard.engines.base import Store
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from tests.conformance.machines import Counts, walk
 from tests.proof import Layer
+from tests.redis_process import RedisProcess, RedisSettings
 from tests.servers import server_binaries
 
 UNSYNCED = RedisSettings(fsync="no", options={"appendonly": "no"})

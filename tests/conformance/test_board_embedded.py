@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.archive.sql import archive_beside
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardSuite
 from tests.conformance.shared import Running, Services, in_this_process

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
@@ -15,6 +14,7 @@ from tests.conformance.js.process import needs_node
 from tests.conformance.js.suite import JavaScriptRules, from_node
 from tests.conformance.shared import Running, Services
 from tests.redis_accounts import make_account
+from tests.redis_process import RedisProcess
 
 pytestmark = needs_node
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from blackboard.engines.redis.process import RedisProcess
+from blackboard.archive.sql import archive_beside
 from blackboard.engines.redis.store import RedisStore
 from blackboard.limits import Limits
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.conformance.board_suite import ClientRules, EngineRules, ServiceRules
 from tests.conformance.shared import Running, Services, in_this_process
 from tests.redis_accounts import make_account
+from tests.redis_process import RedisProcess
 
 
 @pytest.fixture(scope="module")

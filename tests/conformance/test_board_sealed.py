@@ -14,13 +14,13 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from redis import Redis
 
+from blackboard.archive.sql import archive_beside
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.base import Store
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
-from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.assembly import sealed
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardAgents, BoardSuite
 from tests.conformance.rules_board_branch import BranchRules
@@ -29,6 +29,7 @@ from tests.conformance.rules_board_restore import RestoreRules
 from tests.conformance.rules_board_write import BoardWriteRules
 from tests.conformance.shared import Running, Services, in_this_process
 from tests.redis_accounts import make_account
+from tests.redis_process import RedisProcess
 from tests.servers import server_binaries
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from blackboard import sync
+from blackboard.archive.sql import archive_beside
 from blackboard.core.access import Principal
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.conformance.board_suite import EngineRules, ServiceRules
 from tests.conformance.edge import serving
@@ -62,8 +62,8 @@ ENDED_FROM_OUTSIDE = (
     "test_who_stops_waiting_is_not_in_anybodys_way",
     "test_a_time_out_around_a_watch_does_not_end_it",
     "test_a_lost_lock_ends_the_block_where_it_waits",
-    "test_who_is_taken_over_is_told_while_it_waits",
-    "test_who_loses_a_task_is_told_at_once",
+    "test_an_agent_that_is_taken_over_learns_it_while_it_waits",
+    "test_losing_a_task_is_reported_at_once",
 )
 """Rules of blocks that are cancelled in the middle. A thread cannot be: there the loss of a lease
 refuses the next commit, and is raised at the end of the block (tests/unit/sync)."""

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import blackboard
+from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client
 from blackboard.core.access import Principal
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardSuite
 from tests.conformance.edge import serving

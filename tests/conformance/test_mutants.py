@@ -11,11 +11,11 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from blackboard.engines.redis.driver import connect
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import BlackboardError
 from tests.conformance.machines import Counts, walk
 from tests.conformance.mutants import MUTANTS, Mutant
+from tests.redis_process import RedisProcess, RedisSettings
 
 WALKS_MAX = 1_200
 """Walks in which a mutant must be found out: most take ten, the rarest some hundred."""

@@ -9,9 +9,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import blackboard
 from blackboard import Client
+from blackboard.archive.sql import archive_beside
 from blackboard.core import access
 from blackboard.engines.redis.store import RedisStore
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.conformance.past_machine import EXAMPLES, FEW, run_past_machine
 from tests.tiers import few_or_many

@@ -13,7 +13,7 @@ from blackboard import sync
 from blackboard.client.writer import adopt_holds
 from blackboard.core.path import check_document
 from blackboard.sync import asynchronous
-from blackboard.sync.mirror import Mirror
+from blackboard.sync.portal import Mirror
 
 T = TypeVar("T")
 _END = object()

@@ -9,7 +9,8 @@ A sync can also be made to fail. Then the dirty pages are dropped, as the kernel
 have reached the disk, the others never will unless they are written again, and the next sync says
 that all is well. Until they are evicted, a read still returns them.
 
-What Python itself writes is on the disk once `os.fsync` was called for it. Renames and removals are
+What Python itself writes is on the disk once `os.fsync` was called for it; `os.ftruncate` is noted
+as a truncation of SQLite is. Renames and removals are
 there at once: file systems that have a journal keep their order.
 """
 
@@ -226,7 +227,7 @@ class Recorder:
 @contextmanager
 def _python_recorded(recorder: Recorder) -> Iterator[None]:
     """Note what Python does to files, as far as it matters."""
-    fsync, replace, unlink = os.fsync, os.replace, os.unlink
+    fsync, replace, unlink, ftruncate = os.fsync, os.replace, os.unlink, os.ftruncate
 
     def moved(source: Any, target: Any, **more: Any) -> None:
         replace(source, target, **more)
@@ -236,7 +237,12 @@ def _python_recorded(recorder: Recorder) -> Iterator[None]:
         unlink(path, **more)
         recorder.events.append(Gone(str(path)))
 
+    def cut(file: int, size: int) -> None:
+        ftruncate(file, size)
+        recorder.events.append(Cut(str(Path(f"/proc/self/fd/{file}").readlink()), size))
+
     patch = pytest.MonkeyPatch()
+    patch.setattr(os, "ftruncate", cut)
     patch.setattr(os, "fsync", lambda file: recorder.sync_of_python(fsync, file))
     patch.setattr(os, "replace", moved)
     patch.setattr(os, "unlink", gone)
@@ -399,13 +405,21 @@ class Power:
         else:
             image.pending.append(event)
 
+    def is_killed(self, target: Path) -> None:
+        """Let the files in `target` be what the next process finds when this one is killed now."""
+        self._make(target, {path: image.cached() for path, image in self._images.items()})
+
     def is_cut(self, target: Path, lost: Lost, dice: random.Random) -> None:
         """Let the files in `target` be what would be there when the power is back, by name."""
+        images = self._images.items()
+        self._make(target, {path: image.after_cut(lost, dice) for path, image in images})
+
+    def _make(self, target: Path, files: Mapping[str, bytes]) -> None:
         for old in target.iterdir():
             if old.is_file():
                 old.unlink()
-        for path, image in self._images.items():
-            (target / Path(path).name).write_bytes(image.after_cut(lost, dice))
+        for path, content in files.items():
+            (target / Path(path).name).write_bytes(content)
 
     def evicts(self) -> None:
         """Let the files be what a read returns once the kernel has dropped what it could not write.

@@ -19,6 +19,8 @@ from tests.lowered import lowered
 
 LARGE = "L" * 200_000
 KEYS = 40
+READS = 20
+"""Each of the first reads of a page is the only one that fails, in turn."""
 SOON_S = 120.0
 """What a hang would exceed."""
 TEMPORARY = ("unavailable", "outcome_unknown")
@@ -34,10 +36,10 @@ class Disk:
         self._flag = flag
         self._part = part
 
-    def break_reads(self) -> None:
-        """From now on, those of the file."""
+    def break_reads(self, how: str = "read") -> None:
+        """From now on, those of the file; with "read-once", the next one."""
         draft = self._flag.with_suffix(".new")
-        draft.write_text(f"read {errno.EIO} {self._part}")
+        draft.write_text(f"{how} {errno.EIO} {self._part}")
         draft.replace(self._flag)
 
     def mend(self) -> None:
@@ -148,6 +150,19 @@ class Use:
             self.note("open", error)
         disk.mend()
 
+    async def fails_once(self, disk: Disk) -> None:
+        """Let one read fail, and no other, while the directory is opened and used."""
+        for turn in range(READS):
+            disk.break_reads(f"read-once{turn}")
+            try:
+                async with blackboard.open(self.data, limits=LIMITS) as client:
+                    await self.broken(client, f"once{turn}")
+                    disk.mend()
+                    await self.check(client, f"once{turn}")
+            except BlackboardError as error:
+                self.note(f"once{turn} open", error)
+            disk.mend()
+
     def findings(self) -> list[str]:
         """What should not have happened."""
         found = list(self.problems)
@@ -182,6 +197,7 @@ async def main(top: Path, part: str) -> None:
         await use.fill()
         await use.fails_in_use(disk)
         await use.fails_at_the_start(disk)
+        await use.fails_once(disk)
         async with blackboard.open(use.data, limits=LIMITS) as client:
             await use.check(client, "again")
     sys.stdout.writelines(f"{problem}\n" for problem in use.findings())

@@ -35,6 +35,10 @@ class TcpProxy:
         self._target_port = target_port
         self._reply = reply
         self._drops = 0
+        self.kept = asyncio.Event()
+        """Set when a request was kept back."""
+        self._keeps = False
+        self._delivers = asyncio.Event()
         self._open, self._flows = asyncio.Event(), asyncio.Event()
         self._open.set()
         self._flows.set()
@@ -46,6 +50,17 @@ class TcpProxy:
         """Drop the next `count` replies, each with its connection."""
         self._drops += count
         self.dropped.clear()
+
+    def keep_back(self) -> None:
+        """Let the next request wait until `deliver`, even when its client has gone; those of other
+        connections pass."""
+        self._keeps = True
+        self.kept.clear()
+        self._delivers.clear()
+
+    def deliver(self) -> None:
+        """Let the request that was kept back arrive."""
+        self._delivers.set()
 
     def hold(self) -> None:
         """Let new connections wait until `release`."""
@@ -88,6 +103,7 @@ class TcpProxy:
         self._server.close()
         self.release()
         self.flow()
+        self.deliver()
         self.cut()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSING_S)
@@ -143,6 +159,10 @@ class TcpProxy:
     ) -> None:
         with suppress(OSError):
             while chunk := await reader.read(CHUNK_BYTES):
+                if self._keeps:
+                    self._keeps = False
+                    self.kept.set()
+                    await self._delivers.wait()
                 await self._pass(chunk, writer)
             writer.write_eof()
 

@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 
 from blackboard.core.commit import Commit, CommitId, Committed
-from blackboard.engines.sqlite import file as sqlite_file
+from blackboard.engines.sqlite import file as sqlite_file, follower
 from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
@@ -24,7 +24,7 @@ from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.machines import undated
 from tests.faults.disk import Lost, Power, Recorder, Told, recorded
 from tests.faults.sqlite_child import random_ops
-from tests.faults.test_sqlite_crash import replay
+from tests.faults.test_sqlite_crash import crash, replay
 from tests.proof import Layer
 from tests.tiers import few_or_many
 
@@ -36,6 +36,7 @@ COMMITS_MAX = 12
 CUT_ONE_IN = 40
 """Events after which the power might have been cut."""
 LIVES = 3
+FOLLOW_ROWS = 10
 WAL_PAGES = 60
 """Between two copies of the journal into the file, so that those syncs fail, too."""
 
@@ -92,7 +93,7 @@ class Disk:
         self.power.is_cut(place, self.dice.choice(get_args(Lost)), self.dice)
         store = await SqliteStore.at(self.cut)
         await store.open(BOARD)
-        await kill(store)
+        await crash(store)
         check(place / f"{BOARD}.db", self.power.told)
         self.faults["cut"] += 1
 
@@ -114,14 +115,6 @@ class Disk:
             self.power = Power(kept, self.dice)
             self.power.told = told
             self._done = len(self.recorder.events)  # what the test itself removed is no event
-
-
-async def kill(store: SqliteStore) -> None:
-    """End it as `kill -9` does, as far as the files tell."""
-    for board in store._boards.values():
-        board._file.abandon()
-    store._boards.clear()
-    await store.aclose()
 
 
 async def write(store: SqliteStore, disk: Disk, agent: str, unanswered: list[Prepared]) -> None:
@@ -158,7 +151,7 @@ async def live(disk: Disk, life: int, unanswered: dict[int, list[Prepared]]) -> 
         with suppress(Unavailable):
             await store.aclose()
     else:
-        await kill(store)
+        await crash(store)
 
 
 def check(path: Path, told: list[Told]) -> None:
@@ -175,8 +168,10 @@ def check(path: Path, told: list[Told]) -> None:
 
 @pytest.fixture
 def small_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal is copied often."""
+    """The journal is copied often, and the tables follow often, in parts."""
     monkeypatch.setattr(sqlite_file, "_WAL_PAGES", WAL_PAGES)
+    monkeypatch.setattr(follower, "FOLLOW_ROWS", FOLLOW_ROWS)
+    monkeypatch.setattr(follower, "TOGETHER_ROWS", FOLLOW_ROWS // 2)
 
 
 async def play(folder: Path, dice: random.Random) -> Disk:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import blackboard
-from blackboard.engines.sqlite.file import use_journal
+from blackboard.engines.sqlite.journal import use_journal
 from blackboard.errors import Unavailable
 from tests.faults.preloaded import built
 from tests.tiers import few_or_many

@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.commit import Head, Put
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.sqlite.file import ROOM_BYTES, BoardFile
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
@@ -32,6 +31,7 @@ from blackboard.wire.codec import encode_value
 from tests.conformance.writer import Writer, packed
 from tests.guarantees.processes import ForkedProcess, ServiceProcess
 from tests.lowered import lowered
+from tests.redis_process import RedisProcess, RedisSettings
 from tests.servers import ask
 from tests.waiting import wait_until
 

@@ -9,21 +9,21 @@ import os
 import random
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from blackboard.core.commit import Entry, LogEntry
+from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.core.state import State, evolve
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Unavailable
 from tests.conformance.rules_log import whole_log
-from tests.conformance.writer import Writer
+from tests.conformance.writer import Writer, packed
 from tests.faults.sqlite_child import random_ops
 from tests.proof import Layer
+from tests.redis_process import RedisProcess
 
 CUTS = int(os.environ.get("BLACKBOARD_TEST_CUTS", "16"))
 COMMITS = 60
@@ -119,6 +119,24 @@ async def test_nothing_that_was_acknowledged_is_lost_with_the_power(
             assert entries == entries_after(kept, log)
             layer.faults["cut"] += 1
             layer.operations += len(log)
+
+
+async def test_what_was_lost_in_the_middle_of_a_commit_does_not_come_back(
+    kept: Kept, tmp_path: Path
+) -> None:
+    """Redis keeps the beginning of a transaction that lost its end. No other one may end it."""
+    whole, target = kept.file.read_bytes(), tmp_path / "cut"
+    cut = whole.index(b"HSET", whole.rindex(b"MULTI")) + 10  # behind XADD, in the first HSET
+    async with came_back(kept, target, whole[:cut]) as store:
+        lost, _ = await found_in(store)
+        assert lost == kept.log[: kept.whole_commits(cut)] != kept.log
+        await (await Writer.open(store, BOARD, "bob")).commit(Put("public/later", packed(1)))
+        found = await found_in(store)
+    async with (
+        RedisProcess(kept.binary, directory=target) as server,
+        aclosing(RedisStore.connect(server.url)) as store,
+    ):
+        assert await found_in(store) == found
 
 
 async def test_zeros_behind_what_was_synced_are_refused_or_cut_off(

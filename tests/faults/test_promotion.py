@@ -17,7 +17,6 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.commit import Increment
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Fenced, LeaseLost, RolledBack, StaleEpoch
 from blackboard.limits import EPOCH_JUMP
@@ -25,6 +24,7 @@ from tests.conformance.writer import Writer
 from tests.faults.tcp_proxy import TcpProxy
 from tests.guarantees.processes import ServiceProcess
 from tests.guarantees.redis_pair import RedisPair
+from tests.redis_process import RedisProcess
 from tests.servers import ask
 
 SOON_S = 60.0
@@ -83,7 +83,7 @@ async def failover(redis_binary: Path, tmp_path: Path) -> AsyncIterator[Failover
         yield failover
 
 
-async def test_who_wrote_what_was_lost_is_told_and_who_did_not_goes_on(failover: Failover) -> None:
+async def test_writers_of_lost_revisions_are_refused_and_others_go_on(failover: Failover) -> None:
     """The epoch says what survived; no revision is given to anything else."""
     ada, bob = await failover.board("ada"), await failover.board("bob")
     await bob.put("public/bob", 1)
@@ -99,7 +99,7 @@ async def test_who_wrote_what_was_lost_is_told_and_who_did_not_goes_on(failover:
     assert await ada.increment(COUNT) == KEPT + 1
 
 
-async def test_who_watched_what_was_lost_is_told(failover: Failover) -> None:
+async def test_a_watcher_of_lost_revisions_gets_rolled_back(failover: Failover) -> None:
     """While it watches, and when it comes back with its token; then it can go on."""
     ada, eve = await failover.board("ada"), await failover.board("eve")
     async with eve.watch(COUNT, after=0) as watch:
@@ -123,7 +123,9 @@ async def test_who_watched_what_was_lost_is_told(failover: Failover) -> None:
         assert revised.changes[0].value == KEPT + 1
 
 
-async def test_who_only_read_what_was_lost_is_told_at_its_first_commit(failover: Failover) -> None:
+async def test_a_reader_of_lost_revisions_is_refused_at_its_first_commit(
+    failover: Failover,
+) -> None:
     """What it wants to write was thought of on the ground of something that is gone."""
     ada, joe = await failover.board("ada"), await failover.board("joe")
     await failover.lose(ada)
@@ -135,7 +137,7 @@ async def test_who_only_read_what_was_lost_is_told_at_its_first_commit(failover:
     await joe.put("public/joe", 2)
 
 
-async def test_who_did_nothing_for_two_epochs_is_told_of_the_first(failover: Failover) -> None:
+async def test_after_two_epochs_the_error_names_the_first(failover: Failover) -> None:
     """The second one lost nothing; what the first one lost is not forgotten for that."""
     ada, bob = await failover.board("ada"), await failover.board("bob")
     await failover.lose(ada)

@@ -1,8 +1,9 @@
 """Redis and Valkey servers that die, hang, come back with less, and replies that are lost."""
 
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,24 +14,27 @@ from msgspec.structs import replace
 from blackboard.client.client import Client
 from blackboard.client.writer import _Lane
 from blackboard.core.access import operator
-from blackboard.core.commit import Committed, Epoch, Increment, Put
-from blackboard.engines.redis import driver as redis_driver
+from blackboard.core.commit import ABSENT, Committed, Delete, Epoch, Increment, Put
 from blackboard.engines.redis.layout import board_keys
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
 from blackboard.limits import EPOCH_JUMP, EPOCH_SPREAD
 from blackboard.server.service import Service
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.rules_log import whole_log
-from tests.conformance.writer import Writer, packed
+from tests.conformance.writer import Writer, at, packed
 from tests.faults.tcp_proxy import TcpProxy
+from tests.lowered import lowered
+from tests.postgres import answered
+from tests.redis_process import RedisProcess, RedisSettings
 from tests.servers import SLOTS, RedisCluster3, ask
 from tests.waiting import wait_until
 
-BOARD, COUNT = "faults", "public/count"
-SHORT_MS = 1_200
-"""ENGINE_RETRY_MS in tests that wait for it to pass."""
+BOARD, COUNT, GATE = "faults", "public/count", "public/gate"
+HASTY = lowered(engine_retry_ms=1_200)
+"""For stores that give up soon: only where nobody answers, for a slow machine may need longer."""
+IMPATIENT = lowered(engine_timeout_ms=500)
+"""For stores that repeat a command soon."""
 SOON_S = 60
 """What a hang would exceed."""
 LONG_S = 100
@@ -52,14 +56,6 @@ async def store(server: RedisProcess) -> AsyncIterator[RedisStore]:
     store = RedisStore.connect(server.url)
     yield store
     await store.aclose()
-
-
-@contextmanager
-def hurried() -> Iterator[None]:
-    """Give up after SHORT_MS: only where nobody answers, for a slow machine may need as long."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redis_driver, "ENGINE_RETRY_MS", SHORT_MS)
-        yield
 
 
 async def count_of(store: RedisStore) -> bytes:
@@ -126,16 +122,54 @@ async def test_a_lost_answer_that_was_pushed_out_is_unknown_and_not_applied_agai
         await through_proxy.aclose()
 
 
+async def test_a_repeat_that_is_refused_is_unknown_while_the_first_attempt_may_arrive(
+    server: RedisProcess, store: RedisStore
+) -> None:
+    """What refused the repeat is gone when the first attempt arrives: it is applied."""
+    async with TcpProxy(server.port) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        through_proxy = RedisStore.connect(url, limits=IMPATIENT)
+        ada = await Writer.open(through_proxy, BOARD)
+        await ada.commit(Increment(COUNT, 1))
+        bob = await Writer.open(store, BOARD, "bob")
+        step = ada.make(Increment(COUNT, 1), conditions=[at(GATE, ABSENT)])
+        outcomes: list[object] = []
+
+        async def commit() -> None:
+            outcomes.append(await ada.send(step))
+
+        async with anyio.create_task_group() as tasks:
+            proxy.keep_back()
+            proxy.hold()
+            tasks.start_soon(commit)
+            await proxy.kept.wait()
+            await bob.commit(Put(GATE, packed("shut")))
+            proxy.release()
+        assert isinstance(outcomes[0], OutcomeUnknown)
+        assert not outcomes[0].final
+        await bob.commit(Delete(GATE))
+        proxy.deliver()
+
+        async def arrived() -> bool:
+            return await count_of(store) == packed(2)
+
+        await wait_until(arrived)
+        again = await ada.send(step)
+        assert isinstance(again, Committed)
+        assert again.duplicate
+        await through_proxy.aclose()
+
+
 async def test_a_commit_that_is_never_answered_is_unknown_until_asked_again(
     server: RedisProcess, store: RedisStore
 ) -> None:
     """The outcome is neither success nor failure; the same commit sent again finds out."""
     async with TcpProxy(server.port) as proxy:
-        through_proxy = RedisStore.connect(f"redis://127.0.0.1:{proxy.port}/0")
-        ada = await Writer.open(through_proxy, BOARD)
+        through_proxy = RedisStore.connect(f"redis://127.0.0.1:{proxy.port}/0", limits=HASTY)
+        ada = await answered(lambda: Writer.open(through_proxy, BOARD))
         step = ada.make(Increment(COUNT, 1))
         proxy.drop_replies(1000)
-        with anyio.fail_after(SOON_S), hurried():
+        with anyio.fail_after(SOON_S):
             [outcome] = await through_proxy.commit(BOARD, [prepare(step)])
         assert isinstance(outcome, OutcomeUnknown)
         assert (outcome.agent, outcome.step) == ("ada", 1)
@@ -150,9 +184,10 @@ async def test_a_commit_that_is_never_answered_is_unknown_until_asked_again(
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
     """Nothing was sent, so the outcome is known: not done."""
-    with socket.socket() as taken, hurried():
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # so that nobody else listens there meanwhile
-        store = RedisStore.connect(f"redis://127.0.0.1:{taken.getsockname()[1]}/0")
+        url = f"redis://127.0.0.1:{taken.getsockname()[1]}/0"
+        store = RedisStore.connect(url, limits=HASTY)
         with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
             await store.open(BOARD)
         with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
@@ -169,17 +204,20 @@ async def test_a_frozen_server_never_hangs_a_caller(
     ada = await Writer.open(store, BOARD)
     await ada.commit(Increment(COUNT, 1))
     step = ada.make(Increment(COUNT, 1))
+    hasty = RedisStore.connect(server.url, limits=HASTY)
+    await answered(lambda: hasty.open(BOARD))  # a commit that finds no connection is not unknown
     server.pause()
     try:
-        with hurried():
-            with anyio.fail_after(SOON_S):
-                assert isinstance(await ada.send(step), OutcomeUnknown)
-            with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
-                await store.read(BOARD, [COUNT])
-            with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
-                await store.log(BOARD, 1, limit=1, wait_ms=100)
+        with anyio.fail_after(SOON_S):
+            [outcome] = await hasty.commit(BOARD, [prepare(step)])
+        assert isinstance(outcome, OutcomeUnknown)
+        with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
+            await hasty.read(BOARD, [COUNT])
+        with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
+            await hasty.log(BOARD, 1, limit=1, wait_ms=100)
     finally:
         server.resume()
+        await hasty.aclose()
     found = await ada.send(step)
     assert isinstance(found, Committed)
     assert await count_of(store) == packed(2)
@@ -385,9 +423,13 @@ async def test_a_promoted_replica_begins_an_epoch_and_a_replica_takes_nothing(
         # The first replica makes the primary rename its history: an epoch, with nothing lost.
         ada.epoch = (await store.open(BOARD)).epoch.id
         await ada.commit(Increment(COUNT, 1))
-        there = RedisStore.connect(replica.url)
-        with hurried(), pytest.raises(Unavailable):
-            await there.open(BOARD)
+        there, hasty = (
+            RedisStore.connect(replica.url),
+            RedisStore.connect(replica.url, limits=HASTY),
+        )
+        with pytest.raises(Unavailable):
+            await hasty.open(BOARD)
+        await hasty.aclose()
         await ask(replica, "REPLICAOF", "NO", "ONE")
         assert (await there.open(BOARD)).epoch.id != ada.epoch
         await there.aclose()
@@ -421,18 +463,21 @@ async def test_a_server_that_was_a_replica_in_between_begins_an_epoch(
 async def test_a_dead_node_of_a_cluster_takes_only_its_boards_along(redis_binary: Path) -> None:
     """Boards of the other nodes go on; those of the dead one come back with it, in a new epoch."""
     async with RedisCluster3(redis_binary) as cluster:
-        store = RedisStore.connect(cluster.url.replace("redis://", "redis+cluster://"))
+        url = cluster.url.replace("redis://", "redis+cluster://")
+        store, hasty = RedisStore.connect(url), RedisStore.connect(url, limits=HASTY)
         writers = [await Writer.open(store, f"board{i}") for i in range(12)]
         for writer in writers:
             await writer.commit(Put("public/a", packed(1)))
         lost = {w.board for w in writers if await owner_of(cluster, w.board) == 1}
         assert 0 < len(lost) < len(writers)
+        for board in lost:
+            await answered(partial(hasty.open, board))
         await cluster.nodes[1].kill()
         for writer in writers:
             with anyio.fail_after(SOON_S):
                 if writer.board in lost:
-                    with hurried():
-                        await check_unanswered(writer)
+                    writer.store = hasty
+                    await check_unanswered(writer)
                 else:
                     await writer.commit(Increment("public/b", 1))
         await cluster.nodes[1].restart()
@@ -440,6 +485,7 @@ async def test_a_dead_node_of_a_cluster_takes_only_its_boards_along(redis_binary
         for writer in writers:
             begun = 2 if writer.board in lost else 1
             assert (await store.open(writer.board)).epoch.number == begun
+        await hasty.aclose()
         await store.aclose()
 
 

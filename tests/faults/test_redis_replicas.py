@@ -10,15 +10,15 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Committed, Increment
 from blackboard.engines.base import REPLICA
-from blackboard.engines.redis import driver as redis_driver
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.limits import ENGINE_TIMEOUT_MS, REPLICA_WAIT_MS, REPLICAS_MAX
+from blackboard.limits import DEFAULT, REPLICAS_MAX
 from blackboard.server.service import Service
 from blackboard.wire.codec import decode_value
 from tests.conformance.writer import Writer
 from tests.faults.tcp_proxy import TcpProxy
 from tests.guarantees.redis_pair import RedisPair
+from tests.servers import ask
 from tests.waiting import wait_until
 
 BOARD = "board"
@@ -101,12 +101,10 @@ async def test_an_answer_from_memory_does_not_say_how_far_it_got(redis_binary: P
     assert (done.duplicate, done.level) == (True, "")
 
 
-async def test_an_error_behind_the_answer_loses_no_answer(
-    redis_binary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """WAIT is not answered; the commit was."""
-    monkeypatch.setattr(redis_driver, "REPLICA_WAIT_MS", -1)  # which the server refuses
+async def test_an_error_behind_the_answer_loses_no_answer(redis_binary: Path) -> None:
+    """WAIT is refused; the commit was not."""
     async with RedisPair(redis_binary) as pair, opened(pair.primary.url) as store:
+        await ask(pair.primary, "ACL", "SETUSER", "default", "-wait")
         done = await (await Writer.open(store, BOARD)).commit(Increment(COUNT, 1))
         assert isinstance(done, Committed)
         assert (done.duplicate, done.level) == (False, "")
@@ -138,4 +136,4 @@ def test_how_many_replicas_may_be_asked_for() -> None:
 
 def test_nobody_waits_longer_than_a_call_may_take() -> None:
     """The answer is there already: waiting for replicas must not make a call time out."""
-    assert REPLICA_WAIT_MS < ENGINE_TIMEOUT_MS / 10
+    assert DEFAULT.engine.replica_wait_ms < DEFAULT.engine.engine_timeout_ms / 10

@@ -17,7 +17,6 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Commit, CommitId, Grant, Release, Renew
 from blackboard.core.lease import LOCK_MASTERS
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.redlock import LockMasters
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, LeaseHeld, StaleEpoch, Unavailable
@@ -26,6 +25,7 @@ from blackboard.server.service import Service
 from blackboard.server.settings import load
 from tests.lock_masters import keys_of, lock_masters, votes
 from tests.lowered import lowered
+from tests.redis_process import RedisProcess
 from tests.waiting import wait_until
 
 BOARD = "board"
@@ -174,7 +174,7 @@ async def test_masters_that_come_back_vote_again(
     assert await votes(servers, NAME) == ["one"] * len(servers)
 
 
-async def test_a_master_that_forgot_is_told_again(
+async def test_a_master_that_forgot_gets_the_lease_again(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
     """It came back empty; asking again is enough."""
@@ -338,7 +338,7 @@ async def test_without_a_majority_a_lease_is_refused_by_name_and_the_board_goes_
         await board.commit([Release(LOCK, "ada", fence)])
 
 
-async def test_a_refused_grant_takes_no_votes_from_who_has_the_lease(
+async def test_a_refused_grant_takes_no_votes_from_the_holder(
     three: list[RedisProcess], tmp_path: Path
 ) -> None:
     async with service_on(tmp_path, three) as board:

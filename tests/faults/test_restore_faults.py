@@ -22,7 +22,6 @@ from blackboard.core.commit import Append, Epoch, LogEntry
 from blackboard.core.history import check_sequence
 from blackboard.core.state import State, evolve
 from blackboard.engines.base import Store
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.errors import Unavailable
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer, packed
@@ -37,6 +36,7 @@ from tests.faults.restore_child import (
     open_engine,
     pages,
 )
+from tests.redis_process import RedisProcess
 
 KILLS = int(os.environ.get("BLACKBOARD_KILLS", "4"))
 PAGES = len(ENTRIES) // PAGE

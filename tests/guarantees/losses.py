@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from redis import Redis
 
-from blackboard.archive.sql import SqlArchive
+from blackboard.archive.sql import SqlArchive, archive_url
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
@@ -27,7 +27,7 @@ from blackboard.engines.base import Store
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.integrity.signing import Seal, make_key
-from blackboard.server.assembly import archive_url, sealed
+from blackboard.server.assembly import sealed
 from blackboard.server.service import Service
 
 BOARD: Final = "main"

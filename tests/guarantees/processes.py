@@ -16,13 +16,13 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 import blackboard
+from blackboard.archive.sql import archive_url
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.integrity.signing import make_key
 from blackboard.integrity.tokens import issue, new_secret
 from blackboard.limits import DEFAULT, Limits
-from blackboard.server.assembly import archive_url
 from tests.ports import free_port
 from tests.prepared import prepared, spawns
 from tests.source_tree import ROOT
@@ -47,6 +47,7 @@ class ServiceProcess:
     archived: bool = False
     log: Path | None = None
     lock_masters: tuple[str, ...] = ()
+    drain_delay_ms: int = 0
     limits: Limits = DEFAULT
     """Those of its clients in this process."""
     _process: "Process | ForkedProcess | None" = None
@@ -64,6 +65,7 @@ class ServiceProcess:
             "port": self.port,
             "secret": self.secret,
             "lock_masters": self.lock_masters,
+            "drain_delay_ms": self.drain_delay_ms,
         }
         if self.archived:
             self.data.mkdir(exist_ok=True)
@@ -96,9 +98,13 @@ class ServiceProcess:
         """End it at once."""
         await self._end(signal.SIGKILL)
 
-    async def stop(self) -> None:
-        """Let it finish."""
-        await self._end(signal.SIGTERM)
+    async def stop(self) -> int | None:
+        """Let it finish; returns its exit code."""
+        return await self._end(signal.SIGTERM)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal, and do not wait for what it does."""
+        self._running().send_signal(number)
 
     def pause(self) -> None:
         """Freeze it."""
@@ -126,13 +132,15 @@ class ServiceProcess:
         token = issue(self.secret, principal or access.operator(), HOUR_MS)
         return blackboard.connect(self.url, token=token, limits=self.limits)
 
-    async def _end(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            if self._process.returncode is None:
-                self._process.send_signal(number)
-            await self._process.wait()
-            await self._process.aclose()
-            self._process = None
+    async def _end(self, number: signal.Signals) -> int | None:
+        if self._process is None:
+            return None
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+        code = await self._process.wait()
+        await self._process.aclose()
+        self._process = None
+        return code
 
     def _running(self) -> "Process | ForkedProcess":
         assert self._process is not None, "it is not running"

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from blackboard.engines.redis.layout import board_keys
-from blackboard.engines.redis.process import RedisProcess
+from tests.redis_process import RedisProcess
 from tests.servers import RedisCluster3, ask, cluster_node
 from tests.waiting import wait_until
 

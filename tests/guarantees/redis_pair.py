@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from blackboard.engines.redis.layout import board_keys
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from tests.faults.tcp_proxy import TcpProxy
+from tests.redis_process import RedisProcess, RedisSettings
 from tests.servers import ask
 from tests.waiting import wait_until
 

@@ -138,6 +138,8 @@ def _requests(who: str) -> Asked:
         "list": [page | {"at": at} for page in pages for at in (None, "one")],
         "leases": pages,
         "log": [{"after": 0}],
+        "activity": [{}, {"after": 0, "parts": 4}],
+        "refusals": [{}],
         "why": [{"key": key} for key in (*_KEYS, "public/plan")],
         "boards": [{}],
         "whoami": [{}],

@@ -15,7 +15,6 @@ import blackboard
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Principal
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.integrity.tokens import issue, new_secret
 from tests.faults.tcp_proxy import FRAME, TcpProxy
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
@@ -23,6 +22,7 @@ from tests.guarantees.redis_failover import FailoverCluster
 from tests.guarantees.redis_pair import RedisPair
 from tests.guarantees.worker_process import WorkerProcess
 from tests.lock_masters import lock_masters
+from tests.redis_process import RedisProcess
 
 EMBEDDED, REDIS, CLUSTER = "embedded", "redis", "cluster"
 ENGINES = (REDIS, EMBEDDED, CLUSTER)

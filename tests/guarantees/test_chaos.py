@@ -18,11 +18,11 @@ import pytest
 
 from blackboard.client.board import Board
 from blackboard.core import access
-from blackboard.engines.redis.process import RedisProcess
 from tests.guarantees.checkers import check
 from tests.guarantees.history import History
 from tests.guarantees.processes import ServiceProcess
 from tests.guarantees.traffic import Recorder
+from tests.redis_process import RedisProcess
 from tests.waiting import wait_until
 
 WRITES = int(os.environ.get("BLACKBOARD_GUARANTEE_WRITES") or 120)
@@ -164,7 +164,7 @@ async def test_all_guarantees_hold_while_two_services_and_their_redis_are_killed
     assert len(epochs) == 1
 
 
-async def test_a_frozen_service_holds_up_nobody_who_uses_another_one(
+async def test_a_frozen_service_does_not_delay_another_one(
     tmp_path: Path, redis_binary: Path, seed: int
 ) -> None:
     """It keeps its connections and answers nothing while the other goes on; then it follows."""

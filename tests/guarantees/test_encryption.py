@@ -10,17 +10,18 @@ import pytest
 from redis.asyncio import Redis
 
 import blackboard
+from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.encryption.store import SealedStore
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.assembly import sealed
 from blackboard.server.service import Service
 from tests.canary import files_with
+from tests.redis_process import RedisProcess
 from tests.serving import serving
 
 CANARY = "canary-9f1c"
@@ -133,7 +134,7 @@ async def test_no_private_plaintext_is_in_an_export(tmp_path: Path, is_sealed: b
     assert bool(files_with(tmp_path, CANARY.encode())) is not is_sealed
 
 
-async def test_what_was_erased_is_told_and_is_no_damage(tmp_path: Path) -> None:
+async def test_erased_values_are_reported_and_are_no_damage(tmp_path: Path) -> None:
     """Checking needs no key: the ciphertext is what was written."""
     data = tmp_path / "data"
     async with blackboard.open(data, master_key=new_master_key()) as client:

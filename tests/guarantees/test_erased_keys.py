@@ -14,13 +14,13 @@ from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.server.service import Service
 from blackboard.wire.codec import decode_value
 from tests.canary import files_with
 from tests.redis_accounts import make_account
+from tests.redis_process import RedisProcess, RedisSettings
 
 
 async def wrapped_keys(store: Store) -> list[bytes]:
@@ -78,7 +78,7 @@ async def test_an_erased_key_is_in_no_file_of_redis(redis_binary: Path) -> None:
             await check_erasing(service, raw, server.directory)
 
 
-async def test_a_key_that_was_wrapped_anew_is_in_no_file_as_it_was(tmp_path: Path) -> None:
+async def test_a_rewrapped_key_is_in_no_file_as_it_was(tmp_path: Path) -> None:
     """The old master key, found later, opens nothing."""
     raw = await SqliteStore.at(tmp_path)
     old = new_master_key()
@@ -110,7 +110,7 @@ async def test_a_key_erased_under_load_is_gone_too(tmp_path: Path) -> None:
         assert [files_with(tmp_path, key) for key in before] == [[], []]
 
 
-async def test_what_another_program_holds_open_is_told(tmp_path: Path) -> None:
+async def test_a_file_that_another_program_holds_open_is_reported(tmp_path: Path) -> None:
     """A reader of the journal keeps it; the keys are destroyed all the same."""
     raw = await SqliteStore.at(tmp_path)
     async with sealing(raw, new_master_key()) as service:
@@ -126,7 +126,7 @@ async def test_what_another_program_holds_open_is_told(tmp_path: Path) -> None:
         assert await raw.scrub(KEYS_BOARD) == ""
 
 
-async def test_an_account_that_may_not_rewrite_is_told(redis_binary: Path) -> None:
+async def test_an_account_without_the_right_to_rewrite_is_reported(redis_binary: Path) -> None:
     """The operator learns what to run."""
     async with RedisProcess(redis_binary) as server:
         raw = RedisStore.connect(make_account(server.url, "-bgrewriteaof"))
@@ -139,7 +139,7 @@ async def test_an_account_that_may_not_rewrite_is_told(redis_binary: Path) -> No
 
 
 @pytest.mark.parametrize("options", [{"appendonly": "no"}])
-async def test_a_redis_without_an_append_only_file_is_told_of(
+async def test_a_redis_without_an_append_only_file_is_reported(
     redis_binary: Path, options: dict[str, str]
 ) -> None:
     """Its snapshots are its own affair."""

@@ -15,9 +15,9 @@ import pytest
 
 import blackboard
 from blackboard.client.client import Client
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.integrity.private_files import exposed
 from tests.acceptance.shell import Shell
+from tests.redis_process import RedisProcess
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
 
@@ -73,9 +73,30 @@ async def use(client: Client, top: Path) -> None:
     imported = await client.import_board(top / "board.bbx", "third")
     assert await imported.get("private/ann/a") == "secret"
     check(top)
+    await board.files.put("private/ann/report", LARGE.encode() * 4)
+    check(top)
+    await board.files.save("private/ann/report", top / "report")
+    await board.files.save("private/ann/report", top / "report", overwrite=True)
+    check(top)
+    await board.touch("private/ann/a", ttl_ms=None)
+    await client.freeze(note="an incident")
+    check(top)
+    await client.thaw()
+    await client.redact("private/ann/report", board="third")
+    assert (await client.redact("private/ann/report")).done
+    check(top)
+    await client.remove_board("third")
+    check(top)
     await board.prune()
     assert (await board.verify()).findings == ()
     check(top)
+
+
+def shell_file(folder: Path) -> Path:
+    """A file of a size that takes several parts."""
+    path = folder / "in"
+    path.write_bytes(LARGE.encode() * 4)
+    return path
 
 
 async def test_everything_in_a_data_directory_is_private(tmp_path: Path) -> None:
@@ -121,6 +142,11 @@ def test_a_service_closes_its_directory(tmp_path: Path) -> None:
         check(top)
         files = [path for path in (tmp_path / "config").iterdir() if path.is_file()]
         assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+        assert stat.S_IMODE((tmp_path / "config").stat().st_mode) == 0o700
+        shell.run("upload", "private/ann/report", str(shell_file(tmp_path)))
+        shell.run("download", "private/ann/report", str(tmp_path / "out"))
+        assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o600
+        check(top)
     check(top)
 
 

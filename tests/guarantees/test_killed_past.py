@@ -20,9 +20,9 @@ from anyio.lowlevel import checkpoint as turn
 
 from blackboard import Board, OutcomeUnknown, Unavailable
 from blackboard.client.client import Client
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.ops import Put, encode_value
 from tests.guarantees.processes import ServiceProcess
+from tests.redis_process import RedisProcess
 from tests.tiers import few_or_many
 
 KILLS = int(os.environ.get("BLACKBOARD_TEST_KILLS", "3"))

@@ -13,8 +13,8 @@ import anyio
 
 from blackboard.client.board import Board
 from blackboard.client.watch import Watch
-from blackboard.engines.redis.process import RedisProcess
 from tests.guarantees.processes import ServiceProcess
+from tests.redis_process import RedisProcess
 
 PATIENCE_S = 60.0
 BEFORE, DURING, AFTER = 50, 50, 10

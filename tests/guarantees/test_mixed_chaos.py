@@ -102,7 +102,7 @@ def findings(history: History) -> dict[str, list[str]]:
     return {name: sentences for name, sentences in found.items() if sentences}
 
 
-def test_a_rollback_that_everybody_was_told_of_is_fine() -> None:
+def test_a_rollback_that_was_announced_to_all_is_fine() -> None:
     assert findings(good()) == {}
 
 

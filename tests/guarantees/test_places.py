@@ -35,9 +35,8 @@ from blackboard.core.commit import (
 from blackboard.core.redaction import REDACTED
 from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
-from blackboard.encryption.places import RESTORED
+from blackboard.encryption.places import PRIVATE, RESTORED
 from blackboard.encryption.store import Plan, SealedStore
-from blackboard.encryption.switch import PRIVATE
 from blackboard.engines.base import Store
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
@@ -382,7 +381,7 @@ class PlacesRules:
         await restore(services.raw, PutBack(SECRET, old[0]), PutBack(RESTORED, told))
         await check_refused(services, store, SECRET)
 
-    async def test_a_restore_of_which_no_service_told_is_refused(
+    async def test_a_restore_that_no_service_made_is_refused(
         self, services: Services, old: list[bytes]
     ) -> None:
         """It was made with the engine alone."""
@@ -538,7 +537,7 @@ class PlacesRules:
             await store.read(BOARD, [SECRET])
 
     @pytest.mark.parametrize("search_max", [5, 4])
-    async def test_a_commit_behind_others_is_told_from_a_copy(
+    async def test_a_commit_behind_others_is_distinguished_from_a_copy(
         self, services: Services, old: list[bytes], monkeypatch: pytest.MonkeyPatch, search_max: int
     ) -> None:
         """Its values were sealed when less was seen: by SEALED_SEARCH_MAX revisions."""
@@ -582,7 +581,7 @@ class TestPlacesRedis(PlacesRules):
         yield store
         await store.aclose()
 
-    async def test_a_state_that_is_put_back_is_noticed_by_who_saw_the_later_one(
+    async def test_an_older_state_is_noticed_by_a_client_that_saw_a_later_one(
         self, services: Services, redis_url: str
     ) -> None:
         """While the log goes on: the log has what was written then, so it is no help."""

@@ -140,7 +140,7 @@ class LossRules:
         with pytest.raises(NoSuchCheckpoint):
             await lost.board.get("public/k1", at="never")
 
-    async def test_what_was_lost_is_compared_and_told(self, lost: Lost) -> None:
+    async def test_lost_revisions_are_found_and_reported(self, lost: Lost) -> None:
         """Differences, the versions of a key, points in time, checkpoints and their manifests."""
         board = lost.board
         new = await board.put("public/k1", "new")

@@ -12,7 +12,6 @@ from blackboard.core.commit import Put
 from blackboard.core.redaction import record_key
 from blackboard.encryption.archive import SealedArchive
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.errors import AccessDenied, Corrupt, InvalidRequest
 from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
@@ -20,6 +19,7 @@ from tests.canary import files_with
 from tests.guarantees.losses import BOARD, Site
 from tests.guarantees.processes import run_and_kill
 from tests.guarantees.redact_child import STEPS
+from tests.redis_process import RedisProcess, RedisSettings
 
 KEY = "public/plan/notes"
 DOCUMENT = "public/plan/memo"
@@ -297,7 +297,7 @@ async def test_who_may_redact(embedded: Site) -> None:
         await embedded.client().redact(f"{KEY}/~doc/base")
 
 
-async def test_the_audit_has_who_and_why(embedded: Site) -> None:
+async def test_the_audit_has_principal_and_reason(embedded: Site) -> None:
     """And which key, never the value."""
     await embedded.board().put(KEY, "hush")
     await embedded.client().redact(KEY, why="it was pasted")

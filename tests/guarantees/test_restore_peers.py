@@ -15,11 +15,11 @@ import anyio
 
 from blackboard import Board, Unavailable
 from blackboard.client.client import Client
-from blackboard.engines.redis.process import RedisProcess
 from tests.guarantees.cut_checkers import check
 from tests.guarantees.cut_history import Cut, Restored
 from tests.guarantees.cut_team import Team, run
 from tests.guarantees.processes import ServiceProcess
+from tests.redis_process import RedisProcess
 from tests.waiting import wait_until
 
 ROUNDS = int(os.environ.get("BLACKBOARD_TEST_RESTORE_ROUNDS", "3"))

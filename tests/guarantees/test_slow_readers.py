@@ -93,11 +93,11 @@ async def trimmed_under_a_slow_watcher(store: Store) -> None:
             assert anew.revision == REVISIONS
 
 
-async def test_a_slow_watcher_is_told_that_its_log_was_trimmed(tmp_path: Path) -> None:
+async def test_a_slow_watcher_learns_that_its_log_was_trimmed(tmp_path: Path) -> None:
     await trimmed_under_a_slow_watcher(await SqliteStore.at(tmp_path))
 
 
-async def test_a_slow_watcher_is_told_that_its_log_was_trimmed_in_redis(redis_url: str) -> None:
+async def test_a_slow_watcher_learns_that_its_log_was_trimmed_in_redis(redis_url: str) -> None:
     await trimmed_under_a_slow_watcher(RedisStore.connect(redis_url))
 
 

@@ -24,7 +24,6 @@ from pydantic import BaseModel
 import blackboard
 from blackboard import Board, Conflict, StaleEpoch
 from blackboard.core import access
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.integrity.tokens import issue
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import answer, pending
@@ -37,6 +36,7 @@ from tests.guarantees.cut_checkers import check
 from tests.guarantees.cut_history import Cut, Restored, Step, TeamHistory
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.guarantees.team_agents import Ghost, Worker
+from tests.redis_process import RedisProcess
 from tests.source_tree import ROOT
 from tests.waiting import let_pass, wait_until
 

@@ -7,7 +7,7 @@ MUTANTS = (
     Mutant(
         "an answer counts for any request",
         "blackboard/runtime/approvals.py",
-        " or answer.request != request.mod_revision:",
+        " or answer.request != asked.mod_revision:",
         ":",
         f"{UNIT}/runtime/test_approvals.py",
     ),
@@ -35,8 +35,8 @@ MUTANTS = (
     Mutant(
         "who asked answers under a narrowed name",
         "blackboard/runtime/approvals.py",
-        "entry.owner == request.owner or",
-        "entry.author == request.author or",
+        "given.owner == asked.owner or",
+        "given.author == asked.author or",
         f"{BOARD} -k asked_on_his_account",
     ),
     # --- teams ------------------------------------------------------------------------------------
@@ -92,18 +92,18 @@ MUTANTS = (
     ),
     Mutant(
         "a window misses what is archived meanwhile",
-        "blackboard/runtime/memory.py",
+        "blackboard/runtime/transcripts.py",
         "turns = deque(await self._turns(board, first), maxlen=turns_max)\n"
         '        entry = await board.entry(self._key("summary"))  # after',
         'entry = await board.entry(self._key("summary"))\n'
         "        turns = deque(await self._turns(board, first), maxlen=turns_max)  # after",
-        f"{UNIT}/runtime/test_memory.py -k missing_in_no_window",
+        f"{UNIT}/runtime/test_transcripts.py -k missing_in_no_window",
     ),
     Mutant(
         "a search finds what a restore took back",
-        "blackboard/runtime/memory.py",
+        "blackboard/runtime/transcripts.py",
         "            if entry is None or entry.mod_revision != self._last[1]:\n",
         "            if entry is None:\n",
-        f"{UNIT}/runtime/test_memory.py -k taken_back",
+        f"{UNIT}/runtime/test_transcripts.py -k taken_back",
     ),
 )

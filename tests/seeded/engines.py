@@ -25,12 +25,60 @@ MUTANTS = (
         "",
         f"{UNIT}/engines/sqlite/test_new.py",
     ),
+    # --- the follower -----------------------------------------------------------------------------
     Mutant(
-        "deferred rows overwrite later writes",
-        "blackboard/engines/sqlite/deferred_rows.py",
-        "            self.drop(connection, rows)\n            if self._quiet:",
-        "            if self._quiet:",
-        f"{UNIT}/engines/sqlite/test_deferred_rows.py",
+        "the mark moves before its last rows are written",
+        "blackboard/engines/sqlite/follower.py",
+        "        place = (*self.mark, state.revision)\n",
+        "        place = (state.revision, state.time_ms, state.oldest, state.revision)\n",
+        f"{UNIT}/engines/sqlite/test_follower.py -k some_rows_at_a_time",
+    ),
+    Mutant(
+        "the last row of the log is not applied again",
+        "blackboard/engines/sqlite/file.py",
+        'digest, checksum FROM log WHERE revision > ?"\n',
+        'digest, checksum FROM log WHERE revision > ?"\n'
+        '    " AND revision < (SELECT max(revision) FROM log)"\n',
+        f"{UNIT}/engines/sqlite/test_follower.py -k is_a_row_of_the_log",
+    ),
+    Mutant(
+        "compaction removes rows of the log above the mark",
+        "blackboard/engines/sqlite/follower.py",
+        "        self.mark = (state.revision, state.time_ms, state.oldest)\n",
+        "        if log_below is None:\n"
+        "            self.mark = (state.revision, state.time_ms, state.oldest)\n",
+        "tests/faults/test_follower_crash.py -k killed",
+    ),
+    Mutant(
+        "answers are not applied again",
+        "blackboard/engines/sqlite/file.py",
+        "            evolve(state, entry)\n            if entry.epoch",
+        "            answers = dict(state.answers)\n"
+        "            evolve(state, entry)\n"
+        "            state.answers = answers\n"
+        "            if entry.epoch",
+        f"{UNIT}/engines/sqlite/test_follower.py -k every_kind",
+    ),
+    Mutant(
+        "what was created above the mark is there before it is created",
+        "blackboard/engines/sqlite/file.py",
+        "        without(state, backlog.note_ahead(state))\n",
+        "",
+        f"{UNIT}/engines/sqlite/test_follower.py -k some_rows_at_a_time",
+    ),
+    Mutant(
+        "a removal that is written ahead of the mark leaves no tombstone",
+        "blackboard/engines/sqlite/follower.py",
+        "for held in self.before[:2]]",
+        "for held in self.before[:1]]",
+        f"{UNIT}/engines/sqlite/test_follower.py -k with_its_trace",
+    ),
+    Mutant(
+        "the journal is copied before the head says where the log ends",
+        "blackboard/engines/sqlite/file.py",
+        "        if self.is_journal_long and writes.head is not None:\n",
+        "        if self.is_journal_long:\n",
+        f"{UNIT}/engines/sqlite/test_suspect.py -k journal_is_copied",
     ),
     # --- Redis ------------------------------------------------------------------------------------
     Mutant(
@@ -50,7 +98,7 @@ MUTANTS = (
     Mutant(
         "a retry of the driver is a first attempt",
         "blackboard/engines/redis/store.py",
-        "            if trial.maybe_executed:\n                return commit_arguments([",
+        "            if budget.maybe_executed:\n                return commit_arguments([",
         "            if False:\n                return commit_arguments([",
         "tests/faults/test_redis_faults.py -k pushed_out",
     ),

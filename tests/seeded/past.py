@@ -16,7 +16,7 @@ MUTANTS = (
         "blackboard/server/checkpoints/take.py",
         "[Put(key, record)], [KeyAt(key, ABSENT)], spec.note",
         "[Put(key, record)], [], spec.note",
-        f"{BOARD} -k one_name_at_once",
+        f"{BOARD} -k concurrent_checkpoints",
     ),
     Mutant(
         "anybody who removes a gate has answered",
@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         "a taken name counts as the branch asked for",
         "blackboard/server/checkpoints/branch.py",
-        '        if told.get("request") != spec.request:\n',
+        '        if record.get("request") != spec.request:\n',
         "        if False:\n",
         f"{BOARD} -k many_that_branch",
     ),
@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "a recovery gives out archived revisions again",
         "blackboard/server/checkpoints/recover.py",
-        "        revision = mark.revision + 1\n",
+        "        revision = max(mark.revision, torn or 0) + 1\n",
         "        revision = target.revision + 1\n",
         "tests/guarantees/test_recoverable.py -k TestEmbedded and whole_board",
     ),

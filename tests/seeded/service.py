@@ -78,13 +78,13 @@ MUTANTS = (
     Mutant(
         "all commits have one salt",
         "blackboard/server/commit_queue.py",
-        "salt=_salt())",
-        "salt=bytes(SALT_BYTES))",
+        "        return _SALTS.popleft()\n",
+        "        return bytes(SALT_BYTES)\n",
         f"{BOARD} -k digest_tells_nothing",
     ),
     Mutant(
         "why tells the keys of others",
-        "blackboard/server/checkpoints/provenance.py",
+        "blackboard/server/checkpoints/reader.py",
         "for ground in grounds if readable(ground[0]))",
         "for ground in grounds)",
         f"{BOARD} -k why_walks_back",
@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant(
         "a queue that was given up counts its bytes",
         "blackboard/server/commit_queue.py",
-        "self.load.backlog_bytes -= sum(prepared.size for prepared, _, _ in self._waiting)",
+        "self.load.backlog_bytes -= sum([waiting[0].size for waiting in self._waiting])",
         "pass",
         f"{UNIT}/server/test_commit_queue.py -k a_bug",
     ),

@@ -25,24 +25,28 @@ from blackboard.engines.redis.driver import (
 )
 from blackboard.engines.redis.lua import COMMIT, COMPACT
 from blackboard.engines.redis.store import RedisStore
+from blackboard.engines.sqlite import follower
 from blackboard.engines.sqlite.board import Threads
 from blackboard.engines.sqlite.file import BoardFile, Level
 from blackboard.engines.sqlite.rows import Taken
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.limits import ENGINE_TIMEOUT_MS
+from blackboard.limits import DEFAULT
 from blackboard.units import Milliseconds
 from tests.simulation.fake_redis import FakeRedis
 from tests.simulation.loop import SimulatedExecutor, SimulatedLoop, rest
 from tests.simulation.nature import BEGAN_MS
 from tests.simulation.plan import Plan
-from tests.simulation.trace import Trace, short
+from tests.simulation.trace import Trace
 
 T = TypeVar("T")
 
 BOARD: Final = "main"
 commit_script = COMMIT
 """What carries out commits on Redis; a planted fault puts another one here."""
+_SMALL_PARTS: Final = {"FOLLOW_ROWS": 12, "TOGETHER_ROWS": 5, "SCATTERED_ROWS": 3}
+"""So that within a short run the tables of a board follow its log, and in parts."""
+_USUAL_PARTS: Final = {name: getattr(follower, name) for name in _SMALL_PARTS}
 _LATENCY_S: Final = 0.001
 _SYNC_S: Final = 0.002
 
@@ -158,6 +162,8 @@ class RedisEngine:
 class _Driver:
     """The connections of one process to the server; one command each, as ours are."""
 
+    limits = DEFAULT.engine
+
     def __init__(self, engine: RedisEngine, process: Process) -> None:
         self._engine = engine
         self._process = process
@@ -187,7 +193,7 @@ class _Driver:
         late_s = self._draw() * (8.0 if fault == "late call" else 0.0)
         loop.call_later(self._latency() + late_s, self._execute, command, reply)
         try:
-            async with asyncio.timeout(ENGINE_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(self.limits.engine_timeout_ms / 1000):
                 found = await reply
         except TimeoutError as error:
             raise NotNowError("no answer in time") from error
@@ -208,8 +214,8 @@ class _Driver:
             failure = ScriptMissingError()
         except ResponseError as error:
             failure = Corrupt(what="engine", reason=str(error))
-        shown = repr(failure or result).encode()
-        engine.trace.note("call", f"{self._process.name} {command[0]!s} {short(shown)}")
+        shown = engine.trace.short(repr(failure or result).encode())
+        engine.trace.note("call", f"{self._process.name} {command[0]!s} {shown}")
         if str(command[0]).startswith("EVAL"):
             engine.poke()
         if reply.done():
@@ -410,6 +416,7 @@ def make_engine(plan: Plan, loop: SimulatedLoop, folder: Path, trace: Trace) -> 
     """The engine of a plan, empty."""
     global _server
     if plan.engine == "sqlite":
+        vars(follower).update(_SMALL_PARTS)
         return SqliteEngine(plan, loop, folder, trace)
     if _server is None:
         _server = FakeRedis(_no_clock)
@@ -418,6 +425,7 @@ def make_engine(plan: Plan, loop: SimulatedLoop, folder: Path, trace: Trace) -> 
 
 def let_go() -> None:
     """Keep nothing of a run that is over: its clock has the loop, and that all the rest."""
+    vars(follower).update(_USUAL_PARTS)
     if _server is not None:
         _server.now_ms = _no_clock
         _server.become({})

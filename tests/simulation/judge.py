@@ -5,12 +5,14 @@ told so before anything else is done for him. Each lost timeline is judged by it
 end it was a board like any other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from blackboard.client.views import RevisionEvent
 from blackboard.core.commit import RESTORE, LogEntry
+from blackboard.core.freeze import FROZEN_KEY
+from blackboard.limits import DEFAULT
 from tests.guarantees import checkers, lease_checkers
 from tests.guarantees.history import Entry, History, Read, Watched, Write
 from tests.guarantees.lease_history import LeaseHistory, moments
@@ -43,12 +45,31 @@ def judge_leases(
     ended_ms: int,
     set_back_ms: int,
 ) -> Findings:
-    """L1 to L6 of the present timeline; lost revisions are not part of it."""
+    """L1 to L6 of the present timeline; lost revisions are not part of it.
+
+    While the board is frozen nothing is swept. A thaw may be among what was lost: then it is frozen
+    for good.
+    """
     log = [entry for entry in witness.log() if witness.loss_of(entry.revision) is None]
+    outages = [*outages, *_frozen(log, ended_ms)]
     kept = [one for one in records.relied if witness.loss_of(one.revision or one.fence) is None]
     got = [one for one in records.acquired if witness.loss_of(one.fence) is None]
     history = LeaseHistory(moments(log), got, kept, outages, ended_ms, set_back_ms)
     return lease_checkers.check(history)
+
+
+def _frozen(log: Iterable[LogEntry], ended_ms: int) -> Iterator[tuple[int, int]]:
+    """The stretches in which the board was frozen, each with the time until the next sweep."""
+    began_ms: int | None = None
+    for entry in log:
+        for change in entry.changes:
+            if change.key == FROZEN_KEY and change.value is not None:
+                began_ms = entry.time_ms
+            elif change.key == FROZEN_KEY and began_ms is not None:
+                yield began_ms, entry.time_ms + DEFAULT.boards.sweep_interval_ms
+                began_ms = None
+    if began_ms is not None:
+        yield began_ms, ended_ms
 
 
 def _board(history: History, log: list[LogEntry]) -> Findings:

@@ -19,7 +19,7 @@ from blackboard.client.remote.connect import Address
 from blackboard.wire.frames import MSGPACK
 from tests.simulation.loop import rest
 from tests.simulation.plan import Plan
-from tests.simulation.trace import Trace, short
+from tests.simulation.trace import Trace
 
 _LATENCY_S: Final = 0.002
 _NOTICE_S: Final = 1.0
@@ -206,7 +206,7 @@ class Line:
         return self.network.dice.random() * most_s
 
     def _note(self, kind: str, message: bytes) -> None:
-        self.network.trace.note(kind, f"{self.name} {short(message)}")
+        self.network.trace.note(kind, f"{self.name} {self.network.trace.short(message)}")
 
 
 class ServerEnd:

@@ -116,13 +116,10 @@ class Operator:
 # --- the verdict ----------------------------------------------------------------------------------
 
 
-def judge_freezes(acts: Acts, witness: Witness, refused: list[str], *, late: bool) -> list[str]:
+def judge_freezes(acts: Acts, witness: Witness, refused: list[str]) -> list[str]:
     """Commits that a frozen board accepted, acknowledged freezes that it does not have, and those
-    who waited for a thaw in vain.
-
-    `late` says that a request may arrive late, and freeze the board once more after its thaw.
-    """
-    stays = late or bool(witness.lost)
+    who waited for a thaw in vain."""
+    stays = bool(witness.lost)  # the thaw may be among what was lost
     found, frozen, began = [] if stays else list(refused), False, set[int]()
     for entry in witness.log():
         if frozen and not _passes(entry):

@@ -12,12 +12,11 @@ from typing import Any, Final
 from websockets.frames import Close
 
 from blackboard.archive.base import Archive
-from blackboard.archive.sql import SqlArchive
+from blackboard.archive.sql import SqlArchive, archive_url
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import BlackboardError
 from blackboard.integrity.signing import Seal, make_key
-from blackboard.server.assembly import archive_url
 from blackboard.server.http.handshake import Handshake, OriginPolicy
 from blackboard.server.service import Service
 from tests.simulation.engines import BOARD, Engine, Process

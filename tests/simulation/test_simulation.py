@@ -31,7 +31,12 @@ PARTS = 32
 """Tests that share them, so that none takes minutes. `make test` has the first one."""
 SEEDS_MAX = 200
 """Within which a planted fault must be found."""
-FOUND = ((3460094940, "redis", False), (3460093442, "sqlite", True))
+FOUND = (
+    (3460094940, "redis", False),
+    (3460093442, "sqlite", True),
+    (376, "redis", False),
+    (800081, "sqlite", False),
+)
 """Seeds that found something, once: what, is in docs/track_record.md."""
 ACTED = ((75, "sqlite"), (93, "redis"))
 """Seeds of runs in which an operator does everything that there is."""
@@ -174,7 +179,7 @@ def test_time_passes_only_when_nobody_has_anything_to_do() -> None:
     assert seconds == pytest.approx(3_600.0)
 
 
-def test_who_waits_for_nothing_is_told() -> None:
+def test_waiting_for_nothing_is_refused() -> None:
     """A run in which nobody goes on ends."""
 
     async def work() -> None:

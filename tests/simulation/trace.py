@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Trace:
-    """Lines of "time what", and how often each kind of thing happened."""
+    """Lines of "time what", and how often each kind of thing happened.
 
+    The folder of a run has a new name each time, and errors give the path of a file in it.
+    """
+
+    folder: bytes
     lines: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -22,7 +26,7 @@ class Trace:
         """A name for all of it."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
 
-
-def short(content: bytes) -> str:
-    """Bytes as a trace has them: their number and a digest."""
-    return f"{len(content)}:{hashlib.sha256(content).hexdigest()[:8]}"
+    def short(self, content: bytes) -> str:
+        """Bytes as a trace has them: their number and a digest, without the run's folder."""
+        content = content.replace(self.folder, b"")
+        return f"{len(content)}:{hashlib.sha256(content).hexdigest()[:8]}"

@@ -14,6 +14,7 @@ from blackboard.units import Revision
 from tests.simulation.engines import BOARD, Engine, RedisEngine, SqliteEngine
 
 _ALL = 2**53
+_NEWEST = "SELECT max(revision, coalesce((SELECT max(revision) FROM log), 0)) FROM head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def revision_of(engine: Engine, board: str = BOARD) -> Revision:
         return 0
     connection = sqlite3.connect(path)
     try:
-        [revision] = connection.execute("SELECT revision FROM head").fetchone()
+        [revision] = connection.execute(_NEWEST).fetchone()
         return int(revision)
     finally:
         connection.close()

@@ -241,8 +241,7 @@ class World:
 
     def _judge_freezes(self) -> judge.Findings:
         acts, refused = self.operator.acts, self.stage.records.refused
-        late = "straggler" in self.plan.faults
-        found = judge_freezes(acts, self.witness, refused, late=late)
+        found = judge_freezes(acts, self.witness, refused)
         return {"Frozen": found} if found else {}
 
     def _judge_leases(self) -> judge.Findings:
@@ -294,9 +293,9 @@ def _as_a_kernel_does() -> Iterator[None]:
 
 def _simulate(plan: Plan) -> Verdict:
     seed, began_s = plan.seed, time.process_time()
-    loop, trace = SimulatedLoop(), Trace()
-    empty = empty_archive(_root())
+    loop, empty = SimulatedLoop(), empty_archive(_root())
     folder = Path(tempfile.mkdtemp(prefix="run", dir=_root()))
+    trace = Trace(bytes(folder))
     try:
         with nature(seed, loop), _quiet():
             asyncio.set_event_loop(loop)

@@ -328,10 +328,10 @@ BY_EFFECT = {
     "REQUEST_HEADERS_MAX": ("test_http_protocol.py::test_the_edge_of_the_number_of_headers"),
     "STRANGERS_MAX": "test_strangers.py::test_the_edges_of_a_process",
     "STRANGERS_PER_PEER_MAX": "test_strangers.py::test_the_edges_of_a_process",
-    "UNGREETED_MAX": "test_strangers.py::test_the_edges_of_those_who_have_not_greeted",
-    "UNGREETED_PER_PEER_MAX": ("test_strangers.py::test_the_edges_of_those_who_have_not_greeted"),
+    "UNGREETED_MAX": "test_strangers.py::test_the_edges_of_connections_without_hello",
+    "UNGREETED_PER_PEER_MAX": ("test_strangers.py::test_the_edges_of_connections_without_hello"),
     "RENEWALS_PER_TTL": "test_keeper.py::test_it_is_renewed_at_a_third_of_its_time",
-    "SWEEP_INTERVAL_MS": "rules_board_write.py::test_an_entry_expires_and_watchers_are_told",
+    "SWEEP_INTERVAL_MS": "rules_board_write.py::test_an_entry_expires_and_watchers_see_it",
     "ARCHIVE_WAIT_MS": "test_archiver.py::test_waiting_for_the_archive_is_bounded",
     "ARCHIVE_LEASE_MS": "test_archiver.py::test_one_archives_and_the_other_takes_over",
     "LOCK_MASTER_TIMEOUT_MS": "test_redlock_faults.py::test_hung_masters_hold_nobody_up",
@@ -339,12 +339,12 @@ BY_EFFECT = {
         "test_handover.py::test_a_commit_that_is_not_answered_does_not_delay_those_of_others"
     ),
     "OVERLAP_TTL_MS": (
-        "rules_board_document.py::test_an_overlap_in_a_text_within_is_told_and_in_the_log"
+        "rules_board_document.py::test_an_overlap_in_an_inner_text_is_reported_and_in_the_log"
     ),
     "CONNECT_WAIT_MS": "test_connect.py::test_it_says_why_when_it_gives_up",
-    "MODEL_PAUSE_MS_MAX": "test_chat.py::test_a_pause_that_is_asked_for_is_kept_if_it_is_short",
-    "TRANSCRIPT_PAGE_TURNS_MAX": "test_memory.py::test_numbers_out_of_range_are_refused",
-    "WINDOW_TURNS_MAX": "test_memory.py::test_numbers_out_of_range_are_refused",
+    "MODEL_PAUSE_MS_MAX": "test_providers.py::test_a_requested_pause_is_kept_if_it_is_short",
+    "TRANSCRIPT_PAGE_TURNS_MAX": "test_transcripts.py::test_numbers_out_of_range_are_refused",
+    "WINDOW_TURNS_MAX": "test_transcripts.py::test_numbers_out_of_range_are_refused",
 }
 """Rows whose test stands at the edge without their name: by a number, or by what they bring about.
 """
@@ -352,6 +352,7 @@ BY_EFFECT = {
 PACES = {
     "ARCHIVE_RETRY_MS",
     "AUDIT_PRUNE_INTERVAL_MS",
+    "BACKUP_INTERVAL_MS",
     "ARCHIVE_IDLE_MS",
     "ARCHIVE_PAUSE_MS",
     "BLOB_CALLS_MAX",
@@ -359,7 +360,6 @@ PACES = {
     "COMMIT_PAUSES_MS",
     "LOCK_MASTER_CALLS_MAX",
     "LONG_REQUEST_TIMEOUT_MS",
-    "REST_TOLD_AFTER_MS",
     "RESTORE_ATTEMPTS_MAX",
     "RESTORE_HOLDS_MAX",
     "RESTORE_KEPT_MS",
@@ -413,6 +413,28 @@ def test_every_row_has_a_test() -> None:
     """A new one needs a test that names it, or a line above that says which test shows it."""
     missing = set(untested(rows(), sources_by_file())) - BY_EFFECT.keys() - PACES
     assert missing == set()
+
+
+def unused(names: list[str], code: str) -> list[str]:
+    """Those of `names` that the code reads nowhere: limits that bound nothing."""
+    read = set(re.findall(r"\b[A-Z][A-Z0-9_]{3,}\b", code))
+    read |= {name.upper() for name in re.findall(r"\.([a-z][a-z0-9_]{3,})\b", code)}
+    return [name for name in names if name not in read]
+
+
+def test_every_row_bounds_something() -> None:
+    """Code reads it: a limit that nobody keeps is a promise that nobody keeps."""
+    files = [*(ROOT / "blackboard").rglob("*.py"), *(ROOT / "blackboard").rglob("*.lua")]
+    texts = [path.read_text("utf-8") for path in files if path.name != "limits.py"]
+    code = "\n".join(re.sub(r'""".*?"""', "", text, flags=re.DOTALL) for text in texts)
+    assert unused(rows(), code) == []
+
+
+def test_a_row_that_bounds_nothing_is_found() -> None:
+    """So that the test above can fail."""
+    assert unused(["NOBODY_READS_THIS_MAX", "LEASES_MAX"], "limits.LEASES_MAX") == [
+        "NOBODY_READS_THIS_MAX"
+    ]
 
 
 def test_a_row_without_a_test_is_found() -> None:

@@ -13,6 +13,7 @@ import pytest
 from starlette.applications import Starlette
 
 from blackboard import limits
+from blackboard.archive.sql import archive_beside
 from blackboard.client import writer
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.board import Board
@@ -33,10 +34,9 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import DEFAULT, Limits
-from blackboard.runtime.chat import Patience
-from blackboard.runtime.memory import Recall, Transcript
+from blackboard.runtime.models import Patience
 from blackboard.runtime.supervisor import Crashes, RestartPolicy
-from blackboard.server.assembly import archive_beside
+from blackboard.runtime.transcripts import Recall, Transcript
 from blackboard.server.checkpoints import take as checkpoints
 from blackboard.server.checkpoints.imports import Imports
 from blackboard.server.feed import Feed
@@ -373,7 +373,7 @@ async def test_findings_have_an_edge(
         assert (len(told.findings), told.more) == (limits.FINDINGS_MAX, more)
 
 
-async def test_what_is_told_of_a_crash_has_an_edge(main: Board) -> None:
+async def test_the_report_of_a_crash_has_an_edge(main: Board) -> None:
     """AGENT_ERROR_BYTES_MAX, and no half of a character."""
     crashes = Crashes("ada", main, RestartPolicy())
     for error, kept in (

@@ -3,7 +3,7 @@
 import pytest
 from redis.asyncio.cluster import RedisCluster
 
-from blackboard.engines.redis.process import RedisProcess
+from tests.redis_process import RedisProcess
 from tests.servers import RedisCluster3, ask, server_binaries
 from tests.waiting import wait_until
 

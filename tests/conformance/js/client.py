@@ -14,7 +14,7 @@ from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.leases.claim import Claimed
 from blackboard.client.views import Change, Entry, Listing, Receipt, RevisionEvent, Version
 from blackboard.core.checkpoints import Checkpoint, Pruned, Restored, RetentionPolicy, Verified
-from blackboard.core.commit import Cause, Epoch, Head, HeldFence, Lease
+from blackboard.core.commit import Cause, Directory, Epoch, Head, HeldFence, Lease
 from blackboard.errors import Corrupt
 from blackboard.limits import LEASE_TTL_MS
 from blackboard.wire.codec import decode_value
@@ -170,9 +170,10 @@ class JsBoard:
         limit: int | None = None,
         pattern: str | None = None,
         author: str | None = None,
+        since: Any = None,
     ) -> tuple[RevisionEvent, ...]:
         """As `Board.log`."""
-        given = options(after=after, limit=limit, pattern=pattern, author=author)
+        given = options(after=after, limit=limit, pattern=pattern, author=author, since=since)
         return tuple(map(revision_of, await self._call("log", given)))
 
     async def why(self, key: str) -> Sequence[Cause]:
@@ -180,10 +181,17 @@ class JsBoard:
         return [made(Cause, found) for found in await self._call("why", key)]
 
     async def history(
-        self, key: str, *, before: int | None = None, limit: int | None = None
+        self,
+        key: str,
+        *,
+        before: int | None = None,
+        limit: int | None = None,
+        author: str | None = None,
+        since: Any = None,
     ) -> tuple[Version, ...]:
         """As `Board.history`."""
-        found = await self._call("history", key, options(before=before, limit=limit))
+        given = options(before=before, limit=limit, author=author, since=since)
+        found = await self._call("history", key, given)
         return tuple(Version(**{**each, "entry": entry_of(each["entry"])}) for each in found)
 
     # --- writing ----------------------------------------------------------------------------------
@@ -393,9 +401,9 @@ class JsBoard:
 
 def listing_of(found: Any) -> Listing:
     """A listing."""
-    return Listing(
-        found["revision"], tuple(Entry(**each) for each in found["entries"]), found["next_key"]
-    )
+    entries = tuple(Entry(**each) for each in found["entries"])
+    directories = tuple(Directory(**each) for each in found["directories"])
+    return Listing(found["revision"], entries, found["next_key"], directories)
 
 
 class Block:

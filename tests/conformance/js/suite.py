@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 from anyio.lowlevel import checkpoint
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core.access import Principal
 from blackboard.engines.base import Store
 from blackboard.errors import Fenced, InvalidRequest
 from blackboard.limits import Limits
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardAgents
 from tests.conformance.edge import serving
@@ -59,7 +59,7 @@ NOT_HERE = {
         test_a_commit_of_another_epoch_is_refused_with_all_that_is_to_know
         test_the_same_request_gets_the_same_answer test_names_that_would_be_misread_are_refused
         test_pages_of_checkpoints_are_put_together test_the_same_request_restores_once
-        test_the_same_request_branches_once test_of_many_who_give_one_name_at_once_one_does
+        test_the_same_request_branches_once test_one_of_many_concurrent_checkpoints_gets_the_name
         test_a_filtered_log_is_looked_through_page_by_page
         test_a_request_id_is_any_text test_a_request_id_that_is_none_is_refused""",
     "files are read and written by Python": """
@@ -72,17 +72,17 @@ NOT_HERE = {
         test_who_is_there_has_done_nothing_by_deleting_nothing
         test_who_may_only_read_begins_no_board test_without_a_name_it_gets_one_from_the_time
         test_pruning_keeps_what_the_policy_says test_what_a_branch_needs_is_not_pruned
-        test_who_acts_for_agents_goes_on_once_the_board_is_refreshed
-        test_who_restores_acts_for_agents_at_once
+        test_an_operator_goes_on_as_agents_once_the_board_is_refreshed
+        test_the_restoring_operator_acts_as_agents_at_once
         test_a_step_of_before_a_restore_is_refused_after_its_board_was_refreshed
-        test_what_as_agent_gave_is_told_though_the_board_it_came_from_was_refreshed
+        test_a_board_of_as_agent_gets_the_error_though_its_parent_was_refreshed
         test_long_diffs_come_page_by_page test_moments_of_all_kinds_are_restored
         test_leases_end_and_their_blocks_are_cancelled test_a_branch_begins_as_the_board_was
         test_who_waits_for_a_lease_does_not_wait_for_ever
         test_moments_that_are_none_are_refused""",
     "it looks at manifests, which are passed on as they came": """
         test_its_manifest_tells_what_was_sealed test_its_manifest_shows_each_what_it_may_read
-        test_an_unknown_name_is_told test_the_abandoned_future_stays_and_can_come_back
+        test_an_unknown_name_is_reported test_the_abandoned_future_stays_and_can_come_back
         test_restoring_under_writers_and_watchers
         test_the_past_of_others_is_as_private_as_their_present""",
     "its functions cannot be called from another process": """
@@ -91,7 +91,7 @@ NOT_HERE = {
         test_a_claim_is_of_one_namespace test_a_claim_is_for_one_block
         test_a_number_of_tries_that_is_none_is_refused""",
     "its body is not cancelled, and commits through `task.board` only carry its fence": """
-        test_the_commits_of_the_block_carry_the_fence test_who_loses_a_task_is_told_at_once
+        test_the_commits_of_the_block_carry_the_fence test_losing_a_task_is_reported_at_once
         test_a_cancelled_block_returns_its_task test_a_claim_can_be_cancelled_at_any_moment""",
     "they act within the reads of a Python client": """
         test_a_dead_task_that_changes_meanwhile_is_not_removed

@@ -11,7 +11,8 @@ from blackboard.agents.architect import Architect, Colleague, Planning, answer_t
 from blackboard.agents.researcher import Researcher
 
 import blackboard
-from blackboard import Board, Inputs, LiveBoardPort, Runner, Status, run_agent, try_step
+from blackboard import Board, LiveBoardPort, Runner, Status, run_agent, try_step
+from blackboard.types import Inputs
 
 GDP = {"China": 15.0, "Japan": 5.0}
 PATIENCE_S = 60.0

@@ -12,7 +12,7 @@ from blackboard.client.client import Client
 from blackboard.core.access import AccessGrant, Principal, Right, agent
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied
-from blackboard.runtime.memory import Turn
+from blackboard.runtime.transcripts import Turn
 from blackboard.server.service import Service
 
 TALK = Transcript("ada")
@@ -61,7 +61,7 @@ async def test_a_page_is_archived_whenever_there_is_one(service: Service) -> Non
         assert len(await recall.search(ada, "word4 word10")) == 2
 
 
-async def test_without_a_model_turns_are_told_by_their_beginning(service: Service) -> None:
+async def test_without_a_model_turns_are_summarised_by_their_beginning(service: Service) -> None:
     """And a summary does not grow for ever."""
     ada = await talk(service, 2)
     janitor = Janitor("janitor", ["ada"], every=2, keep=0)

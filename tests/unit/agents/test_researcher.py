@@ -10,7 +10,8 @@ from blackboard.agents.researcher import (
     valuation,
 )
 
-from blackboard import Inputs, Status, try_step
+from blackboard import Status, try_step
+from blackboard.types import Inputs
 
 KNOWN = Research(free_cash_flow={2021: 92_953, 2022: 111_443})
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from blackboard.agents.reviewer import Reviewer, audit
 
-from blackboard import Inputs, Status, try_step
+from blackboard import Status, try_step
+from blackboard.types import Inputs
 
 VALUATION = {"usd_bn": 1000.0}
 GOOD: dict[str, Any] = {"on_valuation_usd_bn": 1000.0, "budget_usd_bn": {"A": 6.0, "B": 4.0}}

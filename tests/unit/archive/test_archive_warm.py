@@ -16,7 +16,7 @@ CHAIN = bytes(32)
 
 def warm(board: int, keys: int = 0, namespaces: int = 0) -> Warm:
     """A board at revision 5."""
-    known = {f"public/k{number}": Known(number, 1, None) for number in range(keys)}
+    known = {f"public/k{number}": Known(number, 1, 0, None) for number in range(keys)}
     totals = {f"private/a{number}": number for number in range(namespaces)}
     return Warm(board, Mark(0, 5, Epoch(1, "e"), CHAIN), known, totals)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.archive import blobs as module
 from blackboard.archive.blobs import Blobs
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from tests.lowered import lowered
 from tests.s3 import BUCKET, S3
 
 VALUES = [b"", b"x" * 100_000, os.urandom(300_000)]
@@ -103,12 +103,12 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
         Blobs.at(str(tmp_path / "file" / "blobs"))
 
 
-async def test_young_blobs_stay(local: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_young_blobs_stay(local: Blobs, tmp_path: Path) -> None:
     """Somebody may be about to name them; older ones go, and a missing one is no error."""
     name = await local.put(b"x")
     await local.remove([name, hashlib.sha256(b"never").digest()])
     assert await local.get(name) == b"x"
-    monkeypatch.setattr(module, "BLOB_GRACE_MS", -1_000)
-    await local.remove([name])
+    hasty = Blobs.at(str(tmp_path / "deep" / "blobs"), lowered(blob_grace_ms=0))
+    await hasty.remove([name])
     with pytest.raises(Corrupt):
         await local.get(name)

@@ -13,7 +13,7 @@ def test_a_vacant_board_is_a_whole_row() -> None:
     assert needed <= row.keys() <= {c.name for c in BOARD.columns}
 
 
-def test_who_is_out_of_turn_is_told_whose_turn_it_is() -> None:
+def test_an_archiver_without_the_fence_learns_the_owner() -> None:
     """Or that there is no such board."""
     error = out_of_turn("main", 3, SimpleNamespace(fence=4, owner="b"))
     assert (error.key, error.fence, error.current) == ("archive of board main", 3, 4)

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import text
 
 from blackboard.archive.database import Database
-from blackboard.engines.redis.process import free_port
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from tests.ports import free_port
 
 
 @pytest.mark.parametrize("url", ["", "paper", "mysql://host/db", "sqlite://", "redis://host"])

@@ -1,6 +1,6 @@
 """What log entries add to the archive."""
 
-from blackboard.archive.fold import STEP_CHANGES, Fold, Known, held, large_values
+from blackboard.archive.fold import STEP_CHANGES, Fold, Known, large_values
 from blackboard.core import digest
 from blackboard.core.commit import Append, Delete, Put
 from blackboard.wire.codec import encode_value
@@ -46,7 +46,7 @@ def test_sums_follow_the_content() -> None:
         public = digest.add(public, digest.element(key, content, None))
     private = digest.add(digest.EMPTY, digest.element("private/ada/a", content, None))
     assert fold.totals == {"public": public, "private/ada": private}
-    assert held(fold.totals | {"inbox/bo": digest.EMPTY}) == {
+    assert digest.digests_of(fold.totals | {"inbox/bo": digest.EMPTY}) == {
         "private/ada": digest.digest_of(private),
         "public": digest.digest_of(public),
     }
@@ -82,7 +82,7 @@ def test_what_came_and_went_in_between_adds_up_to_nothing() -> None:
 def test_what_a_listing_knows_already_adds_nothing() -> None:
     """Changes up to the revision at which the key was listed."""
     element = digest.element("public/a", digest.content_of(TWO), None)
-    fold = told(known={"public/a": Known(2, 1, element)})
+    fold = told(known={"public/a": Known(2, 1, 9, element)})
     rows = [(row["revision"], row["key"]) for row in fold.versions]
     assert (1, "public/a") not in rows
     assert (2, "public/a") not in rows

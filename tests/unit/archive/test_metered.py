@@ -37,7 +37,7 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
         await found.aclose()
 
 
-async def test_a_statement_is_paid_by_whom_it_is_for(database: Database) -> None:
+async def test_a_statement_is_charged_to_its_account(database: Database) -> None:
     """Each reading by its own payer; without one by nobody."""
     charges = Charges()
     for name in ("ann", "bob"):

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
-from blackboard.archive import blobs
 from blackboard.core.commit import Put
 from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import Place
 from tests.conformance.story import Story
+from tests.lowered import lowered
 
 
 def large(number: int) -> bytes:
@@ -17,9 +15,7 @@ def large(number: int) -> bytes:
     return encode_value(bytes([number]) * (BLOB_BYTES + 1))
 
 
-async def test_blobs_that_nothing_names_go_a_while_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_blobs_that_nothing_names_go_a_while_later(tmp_path: Path) -> None:
     """One that another key or another board names stays; and so does a young one."""
     async with Place(f"sqlite:///{tmp_path}/archive.db", tmp_path / "blobs") as place:
         archive = await place.open()
@@ -39,6 +35,6 @@ async def test_blobs_that_nothing_names_go_a_while_later(
         assert count() == 4, "they are young"
         story.tell(Put("public/a", b"\x01"))
         await story.archive_into(archive, "main")
-        monkeypatch.setattr(blobs, "BLOB_GRACE_MS", -1_000)
-        assert await archive.prune("main", [], 6) == 1
+        hasty = await place.open(limits=lowered(blob_grace_ms=0))
+        assert await hasty.prune("main", [], 6) == 1
         assert count() == 3

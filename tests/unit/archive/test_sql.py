@@ -57,4 +57,4 @@ async def test_many_checkpoints_are_listed_at_once(place: Place, tmp_path: Path)
     assert len({each.name for each in stored}) == STEPS
     await archive.aclose()
     size = bytes_below(tmp_path)
-    assert size <= 2.6 * STEPS * STEP_BYTES, f"{size / STEPS / STEP_BYTES:.2f}"
+    assert size <= 2.65 * STEPS * STEP_BYTES, f"{size / STEPS / STEP_BYTES:.2f}"

@@ -86,7 +86,7 @@ async def test_our_steps_are_measured_on_a_real_board(tmp_path: Path) -> None:
     assert 0 < hydrated["p50 ms"] <= hydrated["p99 ms"]
 
 
-async def test_a_row_that_fails_is_told_and_the_others_are_measured() -> None:
+async def test_a_row_that_fails_is_reported_and_the_others_are_measured() -> None:
     """With exit status 1, which `run` makes of its troubles."""
     troubles: dict[str, str] = {}
     results = await measure([Broken(), Growing()], 2, 8, troubles)

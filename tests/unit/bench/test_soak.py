@@ -16,7 +16,7 @@ def test_a_slope_is_that_of_the_line() -> None:
     assert slope([]) == 0
 
 
-def test_files_are_told_by_what_they_are_of(tmp_path: Path) -> None:
+def test_files_are_recognised_by_their_content(tmp_path: Path) -> None:
     """Boards with their journals, the archive, its blobs, and what Redis appends to."""
     for name in ("boards/a.db", "boards/a.db-wal", "archive.db", "blobs/ab", "appendonlydir/x"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -69,7 +69,7 @@ def test_what_is_not_known_to_be_done_says_where_to_look(method: str, fix: str) 
     assert fix in told.fix
 
 
-def test_who_asks_for_too_much_is_told_when_to_come_again() -> None:
+def test_an_excessive_request_learns_when_to_retry() -> None:
     told = explain(errors.RateLimited("10 requests a second", "bob asks for more", 1_200))
     assert (told.message, told.fix) == ("not now: bob asks for more", "Try again in 2 s.")
 
@@ -202,7 +202,7 @@ def test_a_directory_is_not_said_to_be_a_service_that_does_not_run() -> None:
     assert explain(errors.Unavailable(what="boards/x", reason="[Errno 13] No")).fix == ""
 
 
-def test_a_limit_is_told_with_its_name_and_numbers_that_can_be_read() -> None:
+def test_a_limit_is_shown_with_its_name_and_readable_numbers() -> None:
     """The name is what the page of limits lists."""
     told = explain(errors.LimitExceeded("VALUE_BYTES_MAX", value=3_000_005, maximum=1_048_576))
     assert told.message == "3,000,005 is more than the limit VALUE_BYTES_MAX: 1,048,576"

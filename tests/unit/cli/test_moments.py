@@ -45,7 +45,7 @@ def test_a_moment_is_a_revision_a_name_or_a_time(typed: str, meant: object) -> N
 
 
 @pytest.mark.parametrize("typed", ["", "a/b", "日本", "..", "1.5e3 ", "a" * 300, "١٢"])
-def test_what_is_no_moment_is_told_what_one_is(typed: str) -> None:
+def test_the_error_for_no_moment_says_what_one_is(typed: str) -> None:
     with pytest.raises(CommandError) as refused:
         parse_moment(typed)
     assert refused.value.exit == Exit.USAGE

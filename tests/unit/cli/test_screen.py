@@ -57,9 +57,10 @@ def test_nothing_gets_through_a_console_whatever_it_is_in() -> None:
 
 
 def test_every_word_goes_through_the_screen() -> None:
-    """No command prints past it."""
+    """No command prints past it; what `blackboard new` writes is a program of its user."""
     found = []
-    for source in sources("blackboard/cli"):
+    ours = [one for one in sources("blackboard/cli") if "first_steps/project" not in str(one.path)]
+    for source in ours:
         for node in ast.walk(source.tree):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             if called in ("print", "sys.stdout.write", "sys.stderr.write", "Console", "typer.echo"):

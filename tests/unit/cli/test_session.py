@@ -8,7 +8,7 @@ import blackboard
 from blackboard.cli.session import absent, has_begun, tell_no_commits
 
 
-async def test_the_names_that_are_near_are_told(
+async def test_similar_names_are_suggested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of boards with commits: an earlier slip may have begun another one. Asking begins none."""

@@ -165,8 +165,14 @@ def test_changes_at_once_all_count(tmp_path: Path) -> None:
     assert sorted(load(tmp_path).by_name) == sorted(names)
 
 
+def test_without_a_home_there_are_no_contexts(tmp_path: Path) -> None:
+    """Accounts of services have /dev/null, or another file, for a home."""
+    (tmp_path / "home").write_text("")
+    assert load(tmp_path / "home" / ".config") == Contexts()
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"contexts": {"a": {"uri": "x"}}, "current": null}'])
-def test_a_broken_file_is_told(tmp_path: Path, text: str) -> None:
+def test_a_broken_file_is_reported(tmp_path: Path, text: str) -> None:
     """With its name, and what to do."""
     (tmp_path / "contexts.json").write_text(text)
     with pytest.raises(CommandError, match=r"contexts\.json"):

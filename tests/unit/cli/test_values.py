@@ -65,7 +65,7 @@ def test_the_options_force_one_reading() -> None:
         parse("five", is_json=True)
 
 
-def test_the_position_of_a_mistake_is_told() -> None:
+def test_the_position_of_a_mistake_is_given() -> None:
     """Counted in the text that was given."""
     with pytest.raises(CommandError, match="line 1, column 8"):
         parse('{"a": 1')

@@ -136,6 +136,8 @@ def _board_rows(file: Path) -> dict[str, Row]:
         "history": _row(key=key, before=None, limit=3),
         "verify": _row(at="now"),
         "export": _row(name="c", file=file, overwrite=True),
+        "workspace": _row(path=file.with_name("files"), key="public/files"),
+        "memory": _row(store="s", namespace="public", embed=None, model=""),
     }
 
 

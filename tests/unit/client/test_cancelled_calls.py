@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import blackboard
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.remote.link import connect
 from blackboard.core.commit import Put
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.interrupting import interrupted

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
@@ -15,7 +16,6 @@ from blackboard.core.checkpoints import ExportPage
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, Unavailable
 from blackboard.limits import LIST_ENTRIES_MAX, OPERATIONS_MAX
-from blackboard.server.assembly import archive_beside
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.units import Key

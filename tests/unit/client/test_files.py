@@ -10,7 +10,7 @@ import blackboard
 from blackboard.client.board import Board
 from blackboard.client.files import PARTS_PER_COMMIT
 from blackboard.core.path import check_file, file_info_key, file_parts_prefix, upload_key
-from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
+from blackboard.errors import Conflict, Corrupt, InvalidRequest, LimitExceeded
 from blackboard.limits import KEY_BYTES_MAX, LARGE_BYTES_MAX, LARGE_PART_BYTES
 
 KEY = "public/report"
@@ -38,6 +38,21 @@ async def test_the_largest_file(board: Board) -> None:
     assert len(await keys(board)) == 1 + LARGE_BYTES_MAX // LARGE_PART_BYTES
 
 
+async def test_a_restore_brings_back_the_largest(board: Board) -> None:
+    """Its entries have keys, too, and something else has changed as well."""
+    parts_max = LARGE_BYTES_MAX // LARGE_PART_BYTES
+    info = await board.files.put(KEY, (b"\1" * LARGE_PART_BYTES for _ in range(parts_max)))
+    await board.put("public/a", b"\2" * LARGE_PART_BYTES)
+    await board.checkpoint("then")
+    await board.files.delete(KEY)
+    await board.delete("public/a")
+    assert (await board.restore("then")).put_back == parts_max + 2
+    found = await board.files.info(KEY)
+    assert found is not None
+    assert (found.size_bytes, found.sha256) == (LARGE_BYTES_MAX, info.sha256)
+    assert len(await keys(board)) == parts_max + 2
+
+
 async def test_what_a_dead_client_left_is_removed_by_the_next_upload(board: Board) -> None:
     never = asyncio.Event()
 
@@ -55,6 +70,17 @@ async def test_what_a_dead_client_left_is_removed_by_the_next_upload(board: Boar
     assert await board.files.info(KEY) is None
     await board.files.put(KEY, b"done")
     assert len(await keys(board)) == 2
+
+
+async def test_an_upload_that_lost_its_place_at_its_end(board: Board) -> None:
+    """All of its parts were put; then somebody else put a file there."""
+    upload = await board.files._begin(KEY, "0123456789abcdef")
+    stored = await board.files._put_parts(KEY, upload, b"mine", None)
+    other = await board.files.put(KEY, b"theirs")
+    with pytest.raises(Conflict):
+        await board.files._publish(KEY, upload, stored, None, "")
+    assert await board.files.info(KEY) == other
+    assert [piece async for piece in board.files.read(KEY)] == [b"theirs"]
 
 
 async def test_parts_that_are_not_those_that_were_put(board: Board) -> None:

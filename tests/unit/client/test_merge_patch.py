@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from blackboard.client.merge_patch import apply
+from blackboard.client.compound import apply
 
 # RFC 7396, appendix A: original, patch, result
 EXAMPLES: list[tuple[Any, Any, Any]] = [

@@ -13,7 +13,7 @@ def test_without_a_time_to_come_back_it_is_the_usual_one() -> None:
     assert pause_s(OSError(), 0) == 0
 
 
-def test_nobody_comes_back_sooner_than_it_was_told() -> None:
+def test_no_client_returns_before_the_given_time() -> None:
     """And not all at once."""
     for refusal in (Overloaded("x", "y", 1_000), RateLimited("x", "y", 1_000)):
         found = [pause_s(refusal, 10) for _ in TRIES]

@@ -73,7 +73,7 @@ async def test_after_the_last_of_a_delivery_the_position_is_beyond_what_was_hidd
         assert (revised.revision, watch.position.split(":")[1]) == (1, "3")
 
 
-async def test_an_error_is_told_again_and_again(parts: Parts, board: Board) -> None:
+async def test_an_error_is_raised_every_time(parts: Parts, board: Board) -> None:
     """A loop that was ended by an error does not go on as if nothing had been."""
     for _ in range(5):
         await board.increment("public/n")
@@ -122,7 +122,7 @@ async def replayed(board: Board, revision: int) -> dict[str, tuple[object, int]]
     return state
 
 
-async def test_what_a_watch_told_counts_as_seen(board: Board) -> None:
+async def test_what_a_watch_delivered_counts_as_seen(board: Board) -> None:
     """A writer that saw a revision only in a watch does not go on where that one was lost."""
     other = Board(board._link, "main")
     async with board.watch("public/**") as watch:

@@ -172,7 +172,7 @@ async def test_an_attempt_that_arrives_after_its_retry_was_forgotten_does_nothin
     assert (await writer.commit(ADD_ONE)).results == (3,)
 
 
-async def test_a_first_attempt_that_knew_too_little_is_sent_with_what_it_was_told(
+async def test_a_first_attempt_that_knew_too_little_is_sent_with_the_given_head(
     writer: Writer, link: LossyLink
 ) -> None:
     """The lane of a writer that slept was used by two others meanwhile."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, strategies as st
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client
 from blackboard.client.link import Transport, WatchRequest
 from blackboard.core import access
@@ -37,7 +38,6 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, Conflict, InvalidRequest, LimitExceeded
 from blackboard.integrity.tokens import issue, new_secret
 from blackboard.limits import PATTERNS_MAX
-from blackboard.server.assembly import archive_beside
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
@@ -358,6 +358,15 @@ async def _why_public(link: RequestHandler) -> list[str]:
     return [c.key for c in causes] + [key for c in causes for key, _ in c.based_on]
 
 
+async def _activity(link: RequestHandler) -> list[str]:
+    """Whether revision 1, which only changed the secret, is counted."""
+    return [SECRET for _ in (await link.activity("main", after=0, until=1, parts=1)).authors]
+
+
+async def _refusals(link: RequestHandler) -> list[str]:
+    return [refused.key for refused in await link.refusals("main", after=0)]
+
+
 async def _head(link: RequestHandler) -> list[str]:
     await link.head("main")
     return []
@@ -430,6 +439,8 @@ ATTEMPTS: dict[str, Attempt] = {
     "list": _list,
     "leases": _leases,
     "log": _log,
+    "activity": _activity,
+    "refusals": _refusals,
     "watch": _watch,
     "why": _why,
     "boards": _boards,
@@ -457,6 +468,8 @@ async def with_a_secret(tmp_path: Path) -> AsyncIterator[Service]:
         based_on = [(SECRET, receipt.revision)]
         await board.commit([Put(PUBLIC, ONE)], based_on=based_on)
         await board.commit([Grant(SECRET, "ada", 1_000_000)])
+        with pytest.raises(Conflict):
+            await board.put(SECRET, "another", expected=0)
         await Client(service.link(OPERATOR)).board("main").checkpoint("plan")
         yield service
 
@@ -541,7 +554,7 @@ async def test_a_refusal_does_not_tell_whether_the_key_exists(service: Service, 
     assert read.value.fields() == why.value.fields() == told
 
 
-async def test_who_may_only_append_is_not_told_what_is_in_the_way(service: Service) -> None:
+async def test_an_appender_does_not_learn_what_is_in_the_way(service: Service) -> None:
     """Ada put an item by hand where the next message would go: bob is refused, and told no more."""
     ada, bob = (Client(service.link(who)).board("main") for who in (ADA, BOB))
     await ada.put("inbox/ada/messages/0000000000", "mine")

@@ -8,9 +8,9 @@ from hypothesis import given, strategies as st
 from msgspec.msgpack import encode
 from msgspec.structs import fields, replace
 
-from blackboard.core import digest, entry_digest
+from blackboard.core import digest, log_entry
 from blackboard.core.commit import Change, ChangeKind, CommitId, Epoch, Lease, LogEntry, Waiter
-from blackboard.core.entry_digest import (
+from blackboard.core.log_entry import (
     LEAVES_MIN,
     Leaves,
     content_of,
@@ -125,7 +125,7 @@ def test_the_number_of_changes_shows_as_a_power_of_two_only(count: int) -> None:
     assert len(leaves) & (len(leaves) - 1) == 0
     assert len(leaves) < max(LEAVES_MIN + 1, 2 * (count + 1))
     assert len(set(leaves)) == len(leaves)
-    assert {len(leaf) for leaf in leaves} == {entry_digest.HASH_BYTES}
+    assert {len(leaf) for leaf in leaves} == {log_entry.HASH_BYTES}
 
 
 def test_equal_changes_have_unlike_leaves() -> None:

@@ -66,7 +66,7 @@ def test_nobody_stands_in_a_queue_twice(holder: str) -> None:
     assert (refused.value.holder, refused.value.fence) == ("ada", 7)
 
 
-def test_a_lease_that_ran_out_goes_to_the_first_good_ticket_and_who_asks_queues_up() -> None:
+def test_an_expired_lease_goes_to_the_first_good_ticket_and_a_newcomer_queues_up() -> None:
     over = replace(HELD, until_ms=500)
     passed = rules.grant(over, Grant(KEY, "dan", 50, wait=True), 8, 500)
     assert passed == Lease(KEY, "cyd", 8, 600, (Waiter("dan", 50, 550),), 100)
@@ -133,7 +133,7 @@ def test_a_lease_expires_when_its_time_is_over_and_not_before() -> None:
         rules.expire(over, replace(expire, fence=6), 8, 400)
 
 
-def test_a_lease_that_is_dated_has_its_full_time_and_so_has_each_who_waits() -> None:
+def test_a_dated_lease_has_its_full_time_and_so_has_each_waiter() -> None:
     dated = Lease(KEY, "ada", 7, 5_050, (Waiter("bob", 100, 5_100), Waiter("cyd", 100, 5_100)), 50)
     assert rules.dated(HELD, 5_000) == dated
 

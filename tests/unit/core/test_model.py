@@ -81,7 +81,7 @@ def test_lanes_and_agents_count_for_themselves(trial: Trial) -> None:
     assert trial.value(A) == packed(3)
 
 
-def test_a_new_process_begins_anew_on_its_lane(trial: Trial) -> None:
+def test_a_new_process_starts_over_on_its_lane(trial: Trial) -> None:
     """Steps grow within an incarnation only."""
     trial.commit(Put(A, ONE))
     trial.commit(Put(A, ONE))

@@ -13,7 +13,6 @@ from blackboard.core.path import (
     is_meant,
     item_key,
     namespace_of,
-    owner_of,
     parse_pattern,
     parse_patterns,
     range_below,
@@ -111,18 +110,17 @@ def test_what_is_no_name_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "namespace", "owner"),
+    ("key", "namespace"),
     [
-        ("public/a/b", "public", None),
-        ("private/ada/x/y", "private/ada", "ada"),
-        ("private/ada", "private/ada", "ada"),
-        ("inbox/bob/x", "inbox/bob", "bob"),
+        ("public/a/b", "public"),
+        ("private/ada/x/y", "private/ada"),
+        ("private/ada", "private/ada"),
+        ("inbox/bob/x", "inbox/bob"),
     ],
 )
-def test_each_key_has_one_namespace(key: str, namespace: str, owner: str | None) -> None:
+def test_each_key_has_one_namespace(key: str, namespace: str) -> None:
     """Of a key and of a prefix."""
     assert namespace_of(key) == namespace
-    assert owner_of(namespace) == owner
 
 
 @given(paths, paths | near_paths)

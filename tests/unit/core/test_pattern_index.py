@@ -3,7 +3,7 @@
 from hypothesis import given, strategies as st
 
 from blackboard.core.path import parse_pattern
-from blackboard.core.pattern_index import PatternIndex, intersection, intersections
+from blackboard.core.view import PatternIndex, intersection, intersections
 
 _names = st.sampled_from(["public", "a", "b"])
 _keys = st.lists(_names, min_size=2, max_size=4).map("/".join)
@@ -62,7 +62,7 @@ def test_two_stars_match_a_segment_at_least() -> None:
     assert intersection("public/a/**", "public/a/**") == "public/a/**"
 
 
-def test_intersections_are_told_once() -> None:
+def test_intersections_are_listed_once() -> None:
     """What cannot meet is left out."""
     assert intersections(["public/*", "private/x"], ["public/**", "**"]) == (
         "public/*",

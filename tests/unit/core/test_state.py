@@ -26,7 +26,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.model import decide
 from blackboard.core.path import range_below
-from blackboard.core.state import BoardUsage, LaneAnswer, State, Tombstone, evolve, size_of
+from blackboard.core.state import BoardUsage, LaneAnswer, State, Tombstone, evolve
 from blackboard.wire.codec import marker_entry
 from tests.conformance.drawing import Drawing
 from tests.conformance.machines import lowered_limits, undated
@@ -46,7 +46,7 @@ def test_put_keeps_when_a_key_came_to_be() -> None:
     trial.commit(Put("public/a", packed(1)))
     trial.now_ms = 2_000
     trial.commit(Put("public/a", packed(2), ttl_ms=500), agent="bob")
-    expected = Entry("public/a", packed(2), 2, 1, "bob", 2_000, 2_500)
+    expected = Entry("public/a", packed(2), 2, 1, "bob", 2_000, 2_500, 1_000)
     assert trial.state.entries == {"public/a": expected}
     assert trial.state.time_ms == 2_000
 
@@ -166,12 +166,6 @@ def test_a_log_entry_out_of_order_is_not_applied(revision: int) -> None:
     with pytest.raises(AssertionError):
         evolve(trial.state, entry)
     assert trial.state.revision == 1
-
-
-def test_sizes_count_names_and_values() -> None:
-    """Nothing for nothing."""
-    assert size_of("public/a", b"12") == len("public/a") + 2
-    assert size_of("public/a", None) == 0
 
 
 @settings(max_examples=50)

@@ -116,7 +116,7 @@ def test_a_watch_may_start_where_the_log_can_be_read_on(after: int) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 6])
-def test_a_watch_from_before_the_log_is_told_the_oldest_revision(after: int) -> None:
+def test_a_watch_from_before_the_log_gets_the_oldest_revision(after: int) -> None:
     with pytest.raises(Compacted) as told:
         check_start(HEAD, Position("second", after))
     assert (told.value.revision, told.value.oldest) == (after, 8)
@@ -149,7 +149,7 @@ def test_over_two_epochs_what_survived_is_a_bound_from_above() -> None:
     assert (told.value.epoch, told.value.from_revision) == ("third", 1_005)
 
 
-def test_a_revision_that_was_issued_again_is_told_by_its_digest() -> None:
+def test_a_revision_that_was_issued_again_has_another_digest() -> None:
     position = Position.of(entry(9), "first")
     check_digest(HEAD, position, entry(9))
     check_digest(HEAD, Position("first", 9), entry(9, digest=b"\xcd" * 32))

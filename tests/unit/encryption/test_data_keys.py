@@ -1,18 +1,20 @@
 """Data keys: one for each namespace of each board, shared by processes, destroyed for good."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from blackboard.core.commit import Commit, CommitId, Put
-from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
+from blackboard.core.commit import Commit, CommitId, Put, Reading
+from blackboard.encryption.data_keys import KEYS_BOARD, DataKey, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import Corrupt
+from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.limits import DEFAULT, Limits
 from blackboard.wire.codec import decode_value, encode_value, prepare
-from tests.waiting import wait_until
+from tests.waiting import slow_at_first, wait_until
 
 ADA, BOB = "private/ada", "private/bob"
 
@@ -56,6 +58,16 @@ async def test_a_namespace_of_a_board_has_a_key_of_its_own(keys: DataKeys) -> No
     assert await keys.current("a", ADA) is found[0]
     assert await keys.find("a", found[0].id) is found[0]
     assert await keys.find("b", found[0].id) is None
+
+
+async def test_two_keys_are_made_at_once(
+    keys: DataKeys, raw: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the engine answers the second first."""
+    await keys.current("a", "private/eve")
+    monkeypatch.setattr(raw, "commit", slow_at_first(raw.commit))
+    ada, bob = await asyncio.gather(keys.current("a", ADA), keys.current("a", BOB))
+    assert (ada.namespace, bob.namespace) == (ADA, BOB)
 
 
 async def test_another_process_gets_the_same_keys(keys: DataKeys, others: DataKeys) -> None:
@@ -102,6 +114,81 @@ async def test_a_destroyed_key_that_is_put_back_stays_destroyed_where_that_is_kn
     found = await others.find("a", doomed.id)
     assert found is not None
     assert found.cipher is not None
+
+
+async def test_a_request_that_comes_late_destroys_no_newer_key(
+    keys: DataKeys, others: DataKeys
+) -> None:
+    """A process that was stopped carries it out after another one did."""
+    await keys.current("a", ADA)
+    assert await keys.destroy([ADA], "a", request="once") == 1
+    newer = await keys.current("a", ADA)
+    assert await others.destroy([ADA], "a", request="once") == 1
+    found = await others.find("a", newer.id)
+    assert found is not None
+    assert found.cipher is not None
+    assert await others.destroy([ADA], "a", request="twice") == 2  # this counts the destroyed one
+
+
+async def test_a_request_that_found_no_key_destroys_none_that_was_made_since(
+    keys: DataKeys,
+) -> None:
+    assert await keys.destroy([ADA], "a", request="once") == 0
+    newer = await keys.current("a", ADA)
+    assert await keys.destroy([ADA], "a", request="once") == 0
+    assert newer is await keys.current("a", ADA)
+    with pytest.raises(InvalidRequest, match="another erasure"):
+        await keys.destroy([BOB], "a", request="once")
+
+
+async def test_a_request_that_is_carried_out_twice_at_the_same_time(
+    keys: DataKeys, others: DataKeys, raw: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the two is stopped after it has looked, until a newer key was made."""
+    await keys.current("a", ADA)
+    read, newer = raw.read, list[DataKey]()
+
+    async def read_and_stop(board: str, names: Sequence[str]) -> Reading:
+        found = await read(board, names)
+        if not newer:
+            monkeypatch.undo()
+            await others.destroy([ADA], "a", request="once")
+            newer.append(await others.current("a", ADA))
+        return found
+
+    monkeypatch.setattr(raw, "read", read_and_stop)
+    assert await keys.destroy([ADA], "a", request="once") == 1
+    found = await keys.find("a", newer[0].id)
+    assert found is not None
+    assert found.cipher is not None
+
+
+@pytest.mark.parametrize("act", ["rewrap", "adopt"])
+async def test_a_key_that_is_destroyed_while_its_record_is_copied_stays_destroyed(
+    keys: DataKeys,
+    others: DataKeys,
+    raw: SqliteStore,
+    monkeypatch: pytest.MonkeyPatch,
+    act: str,
+) -> None:
+    """A process that was stopped between reading and writing brings nothing back."""
+    doomed = await keys.current("a", ADA)
+    await keys.table("branch")
+    commit, stopped = keys._commit, list[bool]()
+
+    async def stop_and_commit(*arguments: Any) -> Any:
+        if not stopped:
+            stopped.append(True)
+            await others.destroy([ADA], "a")
+        return await commit(*arguments)
+
+    monkeypatch.setattr(keys, "_commit", stop_and_commit)
+    await (keys.rewrap() if act == "rewrap" else keys.adopt("branch", [doomed.id]))
+    for process in (others, DataKeys(raw, LocalWrapper.of(new_master_key()))):
+        for board in ("a", "branch"):
+            found = await process.find(board, doomed.id)
+            assert found is None or found.cipher is None
+        await process.aclose()
 
 
 async def put_record(raw: SqliteStore, key: str, value: bytes) -> None:

@@ -12,8 +12,8 @@ METHODS = sorted(name for name in vars(Store) if not name.startswith("_"))
 
 
 def test_the_port_is_small() -> None:
-    named = "facts open begin_epoch commit hold seed drop exists read list log due leases compact"
-    assert sorted([*named.split(), "remove", "removed", "boards", "aclose"]) == METHODS
+    named = "facts open begin_epoch commit hold seed drop exists read list children log due leases"
+    assert sorted([*named.split(), "compact", "remove", "removed", "boards", "aclose"]) == METHODS
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import blackboard
-from blackboard.archive.sql import SqlArchive
+from blackboard.archive.sql import SqlArchive, archive_url
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access, digest
@@ -18,7 +18,6 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt
 from blackboard.integrity.digest_check import ENTRIES_AT_ONCE, Sums
 from blackboard.integrity.signing import Seal
-from blackboard.server.assembly import archive_url
 from blackboard.server.service import Service
 from blackboard.wire.codec import marker_entry
 
@@ -36,7 +35,8 @@ DAMAGE = {
 }
 ADDED = {
     "a version was added": "INSERT INTO version SELECT board, 1, 9, 'private/ada/made', form,"
-    " content, 1, author, time_ms, expires_at_ms, item FROM version WHERE revision = 1 LIMIT 1",
+    " content, 1, author, time_ms, expires_at_ms, item, first_ms FROM version WHERE revision = 1"
+    " LIMIT 1",
 }
 """Then and now, so that a restore leaves it as it is: absent."""
 

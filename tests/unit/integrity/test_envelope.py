@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from blackboard.core.commit import CommitId
 from blackboard.errors import Corrupt
+from blackboard.integrity.digest_check import Opened, sealed_form
 from blackboard.integrity.envelope import (
     APPEND,
     KEY_BYTES,
@@ -20,7 +21,6 @@ from blackboard.integrity.envelope import (
     open_sealed,
     seal,
 )
-from blackboard.integrity.stored_form import Opened, sealed_form
 from blackboard.wire.codec import decode_value, encode_value
 
 KEY = "private/ada/notes/1"

@@ -412,7 +412,7 @@ def test_a_narrowed_token_ends_with_the_first_of_those_it_comes_from(
     assert verify(SECRET, token).expires_at_ms == now_ms + HOUR_MS
 
 
-def test_an_id_can_be_told_from_what_is_none() -> None:
+def test_an_id_is_distinguished_from_what_is_none() -> None:
     """Those of tokens and narrowings are ids; other text, and the token itself, is not."""
     token = issue(SECRET, agent("ada"), HOUR_MS)
     for _ in range(NARROWINGS_MAX):

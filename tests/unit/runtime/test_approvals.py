@@ -149,6 +149,36 @@ async def test_a_fact_that_changes_while_the_answer_is_taken_in_asks_again() -> 
     assert (change.key, change.was, change.now) == (FACT, 1, 2)
 
 
+class Hesitant(MemoryBoardPort):
+    """A board on which the person rejects right after the approval was read."""
+
+    async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
+        """The entries of `keys`, as they were."""
+        found = await super().entries(keys)
+        for key in found:
+            if key.startswith(DECISIONS) and found[key].value["approved"]:
+                no = Answer(approved=False, request=found[key].value["request"])
+                self.seed("bob", Put(key, encode_value(no.model_dump())))
+        return found
+
+
+async def test_an_answer_that_changes_while_it_is_taken_in_is_read_again() -> None:
+    """What is recorded as approved is approved in that commit."""
+    port = Hesitant("ada")
+    port.seed("bob", Put(FACT, encode_value(1)))
+    decided: list[bool] = []
+
+    class Buyer(Asker):
+        async def step(self, ctx: Context[Nothing]) -> None:
+            decided.append(bool(await ctx.approve("go on", facts=[FACT])))
+
+    runner = Runner(Buyer("ada"), port)
+    await runner.step()
+    await approve(port)
+    await runner.step()
+    assert decided == [False]
+
+
 async def test_a_fact_that_is_too_large_to_be_shown_is_compared_all_the_same() -> None:
     """By its digest: a person may have looked at it elsewhere."""
     port = MemoryBoardPort("ada")

@@ -4,6 +4,7 @@ import pytest
 
 from blackboard.errors import Corrupt, LimitExceeded
 from blackboard.limits import (
+    COMMIT_BYTES_MAX,
     KEY_BYTES_MAX,
     LARGE_BYTES_MAX,
     LARGE_PART_BYTES,
@@ -78,7 +79,7 @@ def test_one_operation_removes_a_whole_journal() -> None:
     kept = STEP_PARTS_MAX // large.parts_of(VALUE_BYTES_MAX + 1)
     assert 3 * STEP_CALLS_MAX + STEP_PARTS_MAX + kept <= OPERATIONS_MAX
     assert large.parts_of(LARGE_BYTES_MAX) <= STEP_PARTS_MAX
-    assert LARGE_BYTES_MAX <= RESTORE_BYTES_MAX
+    assert LARGE_BYTES_MAX + COMMIT_BYTES_MAX <= RESTORE_BYTES_MAX
     assert len(large.part_keys("private/" + "a" * 128 + "/" + "b" * 128, LARGE_BYTES_MAX)[-1]) <= (
         KEY_BYTES_MAX
     )
@@ -92,7 +93,7 @@ def test_batches_are_what_one_commit_has_room_for() -> None:
     assert [put for batch in batches for put in batch] == puts
 
 
-def test_keeping_and_dropping_go_by_who_came_last() -> None:
+def test_keeping_and_dropping_go_by_the_last_member() -> None:
     """What was put ahead and is not kept goes, too."""
     keeping = large.Keeping()
     keeping.keep("a", b"1")

@@ -77,7 +77,7 @@ async def test_a_reference_to_what_is_not_there_is_corrupt(size_bytes: int) -> N
     assert found.value.what == f"private/ada/~kept/{'0' * 64}"
 
 
-async def test_an_outcome_and_a_note_are_told() -> None:
+async def test_an_outcome_and_a_note_are_recorded() -> None:
     """In the stored state, and in the log."""
     port = MemoryBoardPort("ada")
 

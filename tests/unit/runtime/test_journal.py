@@ -114,7 +114,7 @@ async def test_a_failure_is_known_until_it_is_forgotten(port: MemoryBoardPort) -
     assert await (await journal(port)).call(LOOK, work, CallOptions()) == "seen"
 
 
-async def test_nothing_is_recorded_for_who_was_overtaken(port: MemoryBoardPort) -> None:
+async def test_nothing_is_recorded_for_an_overtaken_step(port: MemoryBoardPort) -> None:
     """Somebody took a step as this agent."""
     mine = await journal(port)
     port.seed("ada", Put("private/ada/~state", encode_value({"step": 1})))
@@ -167,7 +167,7 @@ async def test_a_replay_makes_no_call(port: MemoryBoardPort) -> None:
 
 
 @pytest.mark.parametrize(("refused", "level"), [(False, "WARNING"), (True, "INFO")])
-async def test_another_way_is_told_louder_when_nothing_had_changed(
+async def test_another_course_without_a_change_is_a_warning(
     port: MemoryBoardPort, caplog: pytest.LogCaptureFixture, *, refused: bool, level: str
 ) -> None:
     """After a refusal it is what one expects."""

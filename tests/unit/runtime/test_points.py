@@ -22,7 +22,7 @@ WAIT = [StepPoint.SUSPENDING, StepPoint.SUSPENDED]
         (True, True, STEP + CALL + WAIT),
     ],
 )
-async def test_an_observer_is_told_where_a_step_is(
+async def test_an_observer_learns_where_a_step_is(
     expected: list[StepPoint], *, calls: bool, waits: bool
 ) -> None:
     """Also of one that ends by waiting."""

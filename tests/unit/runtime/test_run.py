@@ -35,7 +35,7 @@ async def count(ctx: Context[Notes]) -> None:
 
 
 @pytest.mark.parametrize(("steps_max", "leaves", "expected"), [(2, False, 2), (None, True, 3)])
-async def test_it_stays_as_it_is_told(
+async def test_it_stays_as_it_was_set(
     board: Board, steps_max: int | None, expected: int, *, leaves: bool
 ) -> None:
     """For so many steps, or until there is nothing to do; then it is nobody any more."""

@@ -1,7 +1,7 @@
 """A team with a dead member: the log says which agents wait for what, or the others are stopped."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ async def is_told(board: Board) -> bool:
     return await board.get(STALLED) is not None
 
 
-async def test_it_is_told_who_is_gone_and_who_waits_for_what(
+async def test_it_learns_who_left_and_what_others_wait_for(
     board: Board, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The team waits on; when somebody goes on, that is taken back."""
@@ -88,7 +88,7 @@ async def test_it_is_told_who_is_gone_and_who_waits_for_what(
     assert {name: life.how for name, life in ended.items()} == {"ada": "crash_loop", "bob": "done"}
 
 
-async def test_what_was_told_is_taken_back(board: Board) -> None:
+async def test_what_was_announced_is_taken_back(board: Board) -> None:
     """As soon as one of them has something to do; also by the next run of the team."""
     await board.put(STALLED, {"gone": {}, "waits": {}})
     stop = asyncio.Event()
@@ -119,7 +119,7 @@ async def _is_not_told(board: Board) -> bool:
     return not await is_told(board)
 
 
-async def test_those_who_are_left_are_stopped_if_that_was_asked_for(board: Board) -> None:
+async def test_the_remaining_agents_are_stopped_on_request(board: Board) -> None:
     """And the board says why."""
     agents = [Hopeless("ada"), Waiting("bob"), Counter("eve")]
     with anyio.fail_after(PATIENCE_S):
@@ -133,20 +133,35 @@ async def test_those_who_are_left_are_stopped_if_that_was_asked_for(board: Board
 
 
 async def test_nobody_is_stopped_while_somebody_is_at_work_or_has_a_timer(board: Board) -> None:
-    """Its time will be over by itself."""
+    """Its time will be over by itself; then the one who has no timer is stopped, too."""
     with anyio.fail_after(PATIENCE_S):
-        agents = [Hopeless("ada"), Hurried("bob")]
+        agents = [Hopeless("ada"), Hurried("bob"), Waiting("eve")]
         ended = await run_team(board, agents, make_supervisor=quick(board), on_dead="stop")
     assert (ended["bob"].how, ended["bob"].outcome) == ("done", "nothing came")
+    assert ended["eve"].how == "stopped"
 
 
-async def test_nobody_is_stopped_while_a_person_is_asked(board: Board) -> None:
+async def test_nobody_is_stopped_while_a_person_is_asked(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The team ends once that was answered, and not before."""
+    looks: list[bool] = []
+    looked = asyncio.Event()
+    as_ever = Lookout.asks_somebody
+
+    async def observed(self: Lookout, living: Mapping[str, Rest | None]) -> bool:
+        looks.append(await as_ever(self, living))
+        looked.set()
+        return looks[-1]
+
+    monkeypatch.setattr(Lookout, "asks_somebody", observed)
     agents = [Hopeless("ada"), Asking("bob"), Waiting("eve")]
     running = asyncio.create_task(
         run_team(board, agents, make_supervisor=quick(board), on_dead="stop")
     )
-    await wait_until(lambda: is_told(board))
+    with anyio.fail_after(PATIENCE_S):
+        await looked.wait()
+    assert (looks, await is_told(board)) == ([True], True)
     [asked] = await pending(board)
     await board.put("public/unrelated", 1)
     assert not running.done()

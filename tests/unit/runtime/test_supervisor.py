@@ -71,7 +71,7 @@ async def test_a_crashed_agent_goes_on_from_its_last_commit(board: Board) -> Non
     assert await count_of(board, "ada") == 5
 
 
-async def test_a_crash_loop_is_told_and_not_hidden(board: Board) -> None:
+async def test_a_crash_loop_is_reported_and_not_hidden(board: Board) -> None:
     """It is stopped; the state is that of the last commit."""
     ended = await Supervisor(Hopeless("ada"), board, QUICK).run()
     assert (ended.how, ended.crashes) == ("crash_loop", QUICK.crashes_max)
@@ -94,7 +94,7 @@ async def test_the_log_shows_where_a_step_is_broken(
     assert "agent ada is given up after 5 crashes in a row" in caplog.text
 
 
-def test_what_a_tool_of_ours_raises_is_told_by_the_line_of_the_step() -> None:
+def test_the_line_of_the_step_is_shown_for_an_error_of_our_tools() -> None:
     """And of a group of errors the first one; without a traceback, nothing is reported."""
     try:
         check_name("a/b")
@@ -102,7 +102,7 @@ def test_what_a_tool_of_ours_raises_is_told_by_the_line_of_the_step() -> None:
         group = ExceptionGroup("several", [error, ValueError("another")])
     at = last_frame(group)
     assert at is not None
-    assert at["function"] == "test_what_a_tool_of_ours_raises_is_told_by_the_line_of_the_step"
+    assert at["function"] == "test_the_line_of_the_step_is_shown_for_an_error_of_our_tools"
     assert last_frame(ValueError("never raised")) is None
 
 
@@ -119,7 +119,7 @@ class Torn(Slow):
             raise RuntimeError("torn")
 
 
-async def test_a_crash_after_a_restore_is_told(board: Board) -> None:
+async def test_a_crash_after_a_restore_is_reported(board: Board) -> None:
     """Though the agent was in the epoch before it."""
     await board.put("public/plan", 1)
     await board.checkpoint("before")
@@ -198,7 +198,7 @@ async def test_an_agent_that_runs_alone_goes_on_after_it_too(
     assert await board.leases() == ()
 
 
-async def test_a_repaired_agent_is_told_well(board: Board) -> None:
+async def test_a_repaired_agent_is_reported_well(board: Board) -> None:
     """The next life goes on, and takes back the report of the last one."""
     life = Supervisor(
         Hopeless("ada"), board, RestartPolicy(pause_ms=1, pause_ms_max=1, crashes_max=10_000)
@@ -241,7 +241,7 @@ def test_pauses_grow_up_to_a_limit() -> None:
 # --- stopping -------------------------------------------------------------------------------------
 
 
-async def test_a_step_under_way_is_ended_when_told_to_stop(board: Board) -> None:
+async def test_a_step_under_way_is_finished_before_a_stop(board: Board) -> None:
     """It commits, and the identity is given back."""
     agent = Slow("ada")
     life = Supervisor(agent, board, RestartPolicy(grace_ms=10_000))

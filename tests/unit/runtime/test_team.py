@@ -210,7 +210,7 @@ async def test_a_team_has_room_for_so_many(board: Board, more: int) -> None:
 
 
 @pytest.mark.limits(team_agents_max=3)
-async def test_who_has_children_is_told_when_there_is_no_room(board: Board) -> None:
+async def test_a_parent_gets_an_error_when_there_is_no_room(board: Board) -> None:
     """In the step, by an error with a name; the team goes on."""
     ended = await run_team(board, [Prolific("eve")], kinds=[Counter], make_supervisor=quick(board))
     assert ended["eve"].outcome == "TEAM_AGENTS_MAX 4 eve.2"
@@ -229,3 +229,9 @@ async def test_of_those_born_at_once_some_find_no_room(board: Board) -> None:
     assert "TEAM_AGENTS_MAX" in refused.outcome
     told = await board.get(roster_key(refused.agent))
     assert (told["how"], told["outcome"]) == ("refused", refused.outcome)
+
+
+async def test_how_a_team_is_stopped_is_an_event_or_signals(board: Board) -> None:
+    """Any other word is refused before anybody runs."""
+    with pytest.raises(InvalidRequest, match="on_signals"):
+        await run_team(board, [Counter("ada")], stop="at_night")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 import blackboard
 from blackboard import Board
+from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Put
@@ -22,7 +23,6 @@ from blackboard.runtime.models import Prices, Prompt, ScriptedModel
 from blackboard.runtime.run import run_agent
 from blackboard.runtime.state import state_key
 from blackboard.runtime.trajectories import Costs, Trajectory, replay, trajectories
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 
@@ -155,7 +155,7 @@ async def test_the_same_code_takes_the_same_steps(board: Board) -> None:
     assert clerk.model.prompts == []
 
 
-async def test_the_first_difference_is_told(board: Board) -> None:
+async def test_the_first_difference_is_reported(board: Board) -> None:
     """In what is written, in a call, in the state; and what the code raises now."""
     [found] = await history(board)
     hasty = (await replay(Hasty("clerk"), found)).difference

@@ -12,6 +12,7 @@ import pytest
 
 from blackboard.archive.base import Archive, Pause
 from blackboard.archive.fold import STEP_CHANGES
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
@@ -21,7 +22,6 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
 from blackboard.limits import Limits
 from blackboard.server.archiver import _LOOK_MS, Archiver, _ArchivedBoard
-from blackboard.server.assembly import archive_beside
 from blackboard.server.boards import Boards
 from blackboard.server.host import Host
 from blackboard.server.requests import RequestHandler

@@ -24,7 +24,7 @@ async def test_a_board_has_one_queue_and_one_feed_however_many_ask_at_once(tmp_p
         assert [board.name for board in service.boards] == ["main"]
 
 
-async def test_a_board_is_opened_once_for_all_who_come_first(tmp_path: Path) -> None:
+async def test_a_board_is_opened_once_for_its_first_callers(tmp_path: Path) -> None:
     """However many they are, and whichever of them is cancelled meanwhile."""
     async with service_over(tmp_path) as (service, store):
         times, opened, may_open = 0, asyncio.Event(), asyncio.Event()
@@ -46,7 +46,7 @@ async def test_a_board_is_opened_once_for_all_who_come_first(tmp_path: Path) -> 
         assert times == 1
 
 
-async def test_all_who_come_first_learn_why_a_board_does_not_open(tmp_path: Path) -> None:
+async def test_all_first_callers_learn_why_a_board_does_not_open(tmp_path: Path) -> None:
     """And the next one tries again."""
     async with service_over(tmp_path) as (service, store):
 

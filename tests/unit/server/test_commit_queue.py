@@ -4,6 +4,7 @@ does."""
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -13,8 +14,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from blackboard.core.commit import Commit, CommitId, Committed, Increment, KeyAt, Op, Put
-from blackboard.core.entry_digest import SALT_BYTES
+from blackboard.core.log_entry import SALT_BYTES
 from blackboard.core.model import Outcome
+from blackboard.engines.sqlite import store as sqlite_store
 from blackboard.errors import BlackboardError, Conflict, OutcomeUnknown, Unavailable
 from blackboard.limits import BATCH_COMMITS_MAX, Limits
 from blackboard.server.commit_queue import CommitQueue, salted, system_id
@@ -58,7 +60,7 @@ async def store(tmp_path: Path) -> AsyncIterator[HookedStore]:
 async def sender(store: HookedStore, limits: Limits) -> Sender:
     """A sender of a queue of its own, which has one engine call in flight."""
     head = await store.open("main")
-    chosen = lowered(limits, flights_max=1).commits
+    chosen = lowered(limits, calls_in_flight_max=1).commits
     return Sender(CommitQueue(store, "main", limits=chosen), head.epoch.id)
 
 
@@ -70,10 +72,15 @@ async def test_commits_of_one_turn_share_a_call_and_keep_their_order(sender: Sen
 
 
 async def test_two_calls_in_flight_share_what_waits(sender: Sender) -> None:
-    sender.queue.limits = lowered(flights_max=2).commits
+    """Unless the engine decides at once: then what came together is written together."""
+    sender.queue.limits = lowered(calls_in_flight_max=2).commits
+    engine, sender.queue._engine = sender.queue._engine, None
     outcomes = await sender.many(10)
     assert [o.revision for o in outcomes if isinstance(o, Committed)] == list(range(1, 11))
     assert sender.queue.counts.batches == 2
+    sender.queue._engine = engine
+    await sender.many(10)
+    assert sender.queue.counts.batches == 3
 
 
 async def test_what_queues_during_a_call_goes_together_in_the_next(
@@ -110,7 +117,7 @@ async def test_a_refusal_is_the_outcome_of_its_own_commit_only(sender: Sender) -
     assert sender.queue.counts.refused == 2
 
 
-async def test_an_engine_that_is_away_is_told_to_each_with_an_error_of_its_own(
+async def test_an_unavailable_engine_gives_each_caller_its_own_error(
     sender: Sender, store: HookedStore
 ) -> None:
     async def away() -> None:
@@ -229,7 +236,7 @@ def test_no_two_commits_have_one_salt_not_even_after_a_fork() -> None:
 async def test_an_engine_that_decides_at_once_needs_no_task(sender: Sender) -> None:
     waiting = [sender.queue.submit(sender.make(Increment("public/n", 1))) for _ in range(3)]
     await checkpoint()
-    assert (len(sender.queue.flights), len(sender.queue._workers)) == (1, 0)
+    assert (len(sender.queue.in_flight), len(sender.queue._workers)) == (1, 0)
     outcomes = await asyncio.gather(*waiting)
     assert [type(outcome) for outcome in outcomes] == [Committed] * 3
     await sender.queue.aclose()
@@ -239,7 +246,7 @@ async def test_a_batch_does_not_overtake_one_that_waits_for_the_engine(
     sender: Sender, store: HookedStore
 ) -> None:
     """The board is held, and goes on while the second batch is on its way."""
-    sender.queue.limits = lowered(flights_max=2).commits
+    sender.queue.limits = lowered(calls_in_flight_max=2).commits
     await store._boards["main"].hold(3_600_000)
     first = sender.queue.submit(sender.make(Increment("public/n", 1)))
     await checkpoint()
@@ -259,7 +266,7 @@ async def test_a_batch_that_needs_a_task_is_in_flight_before_the_task_begins(
     await store._boards["main"].hold(3_600_000)
     outcome = sender.queue.submit(sender.make(Increment("public/n", 1)))
     await checkpoint()
-    assert (len(sender.queue.flights), len(sender.queue._workers)) == (1, 1)
+    assert (len(sender.queue.in_flight), len(sender.queue._workers)) == (1, 1)
     settled = asyncio.create_task(sender.queue.settled())
     lifting = asyncio.create_task(store.hold("main", 0))
     with anyio.fail_after(PATIENCE_S):
@@ -290,11 +297,19 @@ async def test_a_bug_in_the_check_of_permits_leaves_nobody_waiting(sender: Sende
 async def test_each_commit_of_a_failed_call_without_a_task_has_an_error_of_its_own(
     sender: Sender, store: HookedStore
 ) -> None:
+    sender.queue.limits = lowered(calls_in_flight_max=2).commits
+    is_free = threading.Event()
+    for _ in range(sqlite_store._WRITERS):
+        store._threads.writers.submit(is_free.wait)
+    first = sender.queue.submit(sender.make(Increment("public/n", 1)))
+    await checkpoint()  # handed to the file
     waiting = [sender.queue.submit(sender.make(Increment("public/n", 1))) for _ in range(3)]
     await checkpoint()  # decided, and not handed to the file yet
-    assert len(sender.queue.flights) == 1
+    assert len(sender.queue.in_flight) == 2
     store._boards["main"].give_up("the disk is gone")
     outcomes = await asyncio.gather(*waiting)
+    is_free.set()
+    assert isinstance(await first, Committed)
     assert [type(outcome) for outcome in outcomes] == [Unavailable] * 3
     assert len({id(outcome) for outcome in outcomes}) == 3
     assert [type(outcome) for outcome in await sender.many(1)] == [Committed]

@@ -9,13 +9,13 @@ import pytest
 
 import blackboard
 from blackboard.archive.base import Archive
+from blackboard.archive.sql import archive_beside
 from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import Put
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, Unavailable
 from blackboard.limits import Limits
 from blackboard.server.archiver import Archiver
-from blackboard.server.assembly import archive_beside
 from blackboard.server.continuity import go_above
 from blackboard.wire.codec import encode_value
 from tests.conformance.rules_archive import state_at, whole_log

@@ -108,7 +108,7 @@ async def test_who_falls_out_of_the_ring_reads_the_log_and_misses_nothing(
 
 
 @pytest.mark.limits(watch_queue_changes_max=5)
-async def test_who_fell_out_of_a_trimmed_log_is_told_where_it_begins(
+async def test_a_watcher_behind_a_trimmed_log_learns_where_it_begins(
     feed: Feed, board: Board, store: HookedStore
 ) -> None:
     async with feed.watch(EVERYTHING, None) as slow, feed.watch(EVERYTHING, None) as quick:
@@ -154,7 +154,7 @@ async def test_a_delivery_is_shared_only_until_something_else_happens(
     assert [entry.revision for entry in delivery.revisions] == [1, 2, 3]
 
 
-async def test_a_failing_reader_is_told_to_every_watcher(
+async def test_every_watcher_gets_the_failure_of_the_reader(
     feed: Feed, board: Board, store: HookedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def corrupt() -> None:
@@ -189,7 +189,7 @@ async def test_a_log_with_a_gap_is_passed_on_to_nobody(
             await revisions(watcher, 3)
 
 
-async def test_a_failing_reader_ends_those_who_slept_through_what_came(
+async def test_a_failing_reader_ends_watchers_that_missed_what_came(
     feed: Feed, board: Board, store: HookedStore
 ) -> None:
     """A sleeper whom nothing concerned is behind the head, and the ring is empty: it must not look
@@ -209,7 +209,7 @@ async def test_a_failing_reader_ends_those_who_slept_through_what_came(
             await asyncio.wait_for(waiting, PATIENCE_S)
 
 
-async def test_a_bug_in_the_reader_is_told_too_and_a_new_watch_works_again(
+async def test_a_bug_in_the_reader_is_reported_and_a_new_watch_works_again(
     feed: Feed, board: Board, store: HookedStore
 ) -> None:
     async def bug() -> None:
@@ -292,7 +292,7 @@ async def test_a_reader_that_is_over_does_not_wait_for_the_collector(
         gc.enable()
 
 
-async def test_a_watcher_is_told_when_the_service_stops(tmp_path: Path) -> None:
+async def test_a_watcher_learns_that_the_service_stops(tmp_path: Path) -> None:
     told: list[BaseException] = []
 
     async def follow(board: Board, started: anyio.Event) -> None:
@@ -311,7 +311,7 @@ async def test_a_watcher_is_told_when_the_service_stops(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-async def test_progress_is_told_when_asked_after_everything_before_it(
+async def test_requested_progress_comes_after_everything_before_it(
     feed: Feed, board: Board
 ) -> None:
     narrow = View(parse_patterns(["public/x"]), READER.grants)
@@ -358,7 +358,7 @@ async def test_what_a_watcher_does_not_see_does_not_wake_it_and_is_passed(
 
 
 @no_marks
-async def test_who_sleeps_is_told_of_a_gap_that_the_reader_skips(
+async def test_an_idle_watcher_learns_of_a_gap_that_the_reader_skips(
     feed: Feed, board: Board, store: HookedStore
 ) -> None:
     """What follows the gap does not concern the view, which must not pass the gap with it."""
@@ -392,7 +392,7 @@ async def restored(store: HookedStore, board: Board, count: int) -> int:
 
 
 @pytest.mark.limits(watch_queue_changes_max=1)
-async def test_a_large_restore_is_put_in_order_once_for_all_who_watch(
+async def test_a_large_restore_is_sorted_once_for_all_watchers(
     feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each watcher gets its part. For a smaller entry it would not pay. Afterwards nothing keeps
@@ -584,7 +584,7 @@ async def test_views_of_what_nobody_may_read_are_one(feed: Feed) -> None:
         assert feed._index._root.is_empty
 
 
-async def test_those_who_came_as_far_share_their_mark(feed: Feed, board: Board) -> None:
+async def test_watchers_at_one_position_share_their_mark(feed: Feed, board: Board) -> None:
     """Of what nobody has seen there is one delivery, whatever they watch."""
     head = await start(board)
     mark = feed.mark(head)

@@ -178,7 +178,7 @@ async def test_what_is_off_is_not_even_asked(store: SqliteStore) -> None:
         await board.commit([Grant("public/a", "me", 60_000)])
 
     found = await called(work)
-    assert {"server/gates.py", "server/commit_queue.py", "server/open_board.py"} <= found
+    assert {"server/gates.py", "server/commit_queue.py", "server/boards.py"} <= found
     off = {"security", "overload", "encryption"}
     assert [path for path in found if path.partition("/")[0] in off] == []
     assert "server/redlock_votes.py" not in found

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client
 from blackboard.client.link import WatchRequest
 from blackboard.client.writer import CommitRequest, Writer
@@ -29,7 +30,6 @@ from blackboard.core.commit import (
 from blackboard.core.watch import Position
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, BlackboardError
-from blackboard.server.assembly import archive_beside
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.server.settings import grants_of
@@ -181,7 +181,7 @@ WHOLE: dict[str, set[str]] = {
 }
 """Methods about a board as a whole, or about all of them, and who may."""
 
-ANYBODY = {"head", "boards", "whoami", "checkpoints", "differences"}
+ANYBODY = {"head", "boards", "whoami", "checkpoints", "differences", "activity", "refusals"}
 """Methods that everybody may call: what they show is filtered (test_access.py)."""
 OF_COMMITS = {"commit"}
 AT_THE_EDGE = {"refresh"}

@@ -25,7 +25,7 @@ async def test_a_walk_ends_at_its_bounds(tmp_path: Path, depth_max: int, commits
     assert [cause.revision for cause in causes] == [10, 9, 8, 7][: min(depth_max + 1, commits_max)]
 
 
-async def test_a_commit_that_many_were_based_on_is_told_once(tmp_path: Path) -> None:
+async def test_a_commit_that_many_were_based_on_is_shown_once(tmp_path: Path) -> None:
     async with service_over(tmp_path) as (service, _):
         board = client_of(service).board("main")
         root = ("public/root", (await board.put("public/root", 1)).revision)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from blackboard.archive.base import Archive
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Put
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.base import Store
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import (
@@ -23,10 +23,11 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.assembly import sealed
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.conformance.writer import Writer
+from tests.redis_process import RedisProcess
 from tests.waiting import wait_until
 
 LARGE = "L" * 300_000
@@ -101,7 +102,7 @@ async def test_a_board_is_removed_with_everything_of_it(service: Service) -> Non
     assert (await again.verify("now")).ok
 
 
-async def test_who_uses_a_board_that_is_removed_is_told(service: Service) -> None:
+async def test_users_of_a_removed_board_get_an_error(service: Service) -> None:
     """Watchers, writers with what they knew, and sessions with its documents."""
     client = client_of(service)
     board = await fill(client)
@@ -118,6 +119,25 @@ async def test_who_uses_a_board_that_is_removed_is_told(service: Service) -> Non
     await client.board("main").head()
     outcome = await (await service.boards.use("main")).commit(stale)
     assert isinstance(outcome, StaleEpoch)
+
+
+async def test_a_request_that_comes_late_removes_no_other_board(service: Service) -> None:
+    """A service that was stopped carries it out after others did, and the name is used again."""
+    client = client_of(service)
+    board = await fill(client)
+    epoch = (await board.head()).epoch.id
+    await client.remove_board("main")
+    await client.link.remove("main", epoch)  # there is nothing to remove, and none of it is left
+    await client.link.remove("main", "")
+    again = client_of(service).board("main")
+    await again.refresh()
+    await again.put("public/new", 1)
+    for late in (epoch, ""):
+        with pytest.raises(StaleEpoch):
+            await client.link.remove("main", late)
+    assert await again.get("public/new") == 1
+    await client.remove_board("main")
+    assert "main" not in await client.boards()
 
 
 async def test_a_branch_keeps_what_it_shares(service: Service) -> None:

@@ -5,20 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from blackboard.archive import history as archive_history
 from blackboard.archive.database import rows as fetched
+from blackboard.archive.history import STEP_KEYS
+from blackboard.archive.sql import archive_beside
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.core.checkpoints import DiffRequest, Moment
-from blackboard.core.commit import Put, Reading
+from blackboard.core.commit import Directory, ListOptions, Put, Reading
 from blackboard.core.path import Ranges
 from blackboard.core.state import State
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
-from blackboard.limits import LIST_ENTRIES_MAX, OPERATIONS_MAX, PAGE_BYTES_MAX
-from blackboard.server.assembly import archive_beside
+from blackboard.limits import DIRECTORY_KEYS_MAX, LIST_ENTRIES_MAX, OPERATIONS_MAX, PAGE_BYTES_MAX
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.units import Key, Prefix
@@ -28,6 +30,7 @@ from tests.unit.server.hooked import client_of, service_over
 ONE = encode_value(1)
 BOARD = "main"
 READABLE = 30
+LARGE_DIRECTORY = 3_000
 PATTERNS = ("**", "*/*/*", "*/ada/**", "private/**", "private/ada/**", "public/*")
 PARTS = Principal(
     "pat", (access.parse_grant("private/*/shared/**=read"), access.parse_grant("public/**=read"))
@@ -136,6 +139,58 @@ async def test_a_comparison_fetches_nothing_that_others_keep(
         page = await link.differences(BOARD, DiffRequest(0, 6, pattern=pattern))
         assert rows.count <= 3 * READABLE + 40, pattern
     assert page.next_key is None
+
+
+async def _fill_directories(service: Service) -> None:
+    """Directories of 1 key, of some, and of more than are counted; a key beside them."""
+    bob = client_of(service, "bob").board(BOARD)
+    await bob.commit([Put(f"public/d{number}/k", ONE) for number in range(40)])
+    for start in range(0, LARGE_DIRECTORY, OPERATIONS_MAX):
+        numbers = range(start, min(start + OPERATIONS_MAX, LARGE_DIRECTORY))
+        await bob.commit([Put(f"public/large/{number:05}", ONE) for number in numbers])
+    await bob.commit([Put("public/z", ONE)])
+
+
+async def _directories(link: RequestHandler, at: Moment | None) -> None:
+    page = await link.list(BOARD, "public/**", at=at, options=ListOptions(delimiter="/"))
+    assert [e.key for e in page.entries] == ["public/z"]
+    assert len(page.directories) == 41
+    assert page.directories[-1] == Directory("public/large", DIRECTORY_KEYS_MAX, more=True)
+
+
+async def test_a_listing_by_directory_reads_none_of_its_keys(tmp_path: Path, rows: Rows) -> None:
+    """One search for each item at present; in the past, a directory is left once it was counted."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        await _fill_directories(service)
+        link = service.link(access.agent("bob"))
+        head = (await link.head(BOARD)).revision
+        await _directories(link, head)  # waits for the archive
+        for at, most in ((None, 42), (head, 42 + DIRECTORY_KEYS_MAX + 2 * STEP_KEYS)):
+            rows.count = 0
+            await _directories(link, at)
+            assert 42 <= rows.count <= most
+
+
+async def test_a_listing_by_directory_is_one_script_of_few_commands(redis_url: str) -> None:
+    """Over Redis: two or three searches for each item, and one field read for each entry."""
+    store = RedisStore.connect(redis_url)
+    await store.drop(BOARD)
+    async with Service(store) as service, Redis.from_url(redis_url) as redis:
+        await _fill_directories(service)
+        link = service.link(access.agent("bob"))
+        await _directories(link, None)
+        before = await redis.info("commandstats")
+        await _directories(link, None)
+        after = await redis.info("commandstats")
+        calls = {
+            name: each["calls"] - before.get(name, {"calls": 0})["calls"]
+            for name, each in after.items()
+        }
+    assert calls["cmdstat_evalsha"] == 1
+    assert calls["cmdstat_zrangebylex"] == 43
+    assert calls["cmdstat_zlexcount"] == 2 * 41
+    assert calls.get("cmdstat_hget", 0) == 1
 
 
 async def test_a_look_at_one_key_that_may_not_be_read_reads_none(

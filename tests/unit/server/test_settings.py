@@ -11,7 +11,7 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
 from blackboard.integrity.tokens import SECRET_BYTES_MIN, verify
-from blackboard.limits import LOG_BYTES_PER_ACCOUNT_MAX
+from blackboard.limits import DRAIN_DELAY_MS_MAX, LOG_BYTES_PER_ACCOUNT_MAX
 from blackboard.server.overload.rate_limits import Meter
 from blackboard.server.settings import (
     CONFIG_VARIABLE,
@@ -47,6 +47,16 @@ def test_the_logs_grow_by_so_much_for_one_account_unless_it_is_said(
     assert meter.take_log(1_000_000, 3_600_000.0) is None
     monkeypatch.setenv("BLACKBOARD_LOG_BYTES_PER_HOUR", "5")
     assert rates_of(load()).log_bytes_per_hour == 5
+
+
+def test_a_stop_is_put_off_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DRAIN_DELAY_MS_MAX; not at all unless it is said."""
+    assert load().drain_delay_ms == 0
+    monkeypatch.setenv("BLACKBOARD_DRAIN_DELAY_MS", str(DRAIN_DELAY_MS_MAX))
+    assert load().drain_delay_ms == DRAIN_DELAY_MS_MAX
+    for wrong in (-1, DRAIN_DELAY_MS_MAX + 1):
+        with pytest.raises(InvalidRequest, match="drain_delay_ms"):
+            load({"drain_delay_ms": wrong})
 
 
 def test_without_configuration_it_serves_this_machine() -> None:

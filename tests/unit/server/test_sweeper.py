@@ -91,7 +91,7 @@ async def test_a_board_on_which_nothing_is_over_is_not_written_to(
     assert (sweeper.expired, sweeper.refused) == (0, 0)
 
 
-async def test_a_lease_that_ran_out_goes_to_who_waits(
+async def test_an_expired_lease_goes_to_the_waiter(
     store: HookedStore, board: Board, sweeper: Sweeper
 ) -> None:
     asked = await board.commit(  # at one moment: a request after it is granted at once

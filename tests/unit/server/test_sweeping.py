@@ -75,7 +75,7 @@ async def test_expiries_share_engine_calls(parts: Parts, board: Board, sweeper: 
     assert after.commits - before.commits > 5 * (after.batches - before.batches)
 
 
-async def test_what_was_written_anew_in_time_stays(
+async def test_what_was_rewritten_in_time_stays(
     parts: Parts, board: Board, sweeper: Sweeper
 ) -> None:
     """The sweeper saw the old entry; its commit is conditioned on that one."""

@@ -11,7 +11,7 @@ from blackboard.core.model import Outcome
 from blackboard.engines.redis.codec import unknown
 from blackboard.errors import Conflict, OutcomeUnknown, StepSuperseded, Unavailable
 from blackboard.server import commit_queue as system
-from blackboard.server.open_board import SYSTEM_TRIES
+from blackboard.server.boards import SYSTEM_TRIES
 from blackboard.wire.codec import Prepared, encode_value
 from tests.unit.server.hooked import HookedStore, service_over
 

@@ -11,10 +11,11 @@ from typing import assert_type
 import pytest
 from pydantic import BaseModel
 
-from blackboard import Agent, Context, RunOptions, run_agent, sync
+from blackboard import Agent, Board, Context, RunOptions, run_agent, sync
 from blackboard.core.commit import Grant, Op, Put, Release
 from blackboard.errors import (
     AccessDenied,
+    Conflict,
     Fenced,
     InvalidRequest,
     LeaseLost,
@@ -293,3 +294,20 @@ def test_a_closed_client_leaves_no_task_and_no_thread(tmp_path: Path) -> None:
         thread.join(PATIENCE_S)  # the last thing that it does may come after what was waited for
         assert not thread.is_alive(), thread.name
     assert [thread.name for thread in threading.enumerate()].count(NAME) == 1
+
+
+def test_work_is_awaited_with_the_asynchronous_object(tmp_path: Path) -> None:
+    """In the loop; its result and its errors come back."""
+
+    async def put(board: Board) -> int:
+        return (await board.put("public/a", 1)).revision
+
+    async def fail(board: Board) -> None:
+        await board.put("public/a", 2, expected=7)
+
+    with sync.open(tmp_path / "run", level="memory") as client:
+        board = client.board("main")
+        assert board.run(put) == 1
+        with pytest.raises(Conflict):
+            board.run(fail)
+        assert board.get("public/a") == 1

@@ -26,7 +26,7 @@ from blackboard.core.commit import (
     Put,
     Result,
 )
-from blackboard.core.history import log_entry
+from blackboard.core.log_entry import log_entry
 from blackboard.core.state import State, evolve
 from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
 from blackboard.limits import (

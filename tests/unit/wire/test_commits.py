@@ -93,7 +93,7 @@ def changed(**members: Any) -> dict[str, Any]:
         changed(retry_since=-1),
     ],
 )
-def test_whatever_is_wrong_is_left_to_who_can_say_why(params: dict[str, Any]) -> None:
+def test_what_is_wrong_is_left_to_the_code_that_can_explain_it(params: dict[str, Any]) -> None:
     """One of several is enough."""
     assert read_commits(frame(PARAMS))
     assert not read_commits(frame(PARAMS, params))

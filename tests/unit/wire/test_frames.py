@@ -29,7 +29,7 @@ def test_values_survive(encoding: Encoding, value: object) -> None:
     message = {"value": encoding.value_out(encoded)}
     (found,) = encoding.split(encoding.join([encoding.pack(message)]))
     assert encoding.value_in(found["value"]) == encoded
-    assert encoding.value_told(found["value"]) == encoded
+    assert encoding.value_from_service(found["value"]) == encoded
     assert decode_value(encoding.value_in(found["value"])) == value
 
 
@@ -195,7 +195,7 @@ def test_a_msgpack_value_travels_as_bytes(value: object) -> None:
     with pytest.raises(InvalidRequest):
         MSGPACK.value_in(value)
     with pytest.raises(InvalidRequest):
-        MSGPACK.value_told(value)
+        MSGPACK.value_from_service(value)
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,14 @@ def test_every_method_has_exactly_one_handler() -> None:
 
 @pytest.mark.parametrize("name", sorted(PLAIN))
 def test_a_method_without_a_handler_of_its_own_fits_its_link(name: str) -> None:
-    """The link takes what the params have, by the same names, and returns what the params say."""
-    given = dict.fromkeys(set(METHODS[name].request.__struct_fields__) - {"agent"})
-    for kind in (RequestHandler, RemoteTransport):
+    """The link takes what the params have, by the same names or as one record, and returns what the
+    params say. The client's half is made of the table, or checked by its types."""
+    request = METHODS[name].request
+    given = dict.fromkeys(set(request.__struct_fields__) - {"agent"})
+    if request.noun is not None:
+        assert given.keys() - {"board"} == set(inspect.signature(request.noun).parameters)
+        given = {"board": None, "spec": None}
+    for kind in (RequestHandler, Transport):
         method = getattr(kind, name)
         inspect.signature(method).bind(None, **given)
         returned = get_type_hints(method)["return"]

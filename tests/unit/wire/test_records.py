@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -120,6 +121,7 @@ def test_what_is_too_large_or_too_deep_is_refused() -> None:
         encode_value(endless)
 
 
-def test_a_type_of_no_value_is_refused() -> None:
+@pytest.mark.parametrize("kind", [object.__init__, Path, list[complex]], ids=str)
+def test_a_type_of_no_value_is_refused(kind: Any) -> None:
     with pytest.raises(InvalidRequest, match="as_type"):
-        as_type({}, object.__init__, "public/a")  # type: ignore[arg-type]
+        as_type([{}], kind, "public/a")

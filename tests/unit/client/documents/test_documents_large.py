@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.documents.layout import PIECE_BYTES
@@ -15,7 +16,6 @@ from blackboard.core.path import document_prefix
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import DocumentRefused
 from blackboard.limits import DEFAULT, DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, Limits
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from blackboard.wire import ysync
 from blackboard.wire.ysync import AwarenessState
@@ -71,7 +71,7 @@ async def test_a_document_is_as_large_as_it_may_be(link: Transport, board: Board
         doc.text().insert(0, "and on ")
 
 
-async def test_who_asks_again_before_reading_the_answer_is_not_told_twice(link: Transport) -> None:
+async def test_a_repeated_question_is_answered_once(link: Transport) -> None:
     """As stock clients do: one answer may be as large as a document, two may not wait."""
     async with Peer().connected(link, BOARD, KEY) as writer:
         await writer.sync()

@@ -65,7 +65,7 @@ def test_what_is_committed_is_met_no_more() -> None:
     assert not edits
 
 
-def test_an_author_who_knew_an_own_edit_does_not_meet_it() -> None:
+def test_an_author_does_not_overlap_with_a_known_edit() -> None:
     """He built on it: it is on its way only as far as this replica knows."""
     edits = own(Delta(insert="abc"))
     edits.reached(3)

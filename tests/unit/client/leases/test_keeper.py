@@ -171,7 +171,7 @@ async def test_the_own_error_of_a_block_goes_first() -> None:
     assert "lease_lost" in raised.value.__notes__[0]
 
 
-async def test_a_block_that_swallows_the_cancellation_is_told_at_its_end() -> None:
+async def test_a_block_that_swallows_the_cancellation_learns_it_at_its_end() -> None:
     async def swallow() -> None:
         with suppress(asyncio.CancelledError):
             await forever()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.link import Transport
@@ -24,7 +25,6 @@ from blackboard.core.checkpoints import (
 )
 from blackboard.errors import NoSuchCheckpoint, OutcomeUnknown, Unavailable
 from blackboard.limits import Limits
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import PATIENCE_S

@@ -13,7 +13,6 @@ import blackboard
 from blackboard.client.remote.documents import document_token
 from blackboard.core import access
 from blackboard.core.access import Narrowing
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import (
     AccessDenied,
@@ -29,6 +28,7 @@ from blackboard.server.security import revocations
 from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.server.service import Service
 from tests.lowered import lowered
+from tests.redis_process import RedisProcess
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import PATIENCE_S, talking
 from tests.waiting import wait_until
@@ -353,7 +353,7 @@ async def test_a_document_goes_on_with_the_next_token(
         await document.aclose()
 
 
-async def test_what_a_source_raises_reaches_who_connects(served: Served) -> None:
+async def test_what_a_token_source_raises_reaches_the_caller(served: Served) -> None:
     """A token that is not valid any more is not tried for ever."""
 
     def source() -> str:
@@ -373,7 +373,7 @@ async def test_what_a_source_raises_reaches_who_connects(served: Served) -> None
             pass
 
 
-async def test_a_source_that_fails_is_told_and_asked_again(served: Served) -> None:
+async def test_a_failing_token_source_is_reported_and_asked_again(served: Served) -> None:
     """Whatever it raises: nobody waits for ever, and the next attempt may have a token."""
     answers: list[str | None] = [None, served.token(ADA), None, served.token(ADA)]
 

@@ -70,7 +70,7 @@ def test_what_is_forgotten_may_come_again_otherwise() -> None:
     assert not cut(pairs, insertion(2))
 
 
-def test_what_is_told_twice_is_noted_once() -> None:
+def test_repeated_news_is_noted_once() -> None:
     update, pairs = written("😀a😀")
     for _ in range(3):
         pairs.add(read_update(update).pairs)

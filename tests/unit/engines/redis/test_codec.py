@@ -8,15 +8,29 @@ from msgspec.structs import replace
 
 from blackboard import limits
 from blackboard.core.commit import Commit, CommitId, Committed, Increment, Op, Put
+from blackboard.core.model import Outcome
 from blackboard.engines.redis.codec import (
     _REFUSALS,
     as_retry,
     commit_arguments,
+    in_doubt,
     read_outcomes,
     unknown,
 )
 from blackboard.engines.redis.lua import COMMIT
-from blackboard.errors import Corrupt, InvalidRequest, OutcomeUnknown, StaleEpoch, Unavailable
+from blackboard.errors import (
+    BoardFrozen,
+    Conflict,
+    Corrupt,
+    HeadMoved,
+    InvalidRequest,
+    LeaseHeld,
+    OutcomeUnknown,
+    SnapshotFirst,
+    StaleEpoch,
+    StepSuperseded,
+    Unavailable,
+)
 from blackboard.wire.codec import encode_results, prepare
 from tests.conformance.writer import packed
 
@@ -109,7 +123,7 @@ def test_outcomes_are_read_in_order() -> None:
         (b"ERR The ID specified in XADD is equal or smaller than the top item", Corrupt),
     ],
 )
-def test_what_the_server_refuses_is_told_apart(reason: bytes, kind: type[Exception]) -> None:
+def test_refusals_of_the_server_are_distinguished(reason: bytes, kind: type[Exception]) -> None:
     """A log that is ahead of the state is damage, everything else passes."""
     batch = [prepare(make_commit(Put("public/b", b"\x01")))]
     [outcome] = read_outcomes(batch, [12, 80, [0, b"engine", reason]])
@@ -121,6 +135,38 @@ def test_an_unknown_outcome_names_its_commit() -> None:
     outcome = unknown(prepare(make_commit(Put("public/b", b"\x01"))), "why")
     assert isinstance(outcome, OutcomeUnknown)
     assert (outcome.agent, outcome.lane, outcome.incarnation, outcome.step) == ("ada", 0, "i1", 7)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        BoardFrozen("ada", "", 80, 5),
+        Conflict("public/b", 0, 4),
+        LeaseHeld("public/b", "bob", 4, 90),
+        SnapshotFirst("ada", "private/ada/cut", 4),
+        Unavailable("engine", "out of memory: only removals are accepted"),
+    ],
+)
+def test_a_repeat_that_is_refused_is_unknown(refusal: Outcome) -> None:
+    """The first attempt may arrive when the reason is gone."""
+    outcome = in_doubt(prepare(make_commit(Put("public/b", b"\x01"))), refusal)
+    assert isinstance(outcome, OutcomeUnknown)
+    assert not outcome.final
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Committed(12, 80, (None,)),
+        HeadMoved(4, 5),
+        InvalidRequest("ops", "a commit needs at least one operation"),
+        StaleEpoch("e1", "e2", 2, "engine", 5, 5),
+        StepSuperseded("ada", 7, 8),
+    ],
+)
+def test_an_outcome_that_the_first_attempt_cannot_change_is_no_doubt(outcome: Outcome) -> None:
+    """The first attempt is answered alike, or changes nothing."""
+    assert in_doubt(prepare(make_commit(Put("public/b", b"\x01"))), outcome) is outcome
 
 
 def test_a_malformed_commit_is_an_invalid_request() -> None:

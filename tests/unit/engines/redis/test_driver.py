@@ -7,18 +7,22 @@ from pathlib import Path
 import anyio
 import pytest
 
-from blackboard.engines.redis import driver as redis_driver
 from blackboard.engines.redis.driver import (
+    Cluster,
     NotNowError,
     OneServer,
     RetryBudget,
     ScriptMissingError,
+    ask,
     connect,
     repeated,
 )
-from blackboard.engines.redis.process import RedisProcess, free_port
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
 from tests.faults.tcp_proxy import TcpProxy
+from tests.lowered import lowered
+from tests.ports import free_port
+from tests.redis_process import RedisProcess
+from tests.servers import RedisCluster3
 
 
 @pytest.mark.parametrize("url", ["http://x", "redis+sentinel://x", "x", "redis://h:port/0"])
@@ -137,13 +141,13 @@ async def test_a_wrong_password_is_not_tried_again(redis_binary: Path) -> None:
     async with RedisProcess(redis_binary) as server:
         driver = OneServer(server.url.replace("redis://", "redis://ada:wrong@"))
         with anyio.fail_after(60), pytest.raises(Unavailable):
-            await repeated(lambda: driver.send(RetryBudget(), "", "PING"))
+            await ask(driver, "", "PING")
         await driver.aclose()
 
 
-async def test_attempts_end_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_attempts_end_when_time_is_up() -> None:
     """Whether an attempt fails or hangs."""
-    monkeypatch.setattr(redis_driver, "ENGINE_RETRY_MS", 1_000)
+    limits = lowered(engine_retry_ms=1_000).engine
     attempts = 0
 
     async def fails() -> None:
@@ -152,11 +156,11 @@ async def test_attempts_end_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> 
         raise NotNowError("later")
 
     with anyio.fail_after(60), pytest.raises(Unavailable) as refused:
-        await repeated(fails)
+        await repeated(fails, RetryBudget(limits))
     assert refused.value.reason == "later"
     assert 2 <= attempts <= 20
     with anyio.fail_after(60), pytest.raises(Unavailable):
-        await repeated(anyio.sleep_forever)
+        await repeated(anyio.sleep_forever, RetryBudget(limits))
 
 
 async def test_a_cancellation_that_an_attempt_swallowed_counts() -> None:
@@ -170,7 +174,7 @@ async def test_a_cancellation_that_an_attempt_swallowed_counts() -> None:
         except asyncio.CancelledError:
             raise NotNowError("connection closed") from None
 
-    task = asyncio.create_task(repeated(swallows))
+    task = asyncio.create_task(repeated(swallows, RetryBudget()))
     await waiting.wait()
     task.cancel()
     with anyio.fail_after(60), pytest.raises(asyncio.CancelledError):
@@ -196,3 +200,17 @@ async def test_a_connection_that_the_pool_forgot_is_closed(redis_url: str) -> No
     assert forgotten.is_connected
     await driver.aclose()
     assert not forgotten.is_connected
+
+
+async def test_a_cluster_that_lost_its_map_is_closed_all_the_same(
+    redis_cluster: RedisCluster3,
+) -> None:
+    """After a failure redis-py reads the map of the nodes again, and until then closes none."""
+    driver = Cluster(redis_cluster.url)
+    assert await ask(driver, "a", "EXISTS", "a") == 0
+    client = driver._client
+    connections = [one for node in client.get_nodes() for one in node._connections]
+    assert any(connection.is_connected for connection in connections)
+    client._initialize = True  # as after a ConnectionError
+    await driver.aclose()
+    assert not any(connection.is_connected for connection in connections)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import EngineRefused
+from tests.redis_process import RedisProcess, RedisSettings
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ async def test_a_commit_that_is_not_answered_does_not_delay_those_of_others(
     ada, bob = await Writer.open(redis_store, BOARD), await Writer.open(other, BOARD, "bob")
     await ada.commit(Put("public/a", packed(1)))
     head = await read_to_end(redis_store)
-    with redis_store._handovers.to_reader(BOARD).flight():  # never lands
+    with redis_store._handovers.to_reader(BOARD).in_flight():  # never lands
         await bob.commit(Put("public/a", packed(2)))
         with anyio.fail_after(SOON_S):
             page = await redis_store.log(BOARD, head, limit=10, wait_ms=HOUR_MS)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from blackboard.core.commit import RESTORE, Entry, Epoch, Head, PutBack
-from blackboard.core.path import Ranges
+from blackboard.core.path import Ranges, ranges_of
 from blackboard.core.state import BoardUsage
 from blackboard.engines.redis.layout import (
     board_keys,
@@ -60,7 +60,7 @@ def test_a_listing_is_intervals_of_the_index(
     within: Prefix | Ranges, after: str | None, expected: list[str]
 ) -> None:
     """It begins after `after`, but never before the first key below the prefix."""
-    assert index_ranges(within, after) == expected
+    assert index_ranges(ranges_of(within, after)) == expected
 
 
 @pytest.mark.parametrize("size", [1, 2_048, 2_049, 100_000])

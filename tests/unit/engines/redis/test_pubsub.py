@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from blackboard.engines.base import PubSub
-from blackboard.engines.redis.process import free_port
 from blackboard.engines.redis.pubsub import read_message, write_message
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
 from tests.faults.tcp_proxy import TcpProxy
+from tests.ports import free_port
 from tests.servers import RedisCluster3
 
 KEY = "public/memo"

@@ -8,17 +8,18 @@ from redis.asyncio import Redis
 
 from blackboard.cli import doctor as checks
 from blackboard.engines.redis.account import ERASES, NEEDED, TOLD, RedisAccount, command_of
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import EngineRefused, Unavailable
 from blackboard.server.settings import load
 from tests.redis_accounts import PASSWORD, acl_lines, make_account
+from tests.redis_process import RedisProcess
 from tests.servers import RedisCluster3, ask
 from tests.source_tree import ROOT
 
 _CALL = re.compile(r"(?:call|pcall)\('([A-Z]+)'")
 _SENT = re.compile(
-    r"(?:(?:trial|RetryBudget\(\)), [\w\[\]]+, |command = \(|ask_all\(|tell\(|send_command\()"
+    r"(?:(?:budget|_once\(\)|_driver), [\w\[\]]+, |command = \(|ask_all\((?:driver, )?|tell\("
+    r"|send_command\()"
     r"\"([A-Z]+)\""
 )
 _REFUSED = re.compile(r"permission|user executing the script can't")
@@ -88,7 +89,7 @@ async def test_an_account_that_may_not_do_enough_is_refused_before_anything_is_w
         assert PASSWORD not in repr(told)
 
 
-async def test_who_may_not_even_ask_is_told(redis_binary: Path) -> None:
+async def test_an_account_without_the_right_to_ask_gets_an_error(redis_binary: Path) -> None:
     """The server's own words name the command."""
     async with RedisProcess(redis_binary) as server:
         store = RedisStore.connect(make_account(server.url, "-eval"))

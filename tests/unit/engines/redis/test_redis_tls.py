@@ -7,13 +7,14 @@ import pytest
 from redis import Redis
 
 from blackboard.cli import doctor as checks
-from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Unavailable
 from blackboard.server.settings import load
 from tests.certificates import Authority, Pair
+from tests.lowered import lowered
 from tests.ports import free_port
 from tests.redis_accounts import PASSWORD, make_account
+from tests.redis_process import RedisProcess, RedisSettings
 from tests.servers import DOWNLOADED
 
 pytestmark = pytest.mark.redis
@@ -71,10 +72,10 @@ async def test_a_server_that_is_not_trusted_is_refused(url: str, tmp_path: Path)
         assert plain.ping()
 
 
-async def test_who_forgets_tls_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_without_tls_gets_an_error(url: str) -> None:
     """A plain client on a port with TLS gets no answer that makes sense."""
-    monkeypatch.setattr("blackboard.engines.redis.driver.ENGINE_RETRY_MS", 300)
-    store = RedisStore.connect(url.replace("rediss://", "redis://"))
+    short = lowered(engine_retry_ms=300)
+    store = RedisStore.connect(url.replace("rediss://", "redis://"), limits=short)
     with pytest.raises(Unavailable) as refused:
         await store.open("b")
     assert PASSWORD not in repr(refused.value)

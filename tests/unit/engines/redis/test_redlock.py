@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.redlock import LockMasters
 from blackboard.errors import InvalidRequest, Unavailable
 from tests.lock_masters import keys_of, lock_masters, votes
 from tests.lowered import lowered
+from tests.redis_process import RedisProcess
 from tests.servers import ask
 from tests.waiting import wait_until
 
@@ -186,8 +186,8 @@ async def test_a_silent_master_is_no_stack_trace(
     urls = [*(server.url for server in servers[:2]), "redis://127.0.0.1:1"]
     masters = LockMasters(urls, UNHURRIED)
     with caplog.at_level(logging.DEBUG):
-        await masters.acquire(NAME, "silent", TTL_MS)
-        await masters.release(NAME, "silent")
+        await masters.acquire(f"{NAME}/silent", "one", TTL_MS)
+        await masters.release(f"{NAME}/silent", "one")
     assert [record for record in caplog.records if record.exc_info] == []
     assert await masters.check() == ("lock master 127.0.0.1:1 does not answer",)
     await masters.aclose()

@@ -74,7 +74,7 @@ async def test_a_repeated_first_step_that_comes_late_takes_nothing_away(
     assert found.entries == tuple(entries(3, 10))
 
 
-async def test_the_second_maker_of_a_board_wins_and_the_first_is_told(
+async def test_the_second_maker_of_a_board_wins_and_the_first_gets_an_error(
     redis_store: RedisStore,
 ) -> None:
     """They never mix."""

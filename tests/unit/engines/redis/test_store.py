@@ -33,7 +33,6 @@ from blackboard.core.state import shares_of
 from blackboard.engines.redis import store as redis_module
 from blackboard.engines.redis.codec import read_log_page
 from blackboard.engines.redis.layout import BOARDS, board_keys
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import _DECODED_BYTES, RedisStore
 from blackboard.errors import (
     BoardFrozen,
@@ -46,6 +45,7 @@ from blackboard.errors import (
 from blackboard.limits import LEASE_TTL_MS, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
+from tests.redis_process import RedisProcess
 
 BOARD = "unit"
 HEADER = struct.Struct(">QQQQBB")
@@ -93,7 +93,8 @@ async def check_layout(redis: Any) -> None:
             assert length == len(fields[b"\0" + key])
         if expires_at_ms:
             expires[key] = expires_at_ms
-        account = account_of(field[HEADER.size : HEADER.size + size].decode())
+        author, _, _ = field[HEADER.size : HEADER.size + size].partition(b"\0")
+        account = account_of(author.decode())
         namespace = namespace_of(key.decode())
         for name in (namespace, "", *shares_of(account, namespace)):
             used = usage.setdefault(name, [0, 0])

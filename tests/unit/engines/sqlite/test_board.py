@@ -1,7 +1,9 @@
 """One open board: what is shown when, what shares a transaction, what is kept in memory."""
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -10,12 +12,23 @@ from msgspec.structs import replace
 from blackboard.core.commit import Committed, Epoch, Grant, Put, Renew
 from blackboard.core.model import Outcome
 from blackboard.core.state import evolve
-from blackboard.engines.sqlite import board as sqlite_board, board as sqlite_group, deferred_rows
-from blackboard.engines.sqlite.file import log_entries
-from blackboard.errors import Compacted, FutureRevision, HeadMoved, StaleEpoch, Unavailable
+from blackboard.engines.sqlite import board as sqlite_board, board as sqlite_group, follower
+from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
+from blackboard.engines.sqlite.file import BoardFile, log_entries
+from blackboard.engines.sqlite.follower import LARGE_CHANGES
+from blackboard.engines.sqlite.journal import journal_path
+from blackboard.engines.sqlite.values import REFERRED_BYTES
+from blackboard.errors import (
+    Compacted,
+    FutureRevision,
+    HeadMoved,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+)
 from blackboard.wire.codec import prepare
 from tests.unit.core.trial import packed
-from tests.unit.engines.sqlite.opened import Opened, broken, revision_in, turn
+from tests.unit.engines.sqlite.opened import NAME, Opened, broken, revision_in, turn
 from tests.waiting import TIMEOUT_S, wait_until
 
 ONE = packed(1)
@@ -151,51 +164,115 @@ async def test_compaction_takes_entries_from_memory_and_file(
     assert await opened.log(12) == []
 
 
-async def large(opened: Opened) -> None:
-    """Commit so much at once that the journal is copied into the file soon."""
-    count = sqlite_board._LARGE_CHANGES
+async def large(opened: Opened, count: int = follower.LARGE_CHANGES) -> None:
+    """Commit so much at once that the tables follow soon, and the journal is copied."""
     puts = [Put(f"public/k{number}", b"large") for number in range(count)]
     [outcome] = await opened.board.commit([prepare(opened.trial.make(*puts))])
     assert isinstance(outcome, Committed)
 
 
-async def test_after_a_large_commit_the_journal_is_copied(opened: Opened) -> None:
-    """Once, and with no commit that waits for it; a small one leaves the journal as it is."""
+async def copied(opened: Opened) -> None:
+    """Wait until the file itself has what `large` wrote."""
+
+    async def is_copied() -> bool:
+        return b"public/k0" in await asyncio.to_thread(opened.file.path.read_bytes)
+
+    await wait_until(is_copied)
+
+
+async def test_after_a_large_commit_the_tables_follow(opened: Opened) -> None:
+    """In parts, and then the journal is copied, with no commit that waits for it; a small one
+    leaves both as they are."""
     await opened.commit()
-    assert opened.board._copying is None
+    assert opened.board._following is None
     await large(opened)
     assert b"public/k0" not in opened.file.path.read_bytes()
 
-    async def copied() -> bool:
-        return b"public/k0" in await asyncio.to_thread(opened.file.path.read_bytes)
+    async def is_over() -> bool:
+        return not opened.board._backlog.rows and opened.board._writing is None
 
-    await wait_until(copied)
+    await wait_until(is_over)
+    parts = -(-(follower.LARGE_CHANGES + 2) // follower.SCATTERED_ROWS)
+    assert opened.gate.writes == 2 + parts
+    await copied(opened)
     await opened.commit()
-    assert opened.board._copying is None
-    assert opened.gate.writes == 4
+    assert opened.board._following is None
+    assert opened.board._backlog.rows == 1
 
 
-async def test_the_journal_is_copied_as_rows_are_moved(
+async def test_the_journal_is_copied_on_the_way(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In place of a transaction, once nobody waits for one."""
-    monkeypatch.setattr(deferred_rows, "QUIET_WRITES", 0)
-    monkeypatch.setattr(sqlite_board, "_COPY_AFTER_S", 3600)
-    await large(opened)
-    for _ in range(deferred_rows.COPIED_ROWS // deferred_rows.MOVED_ROWS - 1):
+    """After a commit that is much larger; other commits come in between."""
+    monkeypatch.setattr(sqlite_board, "_FOLLOW_AFTER_S", 3600)
+    await large(opened, 1_000)
+    opened.board._follow_soon()
+    await copied(opened)
+    assert opened.board._backlog.rows > 0
+    await opened.commit()
+    await opened.board.aclose()
+    assert revision_in(opened.file.path) == 2
+
+
+@pytest.mark.parametrize("count", [1, 7])
+async def test_the_tables_follow_in_the_transactions_of_commits(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Once enough is behind; nobody waits for a transaction of their own."""
+    monkeypatch.setattr(follower, "FOLLOW_ROWS", 4)
+    await opened.commit(4 * count)
+    assert opened.gate.writes == 4 * count
+    assert opened.board._backlog.mark[0] == 4 * count
+    await opened.commit(3)
+    assert opened.board._backlog.mark[0] == 4 * count
+
+
+@pytest.mark.parametrize("has_room", [True, False], ids=["room again", "none when it is closed"])
+async def test_tables_for_which_there_is_no_room_follow_later(
+    opened: Opened, *, has_room: bool
+) -> None:
+    """The board goes on, and what it acknowledged is there."""
+    puts = [Put(f"public/{n}", b"x" * (REFERRED_BYTES - 1)) for n in range(LARGE_CHANGES - 1)]
+    await opened.board.commit([prepare(opened.trial.make(*puts))])
+    [pages] = opened.file._writer.execute("PRAGMA page_count").fetchone()
+    opened.file._writer.execute(f"PRAGMA max_page_count={pages + 4}")
+    opened.board._backlog.hurry()
+    opened.board._start_soon()
+
+    async def was_tried() -> bool:
+        return opened.gate.writes == 2 and opened.board._writing is None
+
+    await wait_until(was_tried)
+    await opened.commit()
+    assert (opened.board._backlog.rows, opened.board._backlog.mark[0]) == (2, 0)
+    if has_room:
+        opened.file._writer.execute("PRAGMA max_page_count=10000")
+    else:
+        await opened.board.commit([prepare(opened.trial.make(Put("public/z", b"x" * 9_000)))])
+    await opened.board.aclose()
+    file = BoardFile(opened.file.path, level="memory")
+    loaded = file.load(NAME)
+    file.abandon()
+    assert (loaded.state.revision, loaded.clean) == (2 if has_room else 3, True)
+    assert loaded.backlog.rows == (0 if has_room else 3)
+
+
+async def test_what_was_removed_is_in_no_table_and_no_log(opened: Opened) -> None:
+    """Once the log that had it was compacted and the file scrubbed, though the tables were far
+    behind."""
+    secret = b"a value that nobody may find"
+    for value in (secret, b"another value"):
+        put = prepare(opened.trial.make(Put("public/secret", value)))
+        assert isinstance((await opened.board.commit([put]))[0], Committed)
+        opened.board._backlog.hurry()
+        opened.board._start_soon()
         await opened.commit()
-    assert opened.gate.writes == deferred_rows.COPIED_ROWS // deferred_rows.MOVED_ROWS
-    opened.gate.open.clear()
-    last, next_one = (asyncio.create_task(opened.commit()) for _ in range(2))
-    await turn()
-    opened.gate.open.set()
-    await asyncio.gather(last, next_one)
-
-    async def copied() -> bool:
-        return b"public/k0" in await asyncio.to_thread(opened.file.path.read_bytes)
-
-    await wait_until(copied)
-    assert not opened.file.is_copy_due
+    assert secret in journal_path(opened.file.path).read_bytes()
+    await opened.board.compact(3)
+    assert await opened.board.scrub()
+    for path in (opened.file.path, journal_path(opened.file.path)):
+        assert secret not in path.read_bytes()
+    assert b"another value" in opened.file.path.read_bytes()
 
 
 async def test_commits_and_closing_wait_for_a_copy_of_the_journal(opened: Opened) -> None:
@@ -396,7 +473,7 @@ async def test_a_copy_of_the_journal_waits_for_a_large_restore(apart: Opened) ->
     await apart.commit()
     apart.reading.open.clear()
     restoring = asyncio.create_task(apart.board.commit([apart.restore(LARGE, follows=1)]))
-    apart.board._copy_soon()
+    apart.board._follow_soon()
     await turn()
     await asyncio.wrap_future(apart.gate.submit(lambda: None))
     assert apart.gate.writes == 2  # the commit, and that
@@ -404,10 +481,10 @@ async def test_a_copy_of_the_journal_waits_for_a_large_restore(apart: Opened) ->
     [outcome] = await restoring
     assert isinstance(outcome, Committed)
 
-    async def copied() -> bool:
-        return apart.gate.writes == 4
+    async def followed() -> bool:
+        return apart.board._backlog.mark[0] == 2
 
-    await wait_until(copied)
+    await wait_until(followed)
 
 
 async def test_a_renewal_is_not_written(opened: Opened) -> None:
@@ -428,3 +505,63 @@ async def test_a_renewal_is_not_written(opened: Opened) -> None:
     for _ in range(3):
         await opened.board.commit([renewal])
     assert opened.gate.writes == writes
+
+
+async def test_a_write_that_fails_unexpectedly_is_logged(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With where it failed; the outcome of its commits is unknown, and the board ends."""
+
+    def fails(_: object) -> bool:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(opened.file, "write", fails)
+    [outcome] = await opened.board.commit([opened.step()])
+    assert isinstance(outcome, OutcomeUnknown)
+    assert "ZeroDivisionError('a bug')" in outcome.reason
+    [record] = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+    with pytest.raises(Unavailable):
+        await opened.board.commit([opened.step()])
+
+
+async def test_tables_of_a_file_that_was_let_go_do_not_follow(opened: Opened) -> None:
+    """Nothing is handed to a thread that may have ended."""
+    await opened.commit()
+    writes = opened.gate.writes
+    opened.file.abandon()
+    opened.board._follow_soon()
+    await turn()
+    assert opened.board._backlog.is_due
+    assert opened.board._writing is None
+    assert opened.gate.writes == writes
+    opened.board.give_up("its file was let go")
+
+
+async def test_a_board_that_can_only_be_read_leaves_its_tables_behind(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far they are; it shows what the log says, and renewals are accepted."""
+    grant = prepare(opened.trial.make(Grant("public/x", "ada", 60_000)))
+    await opened.board.commit([grant])
+    await opened.commit(3)
+    renewal = prepare(opened.trial.make(Renew("public/x", "ada", 1, 60_000)))
+    opened.board.give_up("its process was killed")
+    opened.file.abandon()
+    with closing(sqlite3.connect(opened.file.path)) as shell:  # copies the journal as it closes
+        shell.execute("SELECT count(*) FROM log").fetchone()
+    monkeypatch.setattr(follower, "FOLLOW_ROWS", 2)
+    content = opened.file.path.read_bytes()
+    file = BoardFile(opened.file.path, level="memory", read_only="the disk is full")
+    threads = Threads(writers=opened.gate, readers=opened.reading)
+    writes, loaded = opened.gate.writes, file.load(NAME)
+    assert loaded.backlog.is_due
+    board = EmbeddedBoard(NAME, file=file, loaded=loaded, threads=threads, now_ms=lambda: 1_000)
+    [renewed] = await board.commit([renewal])
+    await turn()
+    assert isinstance(renewed, Committed)
+    assert (await board.read(["public/n"])).revision == 4
+    assert opened.gate.writes == writes
+    await board.aclose()
+    assert opened.file.path.read_bytes() == content

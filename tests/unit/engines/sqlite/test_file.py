@@ -9,9 +9,11 @@ import pytest
 from blackboard.core.commit import Append, Committed, Delete, Epoch, Grant, Increment, LogEntry, Put
 from blackboard.core.model import decide, log_entry
 from blackboard.core.state import State, evolve
-from blackboard.engines.sqlite.file import PAGE_BYTES, BoardFile, WriteError, translated
+from blackboard.engines.sqlite.file import BoardFile, WriteError, translated
+from blackboard.engines.sqlite.follower import Backlog
+from blackboard.engines.sqlite.journal import PAGE_BYTES
 from blackboard.engines.sqlite.new import create
-from blackboard.engines.sqlite.rows import Touched
+from blackboard.engines.sqlite.rows import LogRows, Taken
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.limits import REVISION_MAX
 from blackboard.wire.codec import encode_results, marker_entry, prepare
@@ -33,22 +35,26 @@ def new_file(path: Path) -> BoardFile:
 
 
 def write(file: BoardFile, trial: Trial, *groups: tuple[object, ...]) -> None:
-    """Commit each of `groups` of operations as a transaction of its own."""
+    """Commit each of `groups` of operations as a transaction of its own, with all its rows."""
     for ops in groups:
-        file.write(touch(trial, ops).taken(trial.state).writes(file.load(NAME).weight))
+        loaded = file.load(NAME)
+        log = touch(trial, loaded.backlog, ops)
+        taken = loaded.backlog.take(trial.state, log, everything=True)
+        file.write(taken.writes(loaded.weight))
 
 
-def touch(trial: Trial, ops: tuple[object, ...]) -> Touched:
-    """Decide and apply one commit."""
-    touched = Touched()
+def touch(trial: Trial, backlog: Backlog, ops: tuple[object, ...]) -> LogRows:
+    """Decide and apply one commit; what it adds to the log."""
+    log = LogRows()
     prepared = prepare(trial.make(*ops))  # type: ignore[arg-type]
     outcome = decide(trial.state, prepared.commit, trial.now_ms)
     assert isinstance(outcome, Committed), outcome
     entry = log_entry(prepared.commit, outcome, prepared.digest)
-    touched.note(trial.state, entry, prepared, encode_results(outcome.results))
+    row = log.add(entry, prepared, encode_results(outcome.results))
+    backlog.note(trial.state, entry, row)
     evolve(trial.state, entry)
     trial.log.append(entry)
-    return touched
+    return log
 
 
 @pytest.fixture
@@ -123,6 +129,8 @@ DAMAGES = {
     "a lost end of the log": "DELETE FROM log WHERE revision = 3",
     "a head that is behind": "UPDATE head SET revision = 2",
     "a head that is ahead": "UPDATE head SET revision = 4",
+    "an end of the log that is behind": "UPDATE head SET log_end = 2",
+    "an end of the log that is ahead": "UPDATE head SET log_end = 4",
     "a lost beginning": "UPDATE head SET oldest = 0",
     "no head": "DELETE FROM head",
     "another board": "UPDATE head SET board = 'other'",
@@ -219,8 +227,25 @@ def test_a_failing_statement_surely_changed_nothing(path: Path) -> None:
     with pytest.raises(WriteError) as failed:
         write(file, trial, many)
     assert failed.value.certain
+    assert str(path) in failed.value.reason
     assert file.load(NAME).state == before
     file.abandon()
+
+
+def test_a_commit_is_told_though_its_journal_cannot_be_measured(path: Path) -> None:
+    """The file holds it then; the journal is copied later all the same."""
+    trial = Trial()
+    file = new_file(path)
+    log = touch(trial, file.load(NAME).backlog, (Put("public/b", packed(b"x" * 100_000)),))
+    assert file._index is not None
+    file._index.close()
+    file._index = (path.parent / "unreadable").open("wb", buffering=0)
+    file.write(Taken(log.rows).writes(0))
+    assert file.is_journal_long
+    file.abandon()
+    again = BoardFile(path, level="disk")
+    assert undated(again.load(NAME).state) == undated(trial.state)
+    again.abandon()
 
 
 def test_a_log_of_two_boards_cannot_be_mixed_up(path: Path, written: Trial) -> None:
@@ -229,7 +254,9 @@ def test_a_log_of_two_boards_cannot_be_mixed_up(path: Path, written: Trial) -> N
     again = State(EPOCH)
     trial = Trial()
     trial.state = again
-    writes = touch(trial, COMMITS[0]).taken(again).writes(0)
+    backlog = Backlog((0, 0, 1))
+    log = touch(trial, backlog, COMMITS[0])
+    writes = backlog.take(again, log, everything=True).writes(0)
     with pytest.raises(WriteError) as failed:
         file.write(writes)
     assert failed.value.certain

@@ -10,7 +10,8 @@ import pytest
 
 from blackboard.core.commit import Committed, Put
 from blackboard.engines.sqlite.board import EmbeddedBoard
-from blackboard.engines.sqlite.file import _IDLE_JOURNAL_BYTES, journal_path
+from blackboard.engines.sqlite.file import _IDLE_JOURNAL_BYTES
+from blackboard.engines.sqlite.journal import journal_path
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
 from tests.conformance.writer import Writer, packed

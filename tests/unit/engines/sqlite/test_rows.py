@@ -10,11 +10,13 @@ from blackboard.core.commit import Committed
 from blackboard.core.lease import dated
 from blackboard.core.model import decide, log_entry, prolong
 from blackboard.core.state import State, evolve
+from blackboard.engines.sqlite.follower import Backlog
 from blackboard.engines.sqlite.rows import (
+    ENTRY,
     TABLES,
+    LogRows,
     Row,
     Table,
-    Touched,
     Writes,
     checksum,
     fill,
@@ -34,6 +36,7 @@ Shadow = dict[str, dict[Row, Row]]
 
 def apply(shadow: Shadow, writes: Writes) -> None:
     """Do to `shadow` what the statements of a transaction do to a file."""
+    shadow["log"].update({row[:1]: row for row in writes.log})
     for table in TABLES:
         rows = shadow[table.name]
         for statement, keys in writes.deletes:
@@ -48,8 +51,18 @@ def restored(shadow: Shadow, state: State) -> State:
     """The state that the rows give; `state` tells what no table holds."""
     found = State(state.epoch, state.revision, state.oldest, state.time_ms)
     for table in TABLES:
-        fill(found, table, [row for _, row in sorted(shadow[table.name].items())])
+        rows = [row for _, row in sorted(shadow[table.name].items())]
+        fill(found, table, [_whole(shadow, row) for row in rows] if table is ENTRY else rows)
     return found
+
+
+def _whole(shadow: Shadow, row: Row) -> Row:
+    """The row of an entry with its value, which may be in the log."""
+    key, value, *rest, place, size = row
+    if place is not None:
+        _, _, body, large, *_ = shadow["log"][(rest[0],)]
+        value = (body + (large or b""))[place : place + size]
+    return (key, value, *rest)
 
 
 @pytest.mark.slow
@@ -60,28 +73,30 @@ def test_rows_follow_the_state(data: st.DataObject) -> None:
     with lowered_limits():
         state, weight = State(EPOCH), 0
         drawing = Drawing(data.draw, state)
-        shadow: Shadow = {table.name: {} for table in TABLES}
+        shadow: Shadow = {name: {} for name in ("log", *(table.name for table in TABLES))}
+        backlog = Backlog((0, 0, 1))
         for _ in range(drawing.pick((2, 8))):
-            writes = group(state, drawing).taken(state).writes(weight)
+            log = group(state, backlog, drawing)
+            if drawing.one_in(4):
+                forget(state, backlog, drawing.pick((1, state.revision + 1)))
+            writes = backlog.take(state, log, everything=True).writes(weight)
             apply(shadow, writes)
             weight = writes.weight
-            place = (state.revision, state.time_ms, state.oldest)
+            place = (state.revision, state.time_ms, state.oldest, state.revision)
             assert writes.head == (*place, checksum(weight, *place))
             assert weight == weight_of(state) % 2**62
             assert same_state(restored(shadow, state), state)
 
 
-def group(state: State, drawing: Drawing) -> Touched:
-    """A few commits, applied to `state`; sometimes it forgets what is old, too."""
-    touched = Touched()
+def group(state: State, backlog: Backlog, drawing: Drawing) -> LogRows:
+    """A few commits, applied to `state`."""
+    log = LogRows()
     for _ in range(drawing.pick((1, 4))):
-        step(state, touched, drawing)
-    if drawing.one_in(4):
-        forget(state, touched, drawing.pick((1, state.revision + 1)))
-    return touched
+        step(state, backlog, log, drawing)
+    return log
 
 
-def step(state: State, touched: Touched, drawing: Drawing) -> None:
+def step(state: State, backlog: Backlog, log: LogRows, drawing: Drawing) -> None:
     """Decide one random commit and apply it."""
     prepared = prepare(drawing.commit())
     outcome = decide(state, prepared.commit, 1_000)
@@ -89,13 +104,13 @@ def step(state: State, touched: Touched, drawing: Drawing) -> None:
         return
     if not prolong(state, prepared.commit, outcome):
         entry = log_entry(prepared.commit, outcome, prepared.digest)
-        touched.note(state, entry, prepared, encode_results(outcome.results))
+        backlog.note(state, entry, log.add(entry, prepared, encode_results(outcome.results)))
         evolve(state, entry)
 
 
-def forget(state: State, touched: Touched, oldest: int) -> None:
+def forget(state: State, backlog: Backlog, oldest: int) -> None:
     """Compact as the board does."""
-    touched.forget({k: t for k, t in state.tombstones.items() if t.revision < oldest})
+    backlog.forget({k: t for k, t in state.tombstones.items() if t.revision < oldest})
     state.compact(oldest)
 
 
@@ -116,11 +131,12 @@ def same_state(found: State, expected: State) -> bool:
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_the_statements_of_a_table_name_its_columns(table: Table[object, object]) -> None:
     """Keys first; as many places as columns."""
-    assert table.upsert.count("?") == len(table.columns)
+    assert table.upsert.count("?") == len(table.columns + table.stored)
     assert table.delete.count("?") == table.key_columns
     for column in table.columns:
-        assert column in table.upsert
         assert column in table.select
+    for column in table.columns + table.stored:
+        assert column in table.upsert
 
 
 def test_a_checksum_fits_into_the_file() -> None:
@@ -129,10 +145,10 @@ def test_a_checksum_fits_into_the_file() -> None:
     assert weight_of(state) == 0
     state.next_item = {f"public/{number}": 2**63 for number in range(64)}
     assert weight_of(state) > 2**63
-    assert 0 <= checksum(weight_of(state), 1, 1, 1) < 2**62
+    assert 0 <= checksum(weight_of(state), 1, 1, 1, 1) < 2**62
     other = copy.copy(state)
     other.next_item = {"public/1": 2**63}
-    assert checksum(weight_of(other), 1, 1, 1) != checksum(weight_of(state), 1, 1, 1)
+    assert checksum(weight_of(other), 1, 1, 1, 1) != checksum(weight_of(state), 1, 1, 1, 1)
 
 
 @given(st.binary(min_size=1, max_size=40), st.integers(min_value=0))

@@ -10,8 +10,9 @@ import pytest
 import blackboard
 from blackboard.core.commit import Epoch
 from blackboard.engines.sqlite import schema
+from blackboard.engines.sqlite.convert import FORMAT, foreign_to
 from blackboard.engines.sqlite.new import create
-from blackboard.engines.sqlite.schema import distrust, foreign_object
+from blackboard.engines.sqlite.schema import distrust
 from blackboard.errors import Corrupt
 from tests.waiting import TIMEOUT_S
 
@@ -32,10 +33,10 @@ CRAFTED = {
         "CREATE VIEW entry AS SELECT * FROM hidden",
     ),
     "a view that never ends": (
-        "ALTER TABLE owed RENAME TO hidden",
-        "CREATE VIEW owed AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
-        " SELECT 'k' || i AS key, x'01' AS value, i AS mod_revision, i AS create_revision,"
-        " 'a' AS author, i AS time_ms, NULL AS expires_at_ms FROM n",
+        "ALTER TABLE tombstone RENAME TO hidden",
+        "CREATE VIEW tombstone AS WITH RECURSIVE n(i) AS"
+        " (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+        " SELECT 'k' || i AS key, i AS revision, 'a' AS author FROM n",
     ),
     "a generated column": (
         "ALTER TABLE entry ADD COLUMN more GENERATED ALWAYS AS (hex(zeroblob(9999999)))",
@@ -123,14 +124,14 @@ def opened(path: Path) -> sqlite3.Connection:
 def test_comments_and_lines_do_not_matter(tmp_path: Path) -> None:
     """A file that an older version made with other comments is the same."""
     connection = opened(tmp_path / "main.db")
-    assert foreign_object(connection) is None
+    assert foreign_to(connection, FORMAT) is None
     connection.execute("PRAGMA writable_schema=ON")
     connection.execute(
         "UPDATE sqlite_master SET sql = replace(sql, char(10), ' -- remark' || char(10))"
     )
-    assert foreign_object(connection) is None
+    assert foreign_to(connection, FORMAT) is None
     connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'revision', 'version')")
-    assert foreign_object(connection) is not None
+    assert foreign_to(connection, FORMAT) is not None
     connection.close()
 
 

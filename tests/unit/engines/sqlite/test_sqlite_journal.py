@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.engines.sqlite.file import CUT_OFF_MAX, PAGE_BYTES, forgotten, open_index
+from blackboard.engines.sqlite.journal import CUT_OFF_MAX, PAGE_BYTES, forgotten, open_index
 
 HEAD_BYTES = 32
 FRAME_BYTES = 24 + PAGE_BYTES

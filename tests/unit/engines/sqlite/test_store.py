@@ -96,7 +96,7 @@ async def test_a_directory_has_one_owner(store: SqliteStore) -> None:
         assert refused.value.fields() == expected
 
 
-async def test_an_owner_in_another_process_is_told_from_a_dead_one(tmp_path: Path) -> None:
+async def test_an_owner_in_another_process_is_distinguished_from_a_dead_one(tmp_path: Path) -> None:
     """A lock ends with its process, whatever owner.json still says."""
     script = (
         "import asyncio, sys; from blackboard.engines.sqlite.store import SqliteStore\n"
@@ -228,7 +228,7 @@ async def test_a_file_under_another_name_is_refused(store: SqliteStore) -> None:
     await again.aclose()
 
 
-async def test_a_creation_that_was_cut_short_is_begun_anew(store: SqliteStore) -> None:
+async def test_a_creation_that_was_cut_short_starts_again(store: SqliteStore) -> None:
     """Half a file under its working name is nobody's board."""
     board_file(store).with_name(f"{BOARD}.db.new").write_bytes(b"half")
     assert (await store.open(BOARD)).revision == 0
@@ -313,7 +313,7 @@ async def fill(writer: Writer) -> int:
     raise AssertionError("the disk never filled up")
 
 
-async def test_everybody_who_waits_learns_of_a_failure(store: SqliteStore) -> None:
+async def test_every_waiter_learns_of_a_failure(store: SqliteStore) -> None:
     """Commits of the failed group and those behind it, readers, waiters for the log."""
     writer = await Writer.open(store, BOARD)
     await writer.commit(Put("public/a", packed(1)))
@@ -460,7 +460,7 @@ async def test_a_file_whose_leases_have_deadlines_is_opened_and_brought_up_to_da
             older = (key, msgpack.packb(["ada", 1, granted.time_ms + ttl_ms, "bob", 7, 9]))
             weight += weigh(older) - weigh(LEASE.row(key, loaded.state.leases[key]))
             connection.execute(LEASE.upsert, older)
-        place = (1, granted.time_ms, 1)
+        place = (1, granted.time_ms, 1, 1)
         connection.execute("UPDATE head SET checksum = ?", (checksum(weight, *place),))
         connection.commit()
     for _ in range(2):
@@ -488,7 +488,7 @@ async def test_leases_from_before_accounts_were_recorded_count_to_nobody(
     older = ("public/a", msgpack.packb(["ada", 1, 3_600_000, []]))
     lease, state = loaded.state.leases["public/a"], loaded.state
     weight = loaded.weight + weigh(older) - weigh(LEASE.row("public/a", lease))
-    place = (state.revision, state.time_ms, state.oldest)
+    place = (state.revision, state.time_ms, state.oldest, state.revision)
     with closing(sqlite3.connect(board_file(store))) as connection:
         connection.execute(LEASE.upsert, older)
         connection.execute("UPDATE head SET checksum = ?", (checksum(weight, *place),))
@@ -556,6 +556,33 @@ async def test_a_cancelled_removal_leaves_no_file_open(store: SqliteStore, turns
     with contextlib.suppress(NoSuchBoard):
         await (await Writer.open(store, BOARD)).commit(Put("public/a", BIG))
     await store.remove(BOARD)
+
+
+async def test_closing_waits_for_a_board_that_is_being_removed(store: SqliteStore) -> None:
+    """Its last commit, and closing its file, need the threads that closing the store ends."""
+    writer = await Writer.open(store, BOARD)
+    is_free = threading.Event()
+    for _ in range(sqlite_store._WRITERS):
+        store._threads.writers.submit(is_free.wait)
+    commit = asyncio.create_task(writer.commit(Put("public/a", packed(1))))
+    await anyio.lowlevel.checkpoint()
+    removal = asyncio.create_task(store.drop(BOARD))
+
+    async def is_let_go() -> bool:
+        return BOARD not in store._boards
+
+    await wait_until(is_let_go)
+    closing = asyncio.create_task(store.aclose())
+    await anyio.lowlevel.checkpoint()
+    assert not closing.done()
+    is_free.set()
+    assert (await commit).revision == 1
+    with pytest.raises(Unavailable, match="the store was closed"):
+        await removal
+    await closing
+    again = await SqliteStore.at(store.directory)
+    assert (await again.open(BOARD)).revision == 1
+    await again.aclose()
 
 
 async def test_opening_that_is_cancelled_gives_the_directory_back(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
@@ -12,7 +13,6 @@ from blackboard.core.checkpoints import checkpoint_key
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import LimitExceeded, Unavailable
 from blackboard.limits import MANIFEST_BYTES_MAX, VALUE_BYTES_MAX
-from blackboard.server.assembly import archive_beside
 from blackboard.server.checkpoints import take as checkpoints_manifest
 from blackboard.server.checkpoints.take import ROOM_BYTES, Checkpoints
 from blackboard.server.service import Service

@@ -1,11 +1,13 @@
 """What is imported is what a service could have exported, whatever a client sends."""
 
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client
 from blackboard.client.link import Transport
 from blackboard.core import access
@@ -14,7 +16,6 @@ from blackboard.core.commit import Entry
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.limits import DEFAULT, INTEGER_MAX
-from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 
@@ -22,16 +23,21 @@ REQUEST = "ab" * 8
 
 
 @pytest.fixture
-async def link(tmp_path: Path) -> AsyncIterator[Transport]:
-    """The operator's way to a service that has board "main" with a checkpoint of two keys."""
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service that has board "main" with a checkpoint of two keys."""
     store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
     async with Service(store, archive=archive) as service:
-        link = service.link(access.operator())
-        board = Client(link).board("main")
+        board = Client(service.link(access.operator())).board("main")
         await board.put("public/a", 1)
         await board.put("public/b", 2)
         await board.checkpoint("one")
-        yield link
+        yield service
+
+
+@pytest.fixture
+def link(service: Service) -> Transport:
+    """The operator's way to it."""
+    return service.link(access.operator())
 
 
 async def imported(link: Transport, page: ExportPage, entries: Sequence[Entry]) -> None:
@@ -134,3 +140,35 @@ async def test_an_import_says_why_it_ended(link: Transport) -> None:
         await send_more()
     with pytest.raises(InvalidRequest, match="is no time"):
         await link.import_end("made", REQUEST)
+
+
+async def test_an_import_is_not_given_up_for_somebody_elses(
+    service: Service, link: Transport
+) -> None:
+    """Beginning again gives up one's own."""
+    page = await link.export("main", "one", after=None)
+    spec = ImportRequest(REQUEST, page.manifest, page.signature, page.items)
+    await link.import_begin("made", spec)
+    other = service.link(access.operator("other"))
+    await other.import_begin("made", dataclasses.replace(spec, request="cd" * 8))
+    await link.import_page("made", REQUEST, 0, page.entries)
+    assert (await link.import_end("made", REQUEST)).revision > 0
+    assert (await link.read("made", ["public/b"])).entries == page.entries[1:]
+
+
+async def test_a_request_is_repeated_when_its_answer_was_lost(link: Transport) -> None:
+    """Whichever it is: the import goes on, or has ended, as it was to."""
+    page = await link.export("main", "one", after=None)
+    spec = ImportRequest(REQUEST, page.manifest, page.signature, page.items)
+    await link.import_begin("made", spec)
+    await link.import_page("made", REQUEST, 0, page.entries[:1])
+    await link.import_begin("made", spec)
+    await link.import_page("made", REQUEST, 0, page.entries[:1])
+    await link.import_page("made", REQUEST, 1, page.entries[1:])
+    with pytest.raises(InvalidRequest, match="page 2 comes next"):
+        await link.import_page("made", REQUEST, 0, page.entries[:1])
+    head = await link.import_end("made", REQUEST)
+    assert await link.import_end("made", REQUEST) == head
+    await link.import_begin("made", spec)
+    assert (await link.read("made", ["public/b"])).entries == page.entries[1:]
+    assert (await Client(link).board("made").verify()).findings == ()

@@ -11,22 +11,29 @@ from typing import Any
 import pytest
 
 from blackboard.archive.base import Archive
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.core.checkpoints import BranchRequest, Point, RecoverRequest
+from blackboard.core.checkpoints import (
+    BranchRequest,
+    Point,
+    RecoverRequest,
+    RedactRequest,
+    RestoreRequest,
+)
 from blackboard.core.commit import Entry
 from blackboard.engines.base import Store
-from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, Unavailable
-from blackboard.server.assembly import archive_beside
 from blackboard.server.checkpoints import recover as recover_module
 from blackboard.server.checkpoints.branch import _SLOT, _SLOTS, Branches, alone
 from blackboard.server.checkpoints.recover import _Recovery
+from blackboard.server.checkpoints.redact import _Running
 from blackboard.server.service import Service
 from tests.interrupting import interrupted
+from tests.redis_process import RedisProcess
 
 THEN = {"public/a": 1, "public/b": 1}
 NOW = {"public/a": 2, "public/b": 1, "public/c": 1}
@@ -105,7 +112,7 @@ async def test_a_removal(service: Service) -> None:
     while was_reached:
         name = f"b{at}"
         board = await filled(client, name)
-        was_reached = (await interrupted(service.boards._remove(name), at)).was_reached
+        was_reached = (await interrupted(service.boards._remove(name, None), at)).was_reached
         assert not service.host.removing
         if await service.host.exists(name):
             assert await content(board) == NOW
@@ -145,6 +152,55 @@ async def making(service: Service, name: str) -> None:
     branches = Branches(await service.boards.use("main"))
     spec = BranchRequest(name, "one", "ab" * 8)
     await branches._make_alone(spec, await branches._past.point("one"), "operator")
+
+
+@pytest.mark.slow
+async def test_a_restore(service: Service) -> None:
+    """The board is as it was or at the checkpoint; the same request again takes it there."""
+    client = Client(service.link(access.operator()))
+    board = await filled(client, "main")
+    at, was_reached = 0, True
+    while was_reached:
+        spec = RestoreRequest("one", f"request {at}")
+        was_reached = (await interrupted(client.link.restore("main", spec), at)).was_reached
+        assert await content(board) in (THEN, NOW), at
+        restored = await client.link.restore("main", spec)
+        assert await content(board) == THEN, at
+        assert await client.link.restore("main", spec) == restored
+        await board.refresh()
+        await board.put("public/a", 2)
+        await board.put("public/c", 1)
+        at += 3
+    assert (await board.verify()).ok
+    assert at > 10
+
+
+@pytest.mark.slow
+async def test_a_redaction(service: Service) -> None:
+    """No value is there after the next call, whatever the one before had done."""
+    client = Client(service.link(access.operator()))
+    board = await filled(client, "main")
+    at, was_reached = 0, True
+    while was_reached:
+        key = f"public/secret/{at}"
+        revision = (await board.put(key, "hush")).revision
+        running = redaction(service, key, f"request {at}")
+        was_reached = (await interrupted(running, at)).was_reached
+        assert await board.get(key) in (None, "hush")
+        assert (await client.redact(key)).done
+        assert await board.get(key) is None
+        assert await board.get(key, at=revision) == {"$redacted": True}, at
+        at += 7
+    assert await content(board) == NOW
+    assert (await board.verify()).ok
+    assert at > 10
+
+
+async def redaction(service: Service, key: str, request: str) -> None:
+    """Redact a key of board "main", in this task."""
+    running = _Running(service.boards, "main", RedactRequest(key, "", request), "operator")
+    running.task.cancel()
+    await running._run()
 
 
 @pytest.mark.slow

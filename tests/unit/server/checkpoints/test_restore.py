@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
@@ -16,7 +17,6 @@ from blackboard.core.model import Outcome
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import LimitExceeded, OutcomeUnknown, Unavailable
 from blackboard.limits import Limits
-from blackboard.server.assembly import archive_beside
 from blackboard.server.checkpoints import restore
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
@@ -171,7 +171,7 @@ async def test_a_restore_of_which_the_engine_knows_nothing_is_unknown(
         assert await Board(link, BOARD).get("public/a") is None
 
 
-async def test_that_others_go_on_need_not_be_told_for_a_restore_to_be_done(
+async def test_a_restore_is_done_even_if_the_hold_cannot_be_ended(
     tmp_path: Path,
 ) -> None:
     """They go on by themselves."""

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.checkpoints import RetentionPolicy
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.server.assembly import archive_beside
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
 from blackboard.server.service import Service
 

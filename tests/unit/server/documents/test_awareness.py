@@ -202,7 +202,7 @@ class Watcher(Peer):
         await self.send(ysync.write_awareness([AwarenessState(client, clock, state)]))
 
 
-async def test_two_services_tell_each_other_who_is_there(redis_url: str) -> None:
+async def test_two_services_share_their_present_clients(redis_url: str) -> None:
     """Early, late, renewed and gone."""
     async with (
         Service(RedisStore.connect(redis_url)) as one,

@@ -21,7 +21,7 @@ from tests.waiting import TIMEOUT_S, let_pass, wait_until
 BOARD, KEY = "board", "public/memo"
 
 
-async def test_an_edit_is_told_before_the_log_brings_it_and_not_again(tmp_path: Path) -> None:
+async def test_an_edit_is_sent_before_the_log_brings_it_and_not_again(tmp_path: Path) -> None:
     """While nobody can read the log, the others have it; when it can be read, they are not told
     again."""
     may_read = asyncio.Event()
@@ -95,7 +95,7 @@ async def test_who_comes_in_between_gets_it_once(tmp_path: Path) -> None:
                 assert str(late.text) == str(ann.text)
 
 
-async def test_an_edit_that_fails_is_told_nobody(tmp_path: Path) -> None:
+async def test_an_edit_that_fails_is_sent_to_nobody(tmp_path: Path) -> None:
     """Its sender is ended; the others go on, and the next edit builds on what is committed."""
     async with service_over(tmp_path) as (service, store):
         link = service.link(access.operator())
@@ -122,7 +122,7 @@ async def _refuse() -> None:
     raise Unauthenticated(reason="for the test")
 
 
-async def test_what_waited_for_another_edit_is_told_with_it(tmp_path: Path) -> None:
+async def test_an_edit_that_waited_for_another_is_sent_with_it(tmp_path: Path) -> None:
     """The log may bring two edits the wrong way round; both are delivered once both are there."""
     async with service_over(tmp_path) as (service, _):
         room = Room(lambda principal: service.link(principal), BOARD, KEY)
@@ -133,7 +133,7 @@ async def test_what_waited_for_another_edit_is_told_with_it(tmp_path: Path) -> N
         assert room._apply(items[2]) == [items[2]]
 
 
-async def test_what_builds_on_an_edit_is_not_told_before_it(tmp_path: Path) -> None:
+async def test_an_edit_is_not_sent_before_the_one_it_builds_on(tmp_path: Path) -> None:
     """Acknowledgements of two members may come the wrong way round: the log brings both in order.
     What was delivered is in the document at once."""
     async with service_over(tmp_path) as (service, _):
@@ -154,7 +154,7 @@ async def test_what_builds_on_an_edit_is_not_told_before_it(tmp_path: Path) -> N
             assert room._apply_once(Item((), second, "ann")) == []
 
 
-async def test_what_cannot_be_told_is_not_passed_over(
+async def test_what_cannot_be_delivered_is_not_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the library fails as edits are put together for others, the document is opened again: what

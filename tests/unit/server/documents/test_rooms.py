@@ -17,7 +17,7 @@ from blackboard.core.documents import update as crdt
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import DocumentRefused, LimitExceeded
 from blackboard.limits import VALUE_BYTES_MAX, Limits
-from blackboard.server.documents import trial as documents_trial
+from blackboard.server.documents import staging
 from blackboard.server.documents.room import Room
 from blackboard.server.service import Service
 from blackboard.wire import ysync
@@ -38,7 +38,7 @@ async def test_a_document_has_so_many_bytes(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What would make it larger is refused; what is there stays, and may shrink."""
-    monkeypatch.setattr(documents_trial, "DOCUMENT_BYTES_MAX", 1_000)
+    monkeypatch.setattr(staging, "DOCUMENT_BYTES_MAX", 1_000)
     link = service.link(access.operator())
     async with Peer().connected(link, BOARD, KEY) as peer:
         await peer.sync()
@@ -128,7 +128,7 @@ async def test_two_services_exchange_edits_through_the_log(redis_url: str) -> No
             assert sorted(str(ann.text)) == ["a"] * 20 + ["b"] * 20
 
 
-async def test_a_fault_of_ours_is_told_to_the_peer(
+async def test_a_fault_of_ours_is_reported_to_the_peer(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes back and asks again, instead of waiting for who does not answer any more."""
@@ -146,7 +146,7 @@ async def test_a_fault_of_ours_is_told_to_the_peer(
         await peer.sync()
 
 
-async def test_what_is_refused_is_told_with_its_document(service: Service) -> None:
+async def test_a_refused_edit_is_reported_with_its_document(service: Service) -> None:
     link = service.link(access.operator())
     async with Peer().connected(link, BOARD, KEY) as peer:
         await peer.sync()

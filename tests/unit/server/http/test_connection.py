@@ -12,7 +12,7 @@ from blackboard.errors import NoSuchBoard
 from blackboard.integrity.tokens import unverified
 from blackboard.limits import DEFAULT, REQUESTS_IN_FLIGHT_MAX, WATCHES_PER_CONNECTION_MAX
 from blackboard.server.http import connection
-from blackboard.server.overload import fair_share as shares
+from blackboard.server.overload import charges as shares
 from blackboard.server.requests import RequestHandler
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from tests.serving import Served
@@ -42,7 +42,7 @@ async def put(talk: Talk, number: int, key: str, value: Any) -> Any:
 
 
 @both
-async def test_hello_says_who_you_are_and_what_to_keep(served: Served, encoding: Encoding) -> None:
+async def test_hello_has_the_principal_and_the_limits(served: Served, encoding: Encoding) -> None:
     """By a token in the header or in the message."""
     async with talking(served.url, None, encoding=encoding) as talk:
         params = {"token": served.token(), "agent": "ada"}

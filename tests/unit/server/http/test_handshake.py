@@ -90,8 +90,8 @@ def test_bearer_tokens(value: str, token: str) -> None:
 @pytest.fixture
 async def guarded(service: Service) -> AsyncIterator[Served]:
     """A service with lists of hosts and origins."""
-    doors = OriginPolicy(hosts=("127.0.0.1",), origins=(ORIGIN,))
-    async with serving(service, doors=doors) as served:
+    origin_policy = OriginPolicy(hosts=("127.0.0.1",), origins=(ORIGIN,))
+    async with serving(service, origin_policy=origin_policy) as served:
         yield served
 
 
@@ -129,8 +129,8 @@ async def test_refused_pages_cannot_fill_the_log(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Any page can connect again and again. The first refusals are logged, the others counted."""
-    doors = OriginPolicy(hosts=("127.0.0.1",), origins=(ORIGIN,))
-    async with serving(service, doors=doors) as served:
+    origin_policy = OriginPolicy(hosts=("127.0.0.1",), origins=(ORIGIN,))
+    async with serving(service, origin_policy=origin_policy) as served:
         for number in range(7):
             page = {"Origin": f"https://{number}.example.org"}
             with pytest.raises(InvalidStatus):
@@ -277,7 +277,7 @@ async def test_strangers_may_send_little(served: Served) -> None:
 
 
 @pytest.mark.parametrize("in_header", [False, True])
-async def test_who_has_said_who_he_is_may_send_as_much_as_a_frame_holds(
+async def test_an_authenticated_client_may_send_a_full_frame(
     served: Served, in_header: bool
 ) -> None:
     """Whether by header or by `hello`."""
@@ -357,7 +357,7 @@ def _parts() -> set[str]:
 
 
 @pytest.mark.limits(intake_bytes_max=1_500_000)
-async def test_who_was_told_to_come_again_loses_nothing(
+async def test_a_client_that_was_sent_away_loses_nothing(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More large commits on their way than INTAKE_BYTES_MAX: each is there in the end, once."""

@@ -19,8 +19,7 @@ from blackboard.limits import (
 from blackboard.server.http.http_protocol import PROTOCOLS, BoundedProtocol, HeadScanner, bounded
 from blackboard.server.http.serve import listen
 from blackboard.server.http.uvicorn_protocol import DIRECT, counting
-from blackboard.server.overload.inbound_budget import Intake
-from blackboard.server.overload.strangers import Strangers
+from blackboard.server.overload.connections import Intake, Strangers
 from tests.waiting import TIMEOUT_S, wait_until
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n"

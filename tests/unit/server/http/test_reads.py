@@ -8,7 +8,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from blackboard.limits import DEFAULT, PAGE_BYTES_MAX
-from blackboard.server.http.connection import Reads
+from blackboard.server.http.reads import Reads
 
 AT_ONCE = DEFAULT.service.outgoing_bytes_max // PAGE_BYTES_MAX
 

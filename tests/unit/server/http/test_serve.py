@@ -21,11 +21,14 @@ from websockets.exceptions import ConnectionClosed
 import blackboard
 from blackboard.client.remote.link import connect
 from blackboard.engines.base import EngineFacts
-from blackboard.errors import DataDirectoryInUse, InvalidRequest
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import DataDirectoryInUse, InvalidRequest, Unavailable
 from blackboard.integrity.tokens import new_secret
 from blackboard.server.http.serve import Serving, listen, serve, show
+from blackboard.server.service import Service
 from blackboard.server.settings import load
 from tests.ports import free_port
+from tests.serving import serving
 from tests.source_tree import ROOT
 from tests.unit.server.http.conversation import PATIENCE_S, talking
 
@@ -143,6 +146,35 @@ async def _everything(talk: Any) -> list[Any]:
             found.append(await talk.receive())
         except ConnectionClosed:
             return found
+
+
+async def test_the_port_is_closed_before_connections_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is sent away does not come back to the same service; what was asked is answered."""
+    held = asyncio.Event()
+
+    async def hang(*_: Any, **__: Any) -> Any:
+        await held.wait()
+        raise Unavailable("engine", "away")
+
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(Service(await SqliteStore.at(tmp_path)))
+        await service.client().board("b").put("public/a", 1)
+        ending = AsyncExitStack()
+        served = await ending.enter_async_context(serving(service))
+        async with talking(served.url, served.token(), greeting={}) as talk:
+            monkeypatch.setattr(service.host.store, "list", hang)
+            await talk.send({"id": 1, "method": "list", "params": {"board": "b", "pattern": "**"}})
+            assert "result" in await talk.ask(2, "whoami", {})
+            stopping = asyncio.create_task(ending.aclose())
+            told = await talk.receive()
+            assert told.get("method") == "draining", told
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", served.port)
+            held.set()
+            assert (await talk.receive())["error"]["data"]["code"] == "unavailable"
+        await asyncio.wait_for(stopping, PATIENCE_S)
 
 
 async def test_a_client_finds_the_next_service(tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ async def test_a_document_is_refused_in_the_same_words(
                 pass
 
 
-async def test_who_forgets_tls_is_told(service: Service, authority: Authority) -> None:
+async def test_a_plain_request_to_a_tls_port_is_answered(
+    service: Service, authority: Authority
+) -> None:
     """Over a plain address to a port with TLS, and the other way round."""
     async with serving(service, pair=authority.issue()) as served:
         with pytest.raises(Unavailable, match="if it speaks TLS, the address begins with wss:"):
@@ -129,7 +131,7 @@ async def test_who_forgets_tls_is_told(service: Service, authority: Authority) -
         ("wss://[::1", "authority.pem", "Invalid IPv6 URL"),
     ],
 )
-async def test_a_file_that_cannot_help_is_told_at_once(
+async def test_a_file_that_cannot_help_is_refused_at_once(
     authority: Authority, tmp_path: Path, url: str, name: str, words: str
 ) -> None:
     """Before anything is sent: it is not the service that cannot be reached."""

@@ -17,9 +17,8 @@ from websockets.frames import Frame, Opcode
 from blackboard.limits import DEFAULT, MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 from blackboard.server.http.serve import listen
 from blackboard.server.http.uvicorn_protocol import DIRECT, DirectProtocol, counting
-from blackboard.server.overload import inbound_budget as intake_module
-from blackboard.server.overload.inbound_budget import PIECE_BYTES, Intake
-from blackboard.server.overload.strangers import Strangers
+from blackboard.server.overload import connections as intake_module
+from blackboard.server.overload.connections import PIECE_BYTES, Intake, Strangers
 from tests.lowered import lowered
 from tests.waiting import TIMEOUT_S, wait_until
 
@@ -332,7 +331,7 @@ async def test_what_is_not_whole_counts_until_its_sender_is_gone(in_frame: bool)
     assert intake.bytes_held == 0
 
 
-async def test_who_has_most_on_its_way_is_told_to_come_again(
+async def test_the_connection_with_the_most_bytes_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of the account that has most; the others, and that one's whole message, go on."""

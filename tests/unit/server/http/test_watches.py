@@ -10,7 +10,7 @@ import blackboard
 from blackboard.core import access
 from blackboard.errors import Unauthenticated
 from blackboard.limits import DEFAULT
-from blackboard.server.overload.fair_share import DELIVERY_US, Shares
+from blackboard.server.overload.charges import DELIVERY_US, Shares
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from tests.serving import Served
 from tests.unit.server.http.conversation import PATIENCE_S, Talk, talking

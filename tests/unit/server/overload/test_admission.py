@@ -22,8 +22,7 @@ from blackboard.integrity.tokens import attenuate
 from blackboard.limits import DEFAULT
 from blackboard.server import commit_queue as load
 from blackboard.server.overload.admission import Admission
-from blackboard.server.overload.charges import Charges
-from blackboard.server.overload.fair_share import Shares
+from blackboard.server.overload.charges import Charges, Shares
 from blackboard.server.overload.rate_limits import Rates, clock_ms
 from blackboard.server.service import Service
 from blackboard.wire.methods import FREE
@@ -77,7 +76,7 @@ async def codes_of(talk: Talk, count: int) -> list[str]:
 # --- rates ----------------------------------------------------------------------------------------
 
 
-async def test_beyond_its_rate_a_principal_is_told_when_to_come_back(tmp_path: Path) -> None:
+async def test_beyond_its_rate_a_principal_learns_when_to_come_back(tmp_path: Path) -> None:
     """Each request of a frame separately. Then the connection continues."""
     async with (
         rated(tmp_path, Rates(requests_per_second=20, burst_ms=500)) as served,
@@ -182,7 +181,7 @@ async def test_edits_of_documents_count_for_the_growth_of_the_logs(
                 assert "b" * 60_000 in str(again.text())
 
 
-async def test_our_client_comes_back_when_it_was_told_to(tmp_path: Path) -> None:
+async def test_our_client_returns_at_the_given_time(tmp_path: Path) -> None:
     """The caller only sees that it takes longer. Each commit happens once."""
     async with rated(tmp_path, Rates(requests_per_second=100, burst_ms=100)) as served:
         async with blackboard.connect(served.url, token=served.token(ADA)) as client:
@@ -213,7 +212,7 @@ async def test_our_client_does_not_wait_for_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("still")
-async def test_programs_that_know_only_http_are_told_too(tmp_path: Path) -> None:
+async def test_programs_that_know_only_http_get_the_reason_too(tmp_path: Path) -> None:
     """429 and Retry-After for a body that is not taken; an error for each request of a batch."""
     async with (
         rated(

@@ -58,7 +58,7 @@ def test_over_time_nobody_gets_more_than_the_rate(rate: float, burst_ms: int, se
 
 
 @given(RATES, BURSTS_MS)
-def test_who_waits_as_long_as_it_was_told_is_served(rate: float, burst_ms: int) -> None:
+def test_a_client_that_waits_as_long_as_asked_is_served(rate: float, burst_ms: int) -> None:
     """The time that a refusal names is enough."""
     bucket, now_ms = Bucket(rate, burst_ms), 0.0
     for _ in range(50):

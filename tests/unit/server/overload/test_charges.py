@@ -12,8 +12,7 @@ from anyio.lowlevel import checkpoint
 from blackboard.engines.payer import charged, metered, paid_by, turn
 from blackboard.errors import Overloaded
 from blackboard.limits import DEFAULT
-from blackboard.server.overload.charges import AT_WORK_S, Charges, Subscription
-from blackboard.server.overload.fair_share import READ_US
+from blackboard.server.overload.charges import AT_WORK_S, READ_US, Charges, Subscription
 from tests.waiting import TIMEOUT_S, wait_until
 
 LOAD = DEFAULT.load
@@ -150,7 +149,7 @@ def test_nobody_saves_up_more_than_the_credit(charges: Charges, clock: Clock) ->
     assert charges.debt_s("rita") > 0
 
 
-def test_what_a_watch_costs_is_owed_but_is_no_work_of_its_account(charges: Charges) -> None:
+def test_what_a_watch_costs_is_charged_but_is_no_work_of_its_account(charges: Charges) -> None:
     """Deliveries come unrequested, so an account that only watches does not make others wait."""
     in_debt(charges, "rita")
     Subscription(charges, "ann").settle()
@@ -180,13 +179,13 @@ def test_accounts_are_forgotten_that_owe_nothing(charges: Charges, clock: Clock)
 
 def test_the_statistics_name_a_few(charges: Charges) -> None:
     """The accounts that were charged most."""
-    for number in range(3 * LOAD.accounts_told_max):
+    for number in range(3 * LOAD.accounts_named_max):
         charges.charge(f"agent{number}", 1_000 * number)
     in_debt(charges, "rita")
     told = charges.statistics()
     names = [account.name for account in told.accounts]
-    assert names[:2] == ["rita", f"agent{3 * LOAD.accounts_told_max - 1}"]
-    assert len(names) == LOAD.accounts_told_max
+    assert names[:2] == ["rita", f"agent{3 * LOAD.accounts_named_max - 1}"]
+    assert len(names) == LOAD.accounts_named_max
     assert told.in_debt == 1
     assert told.waiting == told.refused == 0
     assert told.charged_ms == pytest.approx(LOAD.credit_ms_max + 100 + sum(range(48)))

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from blackboard.server.overload.fair_share import FairQueue
+from blackboard.server.overload.charges import FairQueue
 
 
 def drained(queue: "FairQueue[str]") -> list[str]:
@@ -14,7 +14,7 @@ def drained(queue: "FairQueue[str]") -> list[str]:
     return [queue.take()[0] for _ in range(len(queue))]
 
 
-def test_who_asks_for_little_is_before_those_who_asked_for_much_earlier() -> None:
+def test_small_requests_go_before_earlier_large_ones() -> None:
     """It waits for at most one item of each other account."""
     queue: FairQueue[str] = FairQueue()
     for number in range(1_000):

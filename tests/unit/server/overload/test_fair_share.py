@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from blackboard.server.overload.fair_share import Shares, frame_us
+from blackboard.server.overload.charges import Shares, frame_us
 from tests.lowered import lowered
 
 COMPANY_S = 60.0

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from blackboard.limits import DEFAULT, FRAME_BYTES_MAX
-from blackboard.server.overload import inbound_budget as intake_module
-from blackboard.server.overload.inbound_budget import Held, Intake
+from blackboard.server.overload import connections as intake_module
+from blackboard.server.overload.connections import Held, Intake
 from tests.lowered import lowered
 
 SERVICE = DEFAULT.service
@@ -77,7 +77,7 @@ def test_a_crowd_on_one_account_ends_nobody_else() -> None:
     assert crowds[-1].ended == [size]
 
 
-def test_it_is_one_who_can_let_go() -> None:
+def test_it_is_one_that_can_release_bytes() -> None:
     """Ending a connection whose message is being processed would free nothing."""
     intake = Intake()
     Peer(intake, "eve").hold(0, ALL_OF_ONE + 1)

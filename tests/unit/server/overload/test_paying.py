@@ -42,6 +42,7 @@ READS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("history", {**MAIN, "key": "public/k/0001"}),
     ("differences", {**MAIN, "a": 0, "b": "now", "pattern": "public/**"}),
     ("checkpoints", MAIN),
+    ("activity", MAIN),
     ("head", MAIN),
     ("boards", {}),
 )
@@ -152,7 +153,7 @@ async def test_every_read_is_charged(tmp_path: Path, method: str, params: dict[s
         assert price[method] > 0
 
 
-async def test_who_read_much_waits_behind_who_reads_little(tmp_path: Path) -> None:
+async def test_heavy_readers_wait_behind_light_ones(tmp_path: Path) -> None:
     """A debtor's read is answered when its debt is repaid, the others' meanwhile."""
     async with (
         archiving(tmp_path) as served,

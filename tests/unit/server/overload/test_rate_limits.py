@@ -26,7 +26,7 @@ def meter_of(meters: Meters, principal: Principal) -> Meter:
     return found
 
 
-def test_each_rate_is_told_by_its_name() -> None:
+def test_each_rate_is_shown_by_its_name() -> None:
     """With the time after which it is worth to ask again."""
     meter = Meter("ada", Rates(1, 10, 3_600, burst_ms=1_000))
     assert meter.take_request(0.0) is None
@@ -52,6 +52,19 @@ def test_what_has_no_rate_is_not_counted() -> None:
     assert meters.meter(admin) is None
     of_a_board = Principal("x", admin.grants, frozenset({"b"}), credential=credential)
     assert meters.meter(of_a_board) is not None
+
+
+def test_a_message_is_counted_once_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one of its two rates is exceeded, the other has what it had."""
+    monkeypatch.setattr(rates, "clock_ms", lambda: 0.0)
+    meter = Meter("ada", Rates(requests_per_second=2, bytes_per_second=30, burst_ms=1_000))
+    assert meter.take_message(10)
+    assert not meter.take_message(21)
+    assert meter.take_message(10)
+    assert not meter.take_message(10)
+    assert meter.take_bytes(11, 0.0) is not None
+    assert meter.take_bytes(10, 0.0) is None
+    assert meter.take_request(0.0) is not None
 
 
 def test_what_is_handed_on_draws_on_the_same_account() -> None:

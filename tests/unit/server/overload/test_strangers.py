@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from blackboard.limits import DEFAULT
-from blackboard.server.overload.strangers import Strangers, peer_of
+from blackboard.server.overload.connections import Strangers, peer_of
 
 SERVICE = DEFAULT.service
 
@@ -111,7 +111,7 @@ def test_the_edges_of_a_process(limit: int, peers: int) -> None:
     ("limit", "peers"),
     [(SERVICE.ungreeted_per_peer_max, 1), (SERVICE.ungreeted_max, 4)],
 )
-def test_the_edges_of_those_who_have_not_greeted(limit: int, peers: int) -> None:
+def test_the_edges_of_connections_without_hello(limit: int, peers: int) -> None:
     """The same limits for the WebSockets among them."""
     strangers = Strangers(SERVICE.ungreeted_max, SERVICE.ungreeted_per_peer_max)
     some = arrive(strangers, *(f"peer{number % peers}" for number in range(limit)))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from blackboard import limits
+from blackboard.archive.sql import archive_beside
 from blackboard.client.audit_record import FORGED, SEALED, UNKNOWN_KEY, AuditKeys, AuditRecord
 from blackboard.client.client import Client
 from blackboard.core import access
@@ -21,7 +22,7 @@ from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, Fenced, OutcomeUnknown, Unavailable
 from blackboard.limits import DEFAULT, Limits
-from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.assembly import sealed
 from blackboard.server.commit_queue import system_id
 from blackboard.server.security.audit import (
     AUDIT_BOARD,
@@ -30,7 +31,7 @@ from blackboard.server.security.audit import (
     missing,
     unproved,
 )
-from blackboard.server.security.kept import ARCHIVED
+from blackboard.server.security.own_boards import ARCHIVED
 from blackboard.server.service import Service
 from blackboard.server.sweeper import OWN_BOARDS, Sweeper
 from blackboard.wire.codec import Prepared, encode_value, prepare
@@ -576,7 +577,7 @@ def chained(made: list[AuditRecord], *, is_sealed: bool = True) -> list[AuditRec
     return found
 
 
-async def test_a_chain_that_was_written_anew_is_noticed(service: Service) -> None:
+async def test_a_rewritten_chain_is_noticed(service: Service) -> None:
     """Its hashes are right, but not its signatures: write access to the engine does not give the
     key."""
     made = await sealed_records(service, KEYS, 4)
@@ -610,7 +611,7 @@ async def test_the_end_that_was_taken_from_a_sealed_chain_shows_in_an_export(
     assert len(missing(found, made, made[0].time_ms)) == 2
 
 
-async def test_records_of_an_older_version_are_read_and_told_apart(service: Service) -> None:
+async def test_records_of_an_older_version_are_read_and_distinguished(service: Service) -> None:
     """They have no seal, and hash as they did."""
     made = await sealed_records(service, [], 3)
     assert [record.checked for record in made] == [""] * 3

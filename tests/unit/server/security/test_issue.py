@@ -102,6 +102,21 @@ async def test_it_ends_with_the_token_of_its_issuer(
         assert (await client.whoami()).name == "kim"
 
 
+async def test_it_does_not_outlive_the_token_of_its_issuer(served: Served) -> None:
+    """Else it would be valid again once the record of a revocation is not needed any more."""
+    root = attenuate(served.token(), Narrowing(expires_at_ms=time.time_ns() // 1_000_000 + 90_000))
+    every = ["**=" + ",".join(access.Right)]
+    async with blackboard.connect(served.url, token=root) as client:
+        middle = await client.token("middle", grants=every, ttl_ms=TOKEN_TTL_MS_MAX)
+    async with blackboard.connect(served.url, token=middle) as client:
+        token = await client.token("kim")
+    root_ends_ms = verify(served.secret, root).expires_at_ms
+    assert [verify(served.secret, one).expires_at_ms for one in (middle, token)] == [
+        root_ends_ms,
+        root_ends_ms,
+    ]
+
+
 async def test_it_can_be_revoked_alone(served: Served, operator: Client) -> None:
     token, other = await operator.token("kim"), await operator.token("kim")
     await operator.revoke(id_of(token))
@@ -112,7 +127,7 @@ async def test_it_can_be_revoked_alone(served: Served, operator: Client) -> None
         pass
 
 
-async def test_the_audit_says_who_had_it_issued(operator: Client) -> None:
+async def test_the_audit_names_the_issuer(operator: Client) -> None:
     token = await operator.token("kim")
     found = [record async for record in operator.audit() if record.verb == "issue"]
     assert [(one.principal, one.what, one.outcome) for one in found] == [("operator", "kim", "ok")]

@@ -11,6 +11,7 @@ from typing import Self
 import pytest
 from redis.asyncio import Redis
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
@@ -23,7 +24,7 @@ from blackboard.engines.base import Behind, Store
 from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Unauthenticated, Unavailable
-from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.assembly import sealed
 from blackboard.server.security.revocations import ACCESS_BOARD, shared_of
 from blackboard.server.service import Service
 from blackboard.units import Milliseconds, Revision
@@ -188,7 +189,7 @@ async def test_a_board_that_is_made_after_it(pair: Pair) -> None:
     assert await pair.seen("public/ada", "new") is None
 
 
-async def test_a_board_on_another_run_of_the_engine_asks_anew(pair: Pair) -> None:
+async def test_a_board_on_another_run_of_the_engine_asks_again(pair: Pair) -> None:
     """What an engine that came back has as a number may be one from before."""
     pair.store.deaf = True
     await pair.revoke()

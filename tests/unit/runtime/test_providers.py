@@ -1,4 +1,4 @@
-"""The model client against a real HTTP server."""
+"""Models of providers, against real HTTP servers that speak the dialects of two of them."""
 
 import json
 import socket
@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from importlib import import_module
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 import uvicorn
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -20,15 +22,18 @@ from starlette.routing import Route
 
 from blackboard import InvalidRequest
 from blackboard.errors import ModelFailed
-from blackboard.runtime.chat import ChatModel, Endpoint, Patience, model_from_environment
+from blackboard.runtime.environment import model_from_environment
 from blackboard.runtime.models import (
     ChatMessage,
+    Endpoint,
     ModelUsage,
+    Patience,
     Prices,
     Prompt,
     Reply,
     Tool,
 )
+from blackboard.runtime.providers import ProviderModel
 
 KEY = "secret-key-1"
 GOOD: dict[str, Any] = {
@@ -87,7 +92,8 @@ async def serving(*answers: Answer) -> AsyncIterator[Teller]:
     async def answer(request: Request) -> Response:
         return await teller(request)
 
-    app = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
+    paths = ("/v1/chat/completions", "/v1/messages")
+    app = Starlette(routes=[Route(path, answer, methods=["POST"]) for path in paths])
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         teller.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
@@ -102,10 +108,12 @@ async def serving(*answers: Answer) -> AsyncIterator[Teller]:
                 server.should_exit = server.force_exit = True
 
 
-def model_at(teller: Teller, *, prices: Prices | None = None, timeout_ms: int = 5_000) -> ChatModel:
+def model_at(
+    teller: Teller, *, prices: Prices | None = None, timeout_ms: int = 5_000
+) -> ProviderModel:
     """A client of `teller` that does not wait long."""
     patience = Patience(timeout_ms=timeout_ms, first_pause_s=0.001)
-    return ChatModel(Endpoint(teller.url, "teller", KEY), prices=prices, patience=patience)
+    return ProviderModel(Endpoint(teller.url, "teller", KEY), prices=prices, patience=patience)
 
 
 async def failure(teller: Teller, *, timeout_ms: int = 5_000) -> ModelFailed:
@@ -134,7 +142,7 @@ async def test_a_reply_says_how_it_came_about() -> None:
         {"role": "user", "content": "How much?"},
     ]
     wanted = {"model": "teller", "messages": messages, "temperature": 0.0, "seed": 7}
-    assert teller.asked == [wanted]
+    assert teller.asked == [wanted | {"stream": False}]
     assert teller.headers[0]["authorization"] == f"Bearer {KEY}"
 
 
@@ -142,7 +150,8 @@ async def test_tools_go_out_and_calls_come_back() -> None:
     """And the call, with its result, goes out again in the next turn."""
     call = {"id": "t1", "type": "function", "function": {"name": "gdp", "arguments": '{"of":"x"}'}}
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    calling = GOOD | {"choices": [{"message": said, "finish_reason": "tool_calls"}]}
+    chosen = {"index": 0, "message": said, "finish_reason": "tool_calls"}
+    calling = GOOD | {"choices": [chosen]}
     tool = Tool(name="gdp", description="Gross domestic product.")
     async with serving(lambda: JSONResponse(calling)) as teller, model_at(teller) as model:
         asked = ChatMessage(role="user", content="GDP?")
@@ -153,7 +162,7 @@ async def test_tools_go_out_and_calls_come_back() -> None:
     assert (reply.finish, reply.text, wanted.parsed()) == ("tool_calls", "", {"of": "x"})
     assert teller.asked[0]["tools"][0]["function"]["name"] == "gdp"
     assert teller.asked[1]["messages"][1:] == [
-        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "17.88", "tool_call_id": "t1"},
     ]
 
@@ -194,26 +203,26 @@ async def test_what_does_not_pass_is_not_tried_again(status: int) -> None:
     assert KEY not in f"{failed}{failed!r}"
 
 
-async def test_a_pause_that_is_asked_for_is_kept_if_it_is_short() -> None:
+async def test_a_requested_pause_is_kept_if_it_is_short() -> None:
     """Both forms of Retry-After; one that is too long is a failure at once."""
     soon = format_datetime(datetime.now(UTC) + timedelta(hours=1))
     for after in ("3600", soon):
         async with serving(refusing(429, after=after)) as teller:
             assert (await failure(teller)).status == 429
         assert len(teller.asked) == 1
-    answers = [refusing(429, after="0.2"), lambda: JSONResponse(GOOD)]
+    answers = [refusing(429, after="1"), lambda: JSONResponse(GOOD)]
     async with serving(*answers) as teller, model_at(teller) as model:
         began = anyio.current_time()
         await model.complete(Prompt.of("How much?"))
-        assert anyio.current_time() - began >= 0.2
+        assert anyio.current_time() - began >= 1
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"<html>", "not a chat completion"),
-        (b'{"choices": []}', "choices"),
-        (b"[" * 100_000, "not a chat completion"),
+        (b"<html>", "not a usable answer"),
+        (b'{"choices": []}', "not a usable answer"),
+        (b"[" * 100_000, "not a usable answer"),
     ],
 )
 async def test_an_answer_that_is_none_is_refused(content: bytes, reason: str) -> None:
@@ -224,7 +233,7 @@ async def test_an_answer_that_is_none_is_refused(content: bytes, reason: str) ->
     assert len(teller.asked) == 1
 
 
-async def test_a_refusal_that_is_no_json_is_told_shortened() -> None:
+async def test_a_refusal_that_is_no_json_is_shown_shortened() -> None:
     """Not a page of HTML in an error, and no recursion to fall into."""
     async with serving(lambda: Response(b"[" * 100_000, 400)) as teller:
         assert (await failure(teller)).reason == "[" * 500
@@ -248,6 +257,173 @@ async def test_nobody_listens() -> None:
     async with serving() as teller:
         gone = teller
     assert "ConnectError" in (await failure(gone)).reason
+
+
+# --- as it comes ----------------------------------------------------------------------------------
+
+
+def said_in_pieces(*pieces: str, breaks: bool = False) -> Answer:
+    """An answer that streams, with usage at its end; one that `breaks` ends without one."""
+    chunk = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "teller-2026"}
+    deltas = [{"role": "assistant", "content": piece} for piece in pieces]
+    chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    if not breaks:
+        usage = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
+        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        chunks.append({"choices": [], "usage": usage})
+
+    async def events() -> AsyncIterator[bytes]:
+        for more in chunks:
+            yield f"data: {json.dumps(chunk | more)}\n\n".encode()
+        if breaks:
+            raise ConnectionResetError  # the server closes the connection
+        yield b"data: [DONE]\n\n"
+
+    return lambda: StreamingResponse(events(), media_type="text/event-stream")
+
+
+@dataclass
+class Page:
+    """A sink that remembers each state of its text."""
+
+    states: list[str] = field(default_factory=lambda: ["left over"])
+
+    def restart(self) -> None:
+        """Empty it."""
+        self.states.append("")
+
+    def append(self, text: str) -> None:
+        """Add to it."""
+        self.states.append(self.states[-1] + text)
+
+
+async def test_the_text_is_seen_while_it_comes() -> None:
+    """Piece by piece; the reply is the same as without a stream."""
+    page = Page()
+    async with (
+        serving(said_in_pieces("4", "2", ".")) as teller,
+        model_at(teller, prices=Prices(2.5, 10)) as model,
+    ):
+        reply = await model.stream(Prompt.of("How much?", seed=7), page)
+    assert page.states == ["left over", "", "4", "42", "42."]
+    assert (reply.text, reply.finish, reply.seed, reply.version) == (
+        "42.",
+        "stop",
+        7,
+        "teller-2026",
+    )
+    assert reply.usage == ModelUsage(prompt_tokens=12, completion_tokens=3, cost_microusd=60)
+    assert teller.asked[0]["stream"] is True
+
+
+async def test_a_stream_that_breaks_off_begins_again() -> None:
+    """The text of the attempt that failed does not stay; attempts are counted."""
+    page = Page()
+    answers = [refusing(503), said_in_pieces("4", breaks=True), said_in_pieces("42")]
+    async with serving(*answers) as teller, model_at(teller) as model:
+        reply = await model.stream(Prompt.of("How much?"), page)
+    assert (reply.text, reply.attempts, page.states[-1]) == ("42", 3, "42")
+    assert page.states[-4:] == ["", "4", "", "42"]
+
+
+# --- structured output ----------------------------------------------------------------------------
+
+
+class Valuation(BaseModel):
+    """What is asked for."""
+
+    company: str
+    usd_bn: float
+
+
+async def test_an_answer_has_the_asked_shape() -> None:
+    """The schema goes out, and the text comes back as an object."""
+    text = '{"company": "ACME", "usd_bn": 2.5}'
+    message = {"role": "assistant", "content": text}
+    answer = GOOD | {"choices": [{"index": 0, "message": message}]}
+    async with serving(lambda: JSONResponse(answer)) as teller, model_at(teller) as model:
+        reply = await model.complete(Prompt.of("Worth?").asking_for(Valuation))
+    assert reply.parsed(Valuation) == Valuation(company="ACME", usd_bn=2.5)
+    sent = json.dumps(teller.asked[0])
+    assert "usd_bn" in sent
+    with pytest.raises(ModelFailed, match="not what was asked for: it"):
+        reply.parsed(list[int])
+
+
+# --- another dialect ------------------------------------------------------------------------------
+
+
+def anthropic_events() -> Answer:
+    """What a streamed message of Anthropic looks like."""
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "claude-9"}
+    usage = {"input_tokens": 12, "output_tokens": 1}
+    deltas = [{"type": "text_delta", "text": one} for one in ("4", "2")]
+    stopped = {"stop_reason": "end_turn", "stop_sequence": None}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": message | {"content": [], "usage": usage}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": stopped, "usage": {"output_tokens": 3}},
+        {"type": "message_stop"},
+    ]
+    lines = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events)
+    return lambda: Response(lines, media_type="text/event-stream")
+
+
+async def test_a_model_of_anthropic_is_asked_in_its_dialect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By name, with the key that its SDK finds; the tools and their results go out in its form."""
+    used = {"type": "tool_use", "id": "t1", "name": "gdp", "input": {"of": "x"}}
+    message = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-9",
+        "content": [used],
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 12, "output_tokens": 3},
+    }
+    overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    answers = [lambda: JSONResponse(overloaded, 529), lambda: JSONResponse(message)]
+    async with serving(*answers, anthropic_events()) as teller:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", teller.url.removesuffix("/v1"))
+        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+        patience, page = Patience(first_pause_s=0.001), Page()
+        async with ProviderModel("anthropic:claude-9", patience=patience) as model:
+            asked = ChatMessage(role="user", content="GDP?")
+            system = ChatMessage(role="system", content="Be brief.")
+            tool = Tool(name="gdp", description="Gross domestic product.")
+            first = await model.complete(Prompt(messages=(system, asked), tools=(tool,)))
+            [wanted] = first.tool_calls
+            result = ChatMessage(role="tool", content="17.88", answers=wanted.id)
+            second = await model.stream(Prompt(messages=(asked, first.message, result)), page)
+    assert (first.finish, wanted.name, wanted.parsed()) == ("tool_calls", "gdp", {"of": "x"})
+    assert (first.attempts, first.version, first.usage.tokens) == (2, "claude-9", 15)
+    assert (second.text, page.states[-2:]) == ("42", ["4", "42"])
+    assert any(KEY in value for value in teller.headers[0].values())
+    assert teller.asked[0]["tools"][0]["name"] == "gdp"
+    sent = teller.asked[2]["messages"][-1]["content"][0]
+    assert (sent["type"], sent["tool_use_id"]) == ("tool_result", "t1")
+
+
+@pytest.mark.parametrize("name", ["no-such-provider:x", "anthropic:claude-9", "without-provider"])
+def test_a_provider_that_cannot_be_asked_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Not known, or without a key."""
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with pytest.raises(InvalidRequest) as caught:
+        ProviderModel(name)
+    assert caught.value.field == "model"
+
+
+def test_the_earlier_name_says_the_present_one() -> None:
+    """As for every name that moved."""
+    with pytest.raises(ImportError, match=r"ChatModel is now blackboard\.ProviderModel"):
+        import_module("blackboard").ChatModel  # noqa: B018
 
 
 # --- the environment ------------------------------------------------------------------------------
@@ -274,6 +450,7 @@ async def test_the_environment_names_the_model() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("BB_MODEL", "no-such-provider:x"),
         ("OPENAI_BASE_URL", "localhost:11434"),
         ("OPENAI_BASE_URL", "http://"),
         ("OPENAI_API_KEY", "two\nlines"),
