@@ -51,18 +51,16 @@ if TYPE_CHECKING:
         Unavailable as Unavailable,
     )
     from blackboard.runtime.agent import Agent as Agent
-    from blackboard.runtime.approvals import answer as answer, pending as pending
+    from blackboard.runtime.approvals import answer as answer, ask as ask, pending as pending
     from blackboard.runtime.board_port import LiveBoardPort as LiveBoardPort
     from blackboard.runtime.calls import CallOptions as CallOptions, Retry as Retry
-    from blackboard.runtime.chat import (
-        ChatModel as ChatModel,
-        Endpoint as Endpoint,
+    from blackboard.runtime.context import Context as Context
+    from blackboard.runtime.environment import (
         model_from_environment as model_from_environment,
     )
-    from blackboard.runtime.context import Context as Context
-    from blackboard.runtime.memory import Recall as Recall, Transcript as Transcript
     from blackboard.runtime.models import (
         ChatMessage as ChatMessage,
+        Endpoint as Endpoint,
         Model as Model,
         Prompt as Prompt,
         Reply as Reply,
@@ -73,12 +71,14 @@ if TYPE_CHECKING:
         BoardAddress as BoardAddress,
         in_processes as in_processes,
     )
+    from blackboard.runtime.providers import ProviderModel as ProviderModel
     from blackboard.runtime.run import RunOptions as RunOptions, run_agent as run_agent
     from blackboard.runtime.runner import Runner as Runner
     from blackboard.runtime.state import Status as Status
     from blackboard.runtime.supervisor import RestartPolicy as RestartPolicy, supervise as supervise
     from blackboard.runtime.team import run_team as run_team, spawn as spawn
-    from blackboard.runtime.trial import Inputs as Inputs, try_step as try_step
+    from blackboard.runtime.transcripts import Recall as Recall, Transcript as Transcript
+    from blackboard.runtime.trial import try_step as try_step
 
     __version__: str
 
@@ -101,55 +101,29 @@ _HOMES = {
         "Unavailable",
     ),
     "blackboard.runtime.agent": ("Agent",),
-    "blackboard.runtime.approvals": (
-        "answer",
-        "pending",
-    ),
+    "blackboard.runtime.approvals": ("answer", "ask", "pending"),
     "blackboard.runtime.board_port": ("LiveBoardPort",),
-    "blackboard.runtime.calls": (
-        "CallOptions",
-        "Retry",
-    ),
-    "blackboard.runtime.chat": (
-        "ChatModel",
-        "Endpoint",
-        "model_from_environment",
-    ),
+    "blackboard.runtime.calls": ("CallOptions", "Retry"),
     "blackboard.runtime.context": ("Context",),
-    "blackboard.runtime.memory": (
-        "Recall",
-        "Transcript",
-    ),
+    "blackboard.runtime.environment": ("model_from_environment",),
+    "blackboard.runtime.transcripts": ("Recall", "Transcript"),
     "blackboard.runtime.models": (
         "ChatMessage",
+        "Endpoint",
         "Model",
         "Prompt",
         "Reply",
         "ScriptedModel",
         "Tool",
     ),
-    "blackboard.runtime.processes": (
-        "BoardAddress",
-        "in_processes",
-    ),
-    "blackboard.runtime.run": (
-        "RunOptions",
-        "run_agent",
-    ),
+    "blackboard.runtime.processes": ("BoardAddress", "in_processes"),
+    "blackboard.runtime.providers": ("ProviderModel",),
+    "blackboard.runtime.run": ("RunOptions", "run_agent"),
     "blackboard.runtime.runner": ("Runner",),
     "blackboard.runtime.state": ("Status",),
-    "blackboard.runtime.supervisor": (
-        "RestartPolicy",
-        "supervise",
-    ),
-    "blackboard.runtime.team": (
-        "run_team",
-        "spawn",
-    ),
-    "blackboard.runtime.trial": (
-        "Inputs",
-        "try_step",
-    ),
+    "blackboard.runtime.supervisor": ("RestartPolicy", "supervise"),
+    "blackboard.runtime.team": ("run_team", "spawn"),
+    "blackboard.runtime.trial": ("try_step",),
 }
 
 _MODULES = ("errors", "limits", "names", "ops", "sync", "types")
@@ -160,6 +134,7 @@ __all__ = sorted(name for names in _HOMES.values() for name in names)
 
 _RENAMED = {
     "BoardDesk": "blackboard.LiveBoardPort",
+    "ChatModel": "blackboard.ProviderModel",
     "Care": "blackboard.RestartPolicy",
     "Ended": "blackboard.types.AgentExit",
     "Letter": "blackboard.types.InboxMessage",

@@ -1,9 +1,10 @@
 """Names that are loaded when they are first used (PEP 562): importing them costs nothing.
 
-Some are in another distribution than this file, or need one: whoever uses them without it is told
+Some are in another distribution than this file, or need one: using one without it raises an error
 what to install.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
@@ -50,6 +51,19 @@ def need(package: str, reason: str, distribution: str) -> None:
         if error.name != package:
             raise
         raise _missing(package, reason, distribution) from None
+
+
+def need_posix(user: str) -> None:
+    """Errors: ImportError, naming `user` and what to do instead, on Windows.
+
+    A service promises what survives a crash, and who can read its files. Both rest on POSIX: syncs
+    of directories, replacing open files, modes, signals. On Windows nobody has tried them.
+    """
+    if sys.platform == "win32":
+        raise ImportError(
+            f"{user} does not run on Windows: run it in WSL or a Linux container, and connect to it"
+            " with blackboard.connect (docs/platforms.md)"
+        )
 
 
 def _missing(name: str, reason: str, distribution: str) -> ModuleNotFoundError:

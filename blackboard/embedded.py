@@ -1,17 +1,20 @@
 """The embedded service: it runs in this process, without a port or configuration, on one
 directory."""
 
+import os
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
+from blackboard import telemetry
+from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client, Opening
 from blackboard.encryption.master_key import LocalWrapper
 from blackboard.engines.sqlite.file import Level
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
 from blackboard.limits import DEFAULT, Limits
-from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.assembly import sealed
 from blackboard.server.redlock_votes import masters_at
 from blackboard.server.service import Service
 
@@ -42,10 +45,11 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
     directory = _directory(path)
 
     async def begin() -> Client:
+        telemetry.start_if_asked(os.environ, "blackboard-embedded")
         masters = masters_at(lock_masters, limits)
         store = await SqliteStore.at(directory, level, limits=limits)
         try:
-            archive = await archive_beside(directory)
+            archive = await archive_beside(directory, limits)
         except BaseException:
             await store.aclose()
             raise

@@ -1,9 +1,8 @@
 """The one table of limits: what bounds everything that could grow, and why so much.
 
 Two kinds stand apart. Constants in capitals belong to the format and the protocol: every process
-that shares a board must agree on them, so nobody can change them. A few are defaults of
-arguments, or timeouts of an engine or an archive, which are not passed in. What one process may
-choose for itself is a field of `Limits`, one frozen value that is passed in:
+that shares a board must agree on them, so nobody can change them. A few are defaults of arguments.
+What one process may choose for itself is a field of `Limits`, one frozen value that is passed in:
 `blackboard.open(limits=...)`, `connect(limits=...)`, `Service(limits=...)`. `DEFAULT` has what is
 used otherwise:
 
@@ -27,10 +26,23 @@ INTEGER_MAX: Final = 2**53 - 1
 EPOCH_JUMP: Final = 2**24
 """Revisions skipped when an engine came back and may have lost some: more than any engine commits
 in a second, so that a lost revision is never issued again."""
+EPOCH_JUMP_PER_SECOND: Final = 2**17
+"""Skipped in addition for each second that a backup is old: several times what a board takes in."""
 EPOCH_SPREAD: Final = 2**34
-"""A random number of revisions up to this one is skipped in addition where an engine can split in
-two (a returning primary and its promoted replica), so that neither issues the revisions of the
-other."""
+"""Up to so many revisions are skipped in addition where an engine can split in two (a returning
+primary and its promoted replica), so that neither issues the revisions of the other."""
+
+# --- telemetry ------------------------------------------------------------------------------------
+TRACEPARENT_CHARACTERS_MAX: Final = 64
+"""The trace context of a request: W3C Trace Context has 55. A longer one is ignored."""
+TELEMETRY_QUEUE_SPANS: Final = 2_048
+"""Spans that wait for the collector; further ones are dropped, so one that is down costs a few
+megabytes and no time. OTEL_BSP_MAX_QUEUE_SIZE sets another number."""
+TELEMETRY_COMMITS_ONE_IN: Final = 1_000
+"""Of commits that belong to no trace, one in so many begins one, which takes twice the time of a
+commit. OTEL_TRACES_SAMPLER sets another rule."""
+TELEMETRY_FLUSH_MS: Final = 2_000
+"""How long a process that ends waits for the last spans to be sent."""
 
 # --- keys -----------------------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 1024
@@ -66,13 +78,17 @@ COMMIT_BYTES_MAX: Final = 4 * 1024 * 1024
 """One encoded commit with all its values."""
 BATCH_COMMITS_MAX: Final = 256
 """Commits that share one engine call: 256 small ones keep a Redis script near 5 ms."""
+LOG_AHEAD_ROWS_MAX: Final = 8_192
+"""Rows of an embedded board's log that its tables do not follow yet: half a second to apply."""
+LOG_AHEAD_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Bytes of these rows: two of the largest restores."""
 TTL_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
 """Longest time to live of an entry or a lease: ten years, so that sums stay exact integers."""
 LEASE_TTL_MS_MIN: Final = 100
 """Shortest lease: a shorter one cannot be renewed in time over a network."""
 LEASE_TTL_MS: Final = 10_000
-"""Default time to live of the leases of a block: how long it takes until the death of a process is
-noticed, and how long a service may be away before its holders lose their leases."""
+"""Default time to live of the leases of a block: how long a dead process goes unnoticed, and how
+long a service may be away before its holders lose them."""
 LANES_MAX: Final = 64
 """Commits that one agent may have in flight at once; each lane keeps one answer for retries."""
 
@@ -86,24 +102,19 @@ NAMESPACE_KEYS_MAX: Final = 1_000_000
 NAMESPACE_BYTES_MAX: Final = 2 * 1024**3
 """Sum of live keys and values of one namespace."""
 ACCOUNT_KEYS_MAX: Final = 3 * NAMESPACE_KEYS_MAX // 4
-"""Live keys of a board that one account wrote last, so that others can still write in any
-namespace."""
+"""Live keys of a board that one account wrote last; others can still write in any namespace."""
 ACCOUNT_BYTES_MAX: Final = 3 * NAMESPACE_BYTES_MAX // 4
-"""The same in bytes: half a gibibyte of `public` is left for others, and more of the board."""
+"""The same in bytes."""
 ACCOUNT_INBOX_KEYS_MAX: Final = 65_536
-"""Messages of one account in all inboxes of a board together: more than anybody reads, and a
-fifteenth of what one inbox holds."""
+"""Messages of one account in all inboxes of a board together: more than anybody reads."""
 ACCOUNT_INBOX_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The same in bytes: 64 messages of the largest size, and a thirty-second of what one inbox holds.
-Taking messages from the inbox makes room."""
+"""The same in bytes: 64 of the largest messages. Taking messages makes room."""
 LEASES_MAX: Final = 4_096
 """Leases of one board, including expired ones until they are released or granted again."""
 LEASES_ORDINARY_MAX: Final = 3 * LEASES_MAX // 4
-"""Leases of one board other than the identities of agents. The rest is reserved for identities, so
-that agents can always attach."""
+"""Leases of one board other than agents' identities, for which the rest is reserved."""
 LEASES_PER_ACCOUNT_MAX: Final = LEASES_MAX // 2
-"""Leases of one board that one account holds or waits for: two thirds of the ordinary ones, so that
-a thousand are left for others."""
+"""Leases of one board that one account holds or waits for; a thousand are left for others."""
 LEASE_WAITERS_MAX: Final = 256
 """Holders in the queue of one lease: each change of a lease is logged with its whole queue."""
 LEASE_WAITERS_PER_ACCOUNT_MAX: Final = LEASE_WAITERS_MAX // 2
@@ -113,20 +124,19 @@ CLAIM_TRIES_MAX: Final = 5
 RESTORE_CHANGES_MAX: Final = 65_536
 """Keys that one restore changes: it is one atomic call, during which other commits wait. A branch
 is built aside and has no such limit."""
-RESTORE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""One encoded restore with all the values that it puts back."""
+RESTORE_BYTES_MAX: Final = 68 * 1024 * 1024
+"""One encoded restore with all the values that it puts back: the largest file or kept value, and
+another commit's worth of changes (LARGE_BYTES_MAX + COMMIT_BYTES_MAX)."""
 RESYNC_BYTES: Final = 4 * 1024 * 1024
 """If a restore changes more than this for a watcher, the watcher has to read the state again."""
 HOLD_MS_MAX: Final = 2_000
-"""Longest time for which a restore delays the other commits of its board, by the engine's clock,
-even if its process dies."""
+"""Longest time for which a restore delays other commits, even if its process dies."""
 BARRIER_MS_MAX: Final = 600_000
 """Longest time that a checkpoint waits for the agents' state: an agent thinks for minutes."""
 BARRIER_GRACE_MS: Final = 5_000
 """How long a barrier outlives its timeout if its service died."""
 FROZEN_WAIT_MS_MAX: Final = 86_400_000
-"""Longest time that a commit waits for the thaw of its board: an incident may last a working day
-and the night after it."""
+"""Longest time that a commit waits for the thaw of its board: a working day and a night."""
 CHECKPOINTS_MAX: Final = 10_000
 """Checkpoints of one board; pruning makes room."""
 CHECKPOINTS_PAGE_MAX: Final = 1_024
@@ -154,11 +164,6 @@ EXPORT_ITEMS_MAX: Final = 100_000
 # --- the archive ----------------------------------------------------------------------------------
 BLOB_BYTES: Final = 64 * 1024
 """Larger values lie in the object store; the archive's database keeps their hash."""
-BLOB_CALLS_MAX: Final = 16
-"""Blobs that one process reads or writes concurrently."""
-BLOB_GRACE_MS: Final = 3_600_000
-"""Age at which an unreferenced blob is removed: its writer may be about to refer to it in a
-transaction, and none takes an hour."""
 ARCHIVE_WARM_BOARDS: Final = 16
 """Boards whose position the archiver keeps in memory; others cost it some queries each time."""
 ARCHIVE_WARM_KEYS: Final = 8_192
@@ -166,14 +171,26 @@ ARCHIVE_WARM_KEYS: Final = 8_192
 ARCHIVE_WARM_NAMESPACES: Final = 512
 """Namespaces whose sums the archiver remembers for each of them: a megabyte."""
 
-
 # --- reading --------------------------------------------------------------------------------------
 READ_KEYS_MAX: Final = 1024
 """Keys read at one revision by one request."""
 LIST_ENTRIES_MAX: Final = 1024
-"""Entries of one page of a listing."""
+"""Entries of one page of a listing, with its directories."""
+DIRECTORY_KEYS_MAX: Final = 1_000
+"""Keys that a listing counts in one directory; if there are more, it says so. Counting all would
+make a page of the past cost as much as the board has keys."""
 LOG_ENTRIES_MAX: Final = 1024
 """Log entries of one page of the log."""
+ACTIVITY_PARTS_MAX: Final = 512
+"""Parts of a span of revisions in which commits are counted: a screen has room for as many."""
+ACTIVITY_AUTHORS_MAX: Final = 64
+"""Agents whose commits are counted, the most active ones: nobody reads more lanes."""
+ACTIVITY_LOG_MAX: Final = 8192
+"""Log entries that are read to count what is not archived: a second of the fastest boards."""
+REFUSALS_KEPT: Final = 256
+"""Refused commits of a board that a process remembers, to show them: more than a person reads."""
+REFUSAL_KEYS_MAX: Final = 64
+"""Keys of a refused commit that are remembered, to decide which readers see it."""
 PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 """Bytes after which a page of a listing or of the log ends (it holds at least one item)."""
 PROOF_LEAVES_MAX: Final = 4096
@@ -191,25 +208,28 @@ REQUESTS_IN_FLIGHT_MAX: Final = 1024
 """Unanswered requests per connection; the server then stops reading from that connection."""
 WATCHES_PER_CONNECTION_MAX: Final = 256
 """Watches of one connection."""
-
 STRANGER_BYTES_MAX: Final = 128 * 1024
 """Bytes that a connection may send, including its handshake, before it has shown a valid token: a
 token has a few kilobytes."""
 REQUEST_HEAD_BYTES_MAX: Final = 32 * 1024
-"""The request line and the headers of one HTTP request: a token has 8 KiB at most, and a browser
-may add cookies."""
+"""The request line and headers of one HTTP request: a token of 8 KiB at most, and cookies."""
 REQUEST_HEADERS_MAX: Final = 128
-"""Headers of one HTTP request: each takes many times its bytes in memory, and browsers send
-twenty."""
+"""Headers of one HTTP request, each many times its bytes in memory: browsers send twenty."""
+PAGE_LINK_TTL_MS: Final = 3_600_000
+"""How long the link in the banner of a service lets its operator in, once."""
+PAGE_TOKEN_TTL_MS: Final = 12 * 3_600_000
+"""The token that this link is exchanged for: a working day, then the page asks for another."""
 
 # --- rates and load -------------------------------------------------------------------------------
 RATE_BURST_MS: Final = 2_000
-"""Burst of a principal that was idle, as time at its rate: a team that starts, or an agent that
-comes back, does not send requests evenly."""
+"""Burst of an idle principal, as time at its rate: a team that starts sends unevenly."""
 LOG_BYTES_PER_ACCOUNT_MAX: Final = 16 * 1024**3
 """Bytes by which commits of one account (unless it is an admin of everything) may let the logs of a
-service process grow in an hour, if it is not set otherwise: several times what a busy team writes,
-and no account fills a disk, or drives others' revisions out of the log, overnight."""
+service process grow in an hour: several times what a busy team writes, and no account fills a disk,
+or drives others' revisions out of the log, overnight."""
+DRAIN_DELAY_MS_MAX: Final = 60_000
+"""How long a stopping service may be set to serve on while it says that it is not ready: balancers
+ask every few seconds, and what ends processes (Kubernetes, systemd) seldom waits longer."""
 
 # --- access ---------------------------------------------------------------------------------------
 NARROWINGS_MAX: Final = 8
@@ -219,13 +239,12 @@ NARROWINGS_MAX: Final = 8
 AUDIT_KEPT_MS: Final = 90 * 24 * 3600 * 1000
 """Time for which an audit record is kept; export them to keep them longer."""
 AUDIT_PRUNE_INTERVAL_MS: Final = 24 * 3600 * 1000
-"""Time between two prunings of the archived audit, in each process: one reads all of it. So the
+"""Time between two prunings of the archived audit, in each process, as one reads all of it: the
 archive keeps a record for a day longer than the engine, at most."""
 
 # --- documents ------------------------------------------------------------------------------------
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The encoded state of one document, including deleted parts: loading it takes half a second, and
-every process that serves it holds it twice."""
+"""The encoded state of one document with deleted parts: loading it takes half a second."""
 DOCUMENT_UPDATE_BYTES_MAX: Final = 3 * 1024 * 1024
 """One update of a document: it fits into one commit, split into values."""
 OVERLAP_TTL_MS: Final = 3600 * 1000
@@ -243,21 +262,17 @@ TOKEN_TTL_MS_MAX: Final = 366 * 24 * 3600 * 1000
 DOCUMENT_TOKEN_TTL_MS_MAX: Final = 3600 * 1000
 """Longest life of a token in a URL, where logs and histories may store it."""
 
-
 # --- running agents -------------------------------------------------------------------------------
 AGENT_GRACE_MS: Final = 10_000
 """Time that a running step gets to finish when its agent is stopped."""
 AGENT_CRASHES_MAX: Final = 5
-"""Crashes of an agent without a step in between that count as a crash loop, after which it is not
-restarted."""
+"""Crashes of an agent without a step in between, after which it is not restarted."""
 AGENT_PAUSE_MS: Final = 200
 """Pause before a crashed agent is restarted; it doubles with each further crash."""
 AGENT_PAUSE_MS_MAX: Final = 30_000
 """Longest such pause: how long an agent stays away after an external fault was repaired."""
 AGENT_ERROR_BYTES_MAX: Final = 2_048
 """The text of an agent's error that is recorded on the board."""
-REST_TOLD_AFTER_MS: Final = 300
-"""Time for which an agent rests before its presence says so: short waits are not worth a commit."""
 
 # --- models and memory ----------------------------------------------------------------------------
 MODEL_TIMEOUT_MS: Final = 120_000
@@ -273,11 +288,22 @@ TRANSCRIPT_PAGE_BYTES_MAX: Final = 512 * 1024
 """Text of one page of archived turns, so that it fits into one value in every encoding."""
 WINDOW_TURNS_MAX: Final = 1_024
 """Turns of a sliding window: what one page of a listing holds."""
+MEMORY_TEXT_BYTES_MAX: Final = 64 * 1024
+"""Text of one memory, and of a question: models embed a few thousand words, and ignore the rest."""
+MEMORY_RESULTS_MAX: Final = 256
+"""Memories that one search returns: more than fits into a prompt."""
+MEMORY_FILTER_FACTS_MAX: Final = 32
+"""Members of a fact that one filter compares: each is a look into an index."""
+MEMORY_CALL_MS_MAX: Final = 120_000
+"""Longest time that a memory waits for the function that embeds or summarises: as for a model."""
+EMBED_TEXTS_MAX: Final = 256
+"""Texts embedded by one call: services accept so many, and one commit holds their vectors."""
+EMBEDDING_DIMENSIONS_MAX: Final = 4_096
+"""Numbers of one embedding: 16 KiB. The largest of common models have 3,072 or 4,096."""
 
 # --- agents ---------------------------------------------------------------------------------------
 STEP_CALLS_MAX: Final = 256
-"""Calls that one step of an agent makes: each has up to three entries, which one operation removes
-in the end (OPERATIONS_MAX)."""
+"""Calls that one step of an agent makes, of up to three entries: one operation removes them all."""
 CALL_INLINE_BYTES: Final = 64 * 1024
 """A larger result of a call is stored in a separate entry, beside the record of the call."""
 LARGE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -286,6 +312,18 @@ and one restore can bring it back (RESTORE_BYTES_MAX). Above VALUE_BYTES_MAX a v
 parts."""
 LARGE_PART_BYTES: Final = 512 * 1024
 """One part of a large value: several fit into one commit, which hardly delays others."""
+WORKSPACE_ENTRIES_MAX: Final = 250_000
+"""Files, links and directories of a workspace: with their parts and leaves a third of what one
+namespace holds, and listing them again takes about two seconds."""
+WORKSPACE_BYTES_MAX: Final = 1024**3
+"""Bytes of the files of a workspace: half of what one namespace holds, so that a snapshot in which
+everything changed has room beside the one before it."""
+WORKSPACE_PATH_BYTES_MAX: Final = 4_096
+"""A path within a workspace, and the target of a link in it: PATH_MAX of Linux."""
+WORKSPACE_READS_MAX: Final = 3
+"""Times that a file is read which changes meanwhile, before the snapshot is refused."""
+UNSAVED_PATHS_MAX: Final = 20
+"""Paths that one refusal of a restore names: as many as a person reads."""
 STEP_PARTS_MAX: Final = 192
 """Parts of large values in one step: together with STEP_CALLS_MAX calls, one operation still
 removes its whole journal (OPERATIONS_MAX)."""
@@ -301,21 +339,13 @@ INBOX_TAKE_MAX: Final = 64
 """Messages that a step takes from its inbox at once: each is a condition of its commit."""
 
 # --- engines --------------------------------------------------------------------------------------
-ENGINE_TIMEOUT_MS: Final = 5_000
-"""One call to an engine. A slower one counts as unavailable."""
 HANDOVER_BYTES_MAX: Final = 512 * 1024
 """Bytes of own commits that a service keeps for its reader of a board's log over Redis. When the
 reader falls further behind, it reads the log."""
 HANDOVER_WAIT_MS: Final = 20
-"""Time that a reader of the log over Redis waits for the answer to a commit of its own process
-before it reads the log: the answer usually arrives in the same moment."""
-ENGINE_RETRY_MS: Final = 10_000
-"""Time during which an engine call is retried before `Unavailable` (or `OutcomeUnknown`)."""
+"""Time that a reader of the log over Redis waits for the answer to a commit of its own process."""
 REPLICAS_MAX: Final = 16
 """Replicas for which an answer can wait."""
-REPLICA_WAIT_MS: Final = 100
-"""How long an answer waits for replicas. A batch waits together, and is answered then in any case;
-the answer says whether they had it."""
 STEP_ATTEMPTS_MAX: Final = 5
 """Default number of times that `Board.run_step` runs a step whose reads went stale."""
 
@@ -374,6 +404,11 @@ class ClientLimits(LimitGroup):
     claim_take_attempts_max: int = 4
     """Times that a claimer tries one entry whose attempts are just being counted, before it takes
     the next one."""
+    memories_max: int = 250_000
+    """Memories of one store that a process searches: about half a gigabyte with vectors of 384
+    numbers. Beyond it a search is refused; `consolidate` makes room."""
+    memory_search_attempts_max: int = 4
+    """Times that a search is repeated because what it found changed before it was read."""
     awareness_renew_ms: int = 15_000
     """How often a replica repeats its awareness state: half of AWARENESS_TTL_MS."""
     commit_pauses_ms: tuple[int, ...] = (10, 30, 100, 300, 1_000)
@@ -415,7 +450,7 @@ class CommitLimits(LimitGroup):
 
     batch_bytes_max: int = 1024 * 1024
     """Bytes after which a batch takes no further commit (one commit may exceed it alone)."""
-    flights_max: int = 2
+    calls_in_flight_max: int = 2
     """Engine calls of one board in flight: while one waits for the disk, the next is being
     decided."""
     commits_queued_max: int = 8192
@@ -456,7 +491,7 @@ class LoadLimits(LimitGroup):
     credit_ms_max: int = 250
     """Processor time that an account may use at once after it was idle: a large comparison."""
     debt_ms_max: int = 1_000
-    """Largest debt of an account, in processor time. Use beyond it is not owed, so that even a
+    """Largest debt of an account, in processor time. Use beyond it is forgiven, so that even a
     request of minutes delays the next read by DEBT_WAIT_MS_MAX at most."""
     debt_wait_ms_max: int = 10_000
     """Longest wait of a read of an account in debt, while other accounts are active; a read that
@@ -465,7 +500,7 @@ class LoadLimits(LimitGroup):
     """Longest time, in all, for which a read of an account in debt is held up after it began,
     because it may hold a snapshot of the archive; and for which a delivery to a watch is held
     up."""
-    accounts_told_max: int = 16
+    accounts_named_max: int = 16
     """Accounts that the statistics of charges name: those that were charged most."""
 
 
@@ -496,6 +531,23 @@ class ArchiveLimits(LimitGroup):
     behind."""
     archive_page_entries: int = 1_024
     """Log entries archived in one transaction."""
+    blob_calls_max: int = 16
+    """Blobs that one process reads or writes concurrently."""
+    blob_grace_ms: int = 3_600_000
+    """Age at which an unreferenced blob is removed: its writer may be about to refer to it in a
+    transaction, and none takes an hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupLimits(LimitGroup):
+    """How a backup follows the boards of a service."""
+
+    backup_interval_ms: int = 1_000
+    """Pause between two rounds: with the archive's delay, what a lost machine may cost."""
+    segment_bytes: int = 8 * 1024 * 1024
+    """Size, before compression, from which on a file of a backup is ended: it is held in memory."""
+    segments_merged: int = 16
+    """Files of a size that are merged: a day makes some dozens for each board, not 86,400."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -617,6 +669,13 @@ class AgentLimits(LimitGroup):
 class EngineLimits(LimitGroup):
     """What a service asks of the servers behind it."""
 
+    engine_timeout_ms: int = 5_000
+    """One call to an engine, a database or an object store. A slower one counts as unavailable."""
+    engine_retry_ms: int = 10_000
+    """Time during which an engine call is retried before `Unavailable` (or `OutcomeUnknown`)."""
+    replica_wait_ms: int = 100
+    """How long an answer waits for replicas. A batch waits together, and is answered then in any
+    case; the answer says whether they had it."""
     lock_master_timeout_ms: int = 150
     """One command to one lock master, including the connection, and never more than a twentieth of
     the lease: a hanging master delays nobody by a quarter of a second."""
@@ -721,6 +780,7 @@ class Limits(LimitGroup):
     commits: CommitLimits = field(default_factory=CommitLimits)
     load: LoadLimits = field(default_factory=LoadLimits)
     archive: ArchiveLimits = field(default_factory=ArchiveLimits)
+    backup: BackupLimits = field(default_factory=BackupLimits)
     checkpoints: CheckpointLimits = field(default_factory=CheckpointLimits)
     documents: DocumentLimits = field(default_factory=DocumentLimits)
     security: SecurityLimits = field(default_factory=SecurityLimits)

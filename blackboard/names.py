@@ -25,6 +25,8 @@ __all__ = ["segment", "text"]
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._")
 _BEFORE: Final = (".", "9", "Z", "_", "z")
 """The characters after which there is a gap in ASCII that a segment cannot fill."""
+_AS_IT_IS: Final = re.compile(r"[A-Za-z0-9._]+(?:-[A-Za-z0-9._]+)*")
+"""Most names and ids: they are their own segments, unless they are dots."""
 _EMPTY: Final = "-"
 _DOTS: Final = (".", "..")
 _PART: Final = re.compile(r"--~|--[0-9A-F]{2}|[.9Z_z]~~(?:[0-9A-F]{2})+|.", re.DOTALL)
@@ -39,6 +41,8 @@ def segment(text: str) -> str:
     """
     if len(text) > SEGMENT_BYTES_MAX:
         raise LimitExceeded("SEGMENT_BYTES_MAX", len(text), SEGMENT_BYTES_MAX, "bytes")
+    if _AS_IT_IS.fullmatch(text) and text not in _DOTS:
+        return text
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -67,6 +71,8 @@ def _written(character: str, rest: str) -> str:
 
 def text(segment_of_a_key: str) -> str:
     """The text whose `segment` this is. Errors: InvalidRequest when there is none."""
+    if _AS_IT_IS.fullmatch(segment_of_a_key) and segment_of_a_key not in _DOTS:
+        return segment(segment_of_a_key)
     found = "" if segment_of_a_key == _EMPTY else _read(segment_of_a_key)
     if found is None or segment(found) != segment_of_a_key:
         reason = f"{segment_of_a_key!r:.200} was not made by blackboard.names.segment"

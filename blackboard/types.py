@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from blackboard.client.leases.claim import Claim as Claim, Claimed as Claimed, Task as Task
     from blackboard.client.leases.lock import Lock as Lock
     from blackboard.client.leases.presence import Attachment as Attachment, Presence as Presence
+    from blackboard.client.memory.memory import Memory as Memory
+    from blackboard.client.memory.records import (
+        Consolidated as Consolidated,
+        MemoryFilter as MemoryFilter,
+        MemoryPolicy as MemoryPolicy,
+        Remembered as Remembered,
+    )
     from blackboard.client.views import (
         Cause as Cause,
         Change as Change,
@@ -24,6 +31,12 @@ if TYPE_CHECKING:
         Version as Version,
     )
     from blackboard.client.watch import Watch as Watch
+    from blackboard.client.workspace.workspace import (
+        FileChange as FileChange,
+        Snapshot as Snapshot,
+        Workspace as Workspace,
+        WorkspaceFile as WorkspaceFile,
+    )
     from blackboard.core.checkpoints import (
         Checkpoint as Checkpoint,
         CheckpointInfo as CheckpointInfo,
@@ -35,35 +48,31 @@ if TYPE_CHECKING:
     from blackboard.runtime.approvals import Decision as Decision, Pending as Pending
     from blackboard.runtime.calls import CallRecord as CallRecord
     from blackboard.runtime.context import InboxMessage as InboxMessage, Reference as Reference
-    from blackboard.runtime.memory import Turn as Turn
     from blackboard.runtime.models import (
         ModelUsage as ModelUsage,
         Prices as Prices,
+        StreamingModel as StreamingModel,
+        TextSink as TextSink,
         ToolCall as ToolCall,
     )
     from blackboard.runtime.runner import Stepped as Stepped
     from blackboard.runtime.supervisor import AgentExit as AgentExit, Supervisor as Supervisor
-    from blackboard.runtime.trial import Trial as Trial
+    from blackboard.runtime.transcripts import Turn as Turn
+    from blackboard.runtime.trial import Inputs as Inputs, Trial as Trial
 
 _HOMES = {
-    "blackboard.client.diff": (
-        "Diff",
-        "KeyChange",
-    ),
+    "blackboard.client.diff": ("Diff", "KeyChange"),
     "blackboard.client.export": ("Exported",),
-    "blackboard.client.files": (
-        "FileInfo",
-        "Files",
-    ),
-    "blackboard.client.leases.claim": (
-        "Claim",
-        "Claimed",
-        "Task",
-    ),
+    "blackboard.client.files": ("FileInfo", "Files"),
+    "blackboard.client.leases.claim": ("Claim", "Claimed", "Task"),
     "blackboard.client.leases.lock": ("Lock",),
-    "blackboard.client.leases.presence": (
-        "Attachment",
-        "Presence",
+    "blackboard.client.leases.presence": ("Attachment", "Presence"),
+    "blackboard.client.memory.memory": ("Memory",),
+    "blackboard.client.memory.records": (
+        "Consolidated",
+        "MemoryFilter",
+        "MemoryPolicy",
+        "Remembered",
     ),
     "blackboard.client.views": (
         "Cause",
@@ -75,6 +84,12 @@ _HOMES = {
         "Version",
     ),
     "blackboard.client.watch": ("Watch",),
+    "blackboard.client.workspace.workspace": (
+        "FileChange",
+        "Snapshot",
+        "Workspace",
+        "WorkspaceFile",
+    ),
     "blackboard.core.checkpoints": (
         "Checkpoint",
         "CheckpointInfo",
@@ -83,27 +98,14 @@ _HOMES = {
         "Restored",
         "Verified",
     ),
-    "blackboard.runtime.approvals": (
-        "Decision",
-        "Pending",
-    ),
+    "blackboard.runtime.approvals": ("Decision", "Pending"),
     "blackboard.runtime.calls": ("CallRecord",),
-    "blackboard.runtime.context": (
-        "InboxMessage",
-        "Reference",
-    ),
-    "blackboard.runtime.memory": ("Turn",),
-    "blackboard.runtime.models": (
-        "ModelUsage",
-        "Prices",
-        "ToolCall",
-    ),
+    "blackboard.runtime.context": ("InboxMessage", "Reference"),
+    "blackboard.runtime.transcripts": ("Turn",),
+    "blackboard.runtime.models": ("ModelUsage", "Prices", "StreamingModel", "TextSink", "ToolCall"),
     "blackboard.runtime.runner": ("Stepped",),
-    "blackboard.runtime.supervisor": (
-        "AgentExit",
-        "Supervisor",
-    ),
-    "blackboard.runtime.trial": ("Trial",),
+    "blackboard.runtime.supervisor": ("AgentExit", "Supervisor"),
+    "blackboard.runtime.trial": ("Inputs", "Trial"),
 }
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)

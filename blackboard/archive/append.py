@@ -29,7 +29,6 @@ from blackboard.archive.fold import (
     STEP_CHANGES,
     Fold,
     Known,
-    without_empty,
 )
 from blackboard.archive.history import STEP_KEYS, ArchivedHistory, mark_of
 from blackboard.archive.rows import Row
@@ -46,7 +45,7 @@ from blackboard.archive.tables import (
 )
 from blackboard.core import digest
 from blackboard.core.checkpoints import Cut, Facts, Mark, Step
-from blackboard.core.commit import RESTORE, Change, Epoch, LogEntry
+from blackboard.core.commit import RESTORE, Change, Epoch, LogEntry, created_ms_of
 from blackboard.core.path import namespace_of
 from blackboard.errors import Corrupt
 from blackboard.limits import ARCHIVE_WARM_BOARDS, ARCHIVE_WARM_KEYS, ARCHIVE_WARM_NAMESPACES
@@ -173,7 +172,7 @@ class Appending:
         missing = left_out(keys, known)
         for start in range(0, len(missing), STEP_KEYS):
             newest = await self._newest(missing[start : start + STEP_KEYS])
-            known |= {key: _known(row) for key, row in newest.items()}
+            known |= {key: known_of(row) for key, row in newest.items()}
         totals |= await self._totals(left_out(namespaces, totals))
         mark = await mark_of(self._past, self._row) if warm is None else warm.mark
         return Fold(self._row.id, mark.chain, known, totals), mark
@@ -232,9 +231,11 @@ class Appending:
         )
 
 
-def _known(row: Any) -> Known:
+def known_of(row: Any) -> Known:
+    """What a fold has to know of the newest version of a key."""
     element = None if row.form == ABSENT else archive_rows.element_of(row)
-    return Known(row.revision, row.create_revision, element)
+    created_ms = created_ms_of(row.revision, row.create_revision, row.time_ms, row.first_ms)
+    return Known(row.revision, row.create_revision, created_ms, element)
 
 
 async def _in_turns(steps: Iterator[None], pause: Pause) -> None:
@@ -278,7 +279,7 @@ class _Seals:
     def seal(self, entry: LogEntry, change: Change) -> None:
         """Make the manifest of the checkpoint that `change` of `entry` takes."""
         assert change.value is not None
-        held = without_empty(self.digests)
+        held = digest.without_empty(self.digests)
         cut = Cut(
             board=self.board,
             name=change.key.removeprefix(CHECKPOINTS),

@@ -29,8 +29,11 @@ from blackboard.core.checkpoints import (
     StoredCheckpoint,
     Version,
 )
-from blackboard.core.commit import Head, LogEntry, Reading
+from blackboard.core.commit import FORWARD, Head, ListOptions, LogEntry, Reading
+from blackboard.core.history import Tally
 from blackboard.core.path import Ranges
+from blackboard.engines.base import paged
+from blackboard.limits import LIST_ENTRIES_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 Pause = Callable[[], Awaitable[None]]
@@ -162,6 +165,19 @@ class Archive(Protocol):
     ) -> Reading:
         """A page of the entries within a prefix or ranges as they were; see `Store.list`."""
 
+    async def children(
+        self,
+        at: Point,
+        within: Ranges,
+        prefix: Prefix,
+        *,
+        after: Key | None = None,
+        limit: int,
+        options: ListOptions = FORWARD,
+    ) -> Reading:
+        """A listing by directory as it was; see `Store.children`. Of each directory at most
+        DIRECTORY_KEYS_MAX keys and a page of the database are read."""
+
     async def items(
         self, at: Point, *, unless: Point | None = None
     ) -> Sequence[tuple[Prefix, int]]:
@@ -172,9 +188,20 @@ class Archive(Protocol):
         """
 
     async def history(
-        self, at: Point, key: Key, *, before: Revision | None = None, limit: int
+        self,
+        at: Point,
+        key: Key,
+        *,
+        before: Revision | None = None,
+        after: Revision | None = None,
+        author: str | None = None,
+        limit: int,
     ) -> Sequence[Version]:
-        """Versions of `key` up to the point, the newest first; `before` continues."""
+        """Versions of `key` up to the point, the newest first; `before` continues.
+
+        Only those above `after`, and of `author` (a name), if given. What an author did not write
+        is looked through without its values.
+        """
 
     async def differences(
         self,
@@ -198,6 +225,10 @@ class Archive(Protocol):
     ) -> Sequence[LogEntry]:
         """Log entries after `after` up to `until`, as the board's log had them; a page of them, as
         `Store.log`. A branch has those of its origin. Errors: Compacted."""
+
+    async def count(self, board: str, within: Ranges, tally: Tally) -> Revision:
+        """Add to `tally` the commits that changed keys within; returns up to which revision. A
+        branch has those of its origin, what was pruned has none."""
 
     async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
         """The newest revision that was committed at `time_ms` or before; 0 if none was."""
@@ -274,3 +305,8 @@ class Archive(Protocol):
 
     async def aclose(self) -> None:
         """Close the archive."""
+
+
+def archived_pages(archive: Archive, at: Point) -> AsyncIterator[Reading]:
+    """All entries of a board at a point of its history, page by page."""
+    return paged(lambda after: archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX))

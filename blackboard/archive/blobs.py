@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -30,23 +29,27 @@ from blackboard.integrity.private_files import (
     open_new_binary,
     read_bytes,
 )
-from blackboard.limits import BLOB_CALLS_MAX, BLOB_GRACE_MS, ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS
-
-_TIMEOUT: Final = timedelta(milliseconds=ENGINE_TIMEOUT_MS)
-_RETRY: Final = timedelta(milliseconds=ENGINE_RETRY_MS)
+from blackboard.limits import DEFAULT, Limits
 
 
 class Blobs:
     """An object store with blobs in it."""
 
-    def __init__(self, store: ObjectStore, where: str, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        where: str,
+        directory: Path | None = None,
+        limits: Limits = DEFAULT,
+    ) -> None:
         self._store = store
         self._where = where
         self._directory = directory
-        self._calls = asyncio.Semaphore(BLOB_CALLS_MAX)
+        self._grace = timedelta(milliseconds=limits.archive.blob_grace_ms)
+        self._calls = asyncio.Semaphore(limits.archive.blob_calls_max)
 
     @classmethod
-    def at(cls, url: str) -> "Blobs":
+    def at(cls, url: str, limits: Limits = DEFAULT) -> "Blobs":
         """Blobs in a directory (a path or file:///path) or below a URL (s3://bucket/path ...).
 
         Credentials come from the same places as for the provider's own tools (AWS_ACCESS_KEY_ID
@@ -58,15 +61,9 @@ class Blobs:
             if parts.scheme in ("", "file"):
                 path = Path(unquote(parts.path))
                 make_directory(path)
-                return cls(LocalStore(path), str(path), path)
-            # Our options would override this environment variable, which a local server needs.
-            plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
-            options = {"timeout": _TIMEOUT, "connect_timeout": _TIMEOUT, "allow_http": plain}
-            retry = {"max_retries": 3, "retry_timeout": _RETRY}
-            store = from_url(  # type: ignore[call-overload]
-                url, client_options=options, retry_config=retry
-            )
-            return cls(store, parts._replace(query="").geturl())
+                return cls(LocalStore(path), str(path), path, limits)
+            store, where = object_store(url, limits)
+            return cls(store, where, limits=limits)
         except OSError as error:
             raise Unavailable(what=f"blobs at {url}", reason=str(error)) from error
         except (BaseError, ValueError) as error:
@@ -110,7 +107,7 @@ class Blobs:
         return value
 
     async def _read(self, path: str) -> bytes:
-        """The object store would open whatever has the name, and a pipe for ever."""
+        """The object store itself would open anything of that name, and wait forever on a pipe."""
         if self._directory is not None:
             return await asyncio.to_thread(read_bytes, self._directory / path)
         found = await obstore.get_async(self._store, path)
@@ -147,7 +144,7 @@ class Blobs:
             try:
                 found = await obstore.head_async(self._store, path)
                 age = datetime.now(UTC) - found["last_modified"]
-                if age > timedelta(milliseconds=BLOB_GRACE_MS):
+                if age > self._grace:
                     await obstore.delete_async(self._store, path)
             except FileNotFoundError:
                 continue
@@ -167,6 +164,23 @@ class Blobs:
     def _unavailable(self, error: Exception) -> Unavailable:
         reason = str(error).partition("\n")[0]
         return Unavailable(what=f"blobs at {self._where}", reason=reason)
+
+
+def object_store(url: str, limits: Limits) -> tuple[ObjectStore, str]:
+    """The object store below a URL, and the URL as people may see it, without parameters.
+
+    Errors: BaseError, ValueError for a URL of no store.
+    """
+    # Our options would override this environment variable, which a local server needs.
+    plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
+    timeout = timedelta(milliseconds=limits.engine.engine_timeout_ms)
+    options = {"timeout": timeout, "connect_timeout": timeout, "allow_http": plain}
+    retry_timeout = timedelta(milliseconds=limits.engine.engine_retry_ms)
+    retry = {"max_retries": 3, "retry_timeout": retry_timeout}
+    store: ObjectStore = from_url(  # type: ignore[call-overload]
+        url, client_options=options, retry_config=retry
+    )
+    return store, urlsplit(url)._replace(query="").geturl()
 
 
 def _write(directory: Path, path: str, value: bytes) -> None:

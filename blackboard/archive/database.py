@@ -52,11 +52,9 @@ from blackboard.engines.sqlite.file import (
     ROOM_BYTES,
     check_damage,
     check_ordinary,
-    has_no_journal,
     is_without_room,
-    open_index,
-    valid_frames,
 )
+from blackboard.engines.sqlite.journal import has_no_journal, open_index, valid_frames
 from blackboard.engines.sqlite.suspect import is_failed_sync, kept_as_it_is
 from blackboard.errors import (
     BlackboardError,
@@ -67,7 +65,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.integrity.private_files import FILE_MODE, make_file
-from blackboard.limits import ENGINE_TIMEOUT_MS
+from blackboard.limits import DEFAULT
 from blackboard.units import Key, Milliseconds
 
 try:
@@ -207,9 +205,13 @@ _POSTGRES_COLUMNS: Final = text(
     "SELECT table_name, column_name FROM information_schema.columns"
     " WHERE table_schema = current_schema()"
 )
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of the tables: in SQLite the user_version, in PostgreSQL the comment on table `board`. The first
 archives have no mark."""
+_UNDATED: Final = 1
+"""The format before, whose versions have no column `first_ms`. Opening the archive adds it."""
+_FIRST_MS: Final = ("version", "first_ms")
+_ADD_FIRST_MS: Final = "ALTER TABLE version ADD COLUMN first_ms {}"
 _MARK: Final = "Blackboard archive, format "
 _POSTGRES_MARK: Final = text(
     "SELECT obj_description(to_regclass(quote_ident(current_schema()) || '.board'), 'pg_class')"
@@ -225,10 +227,11 @@ Row = dict[str, Any]
 class Database:
     """An open database. `writing` and `reading` give connections."""
 
-    def __init__(self, engine: AsyncEngine, file: TrustedFile | None = None) -> None:
-        self._engine = engine
+    def __init__(self, place: URL, file: TrustedFile | None, timeout_ms: Milliseconds) -> None:
+        self._place = place
         self._file = file
-        self._place = engine.url
+        self._timeout_ms = timeout_ms
+        self._engine = engine = _engine(place, timeout_ms)
         self._read_only = ""
         """Why nothing can be written at the moment, if so."""
         self._turn = asyncio.Lock()
@@ -239,15 +242,18 @@ class Database:
         """Keys as a table with one column, `value`; `given_keys` are the parameters for it."""
 
     @classmethod
-    async def open(cls, url: str) -> "Database":
+    async def open(
+        cls, url: str, timeout_ms: Milliseconds = DEFAULT.engine.engine_timeout_ms
+    ) -> "Database":
         """Connect to `sqlite:///path` or `postgresql://...`, and make the tables if necessary.
 
-        Errors: InvalidRequest for another URL; Unavailable; Corrupt; NewerFormat;
+        `timeout_ms` bounds the wait for a connection or a lock; a statement may take twelve times
+        as long. Errors: InvalidRequest for another URL; Unavailable; Corrupt; NewerFormat;
         OlderFormat.
         """
         place = _url(url)
         file = await asyncio.to_thread(_make_file, place)
-        database = cls(_engine(place), file)
+        database = cls(place, file, timeout_ms)
         try:
             await database._begin()
         except BaseException:
@@ -266,7 +272,10 @@ class Database:
                 if self.is_sqlite:
                     await _check_passive(connection, self.name)
                 await connection.run_sync(_make_tables)
+                is_dated = await connection.run_sync(_date_versions)
                 await connection.run_sync(_check_columns, self.name)
+                if is_dated:
+                    await connection.run_sync(_write_format)
         except Unavailable as error:
             if self._file is None or not _is_without_room(error):
                 raise
@@ -280,12 +289,14 @@ class Database:
         await self._engine.dispose()
         if not await asyncio.to_thread(has_no_journal, file.path):
             raise Unavailable(what=f"archive {self.name}", reason=f"{why}: {needed}") from error
-        self._engine = _engine(self._place, read_only=True)
+        self._engine = _engine(self._place, self._timeout_ms, read_only=True)
         try:
             async with self.reading() as connection:
                 await connection.run_sync(_check_format, self.name)
                 await _check_passive(connection, self.name)
                 await connection.execute(_A_BOARD)  # without tables there is nothing to read
+                if _FIRST_MS not in await connection.run_sync(_columns):
+                    raise Unavailable(what=f"archive {self.name}", reason=f"{why}: {needed}")
                 await connection.run_sync(_check_columns, self.name)
         except Unavailable:
             raise error from None
@@ -301,7 +312,7 @@ class Database:
         assert self._file is not None
         if not await asyncio.to_thread(has_room, self._file.path, ROOM_BYTES):
             raise Unavailable(what=f"archive {self.name}", reason=self._read_only)
-        new, old = _engine(self._place), self._engine
+        new, old = _engine(self._place, self._timeout_ms), self._engine
         try:
             async with new.connect() as connection:
                 await connection.execute(_A_BOARD)
@@ -522,7 +533,7 @@ async def add(
 def _insert(
     table: Table, names: tuple[str, ...], times: int, *, replace: bool, numbered: bool
 ) -> str:
-    """`INSERT INTO ...` for so many rows at once, with $1 or ? as places."""
+    """`INSERT INTO ...` for `times` rows at once, with $1 or ? as places."""
     places = ", ".join(f"${n}" if numbered else "?" for n in range(1, len(names) + 1))
     values = ", ".join([f"({places})"] * times)
     statement = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {values}"
@@ -610,15 +621,31 @@ def _make_tables(connection: Connection) -> None:
         is_new = not inspect(connection).has_table("board")
         METADATA.create_all(connection)
         if is_new:  # a role that did not make the tables could not comment on them
-            connection.exec_driver_sql(f"COMMENT ON TABLE board IS '{_MARK}{FORMAT}'")
+            _write_format(connection)
         return
     present = set(connection.execute(_TABLES).scalars())
     if "board" not in present:
-        connection.exec_driver_sql(f"PRAGMA user_version={FORMAT}")
+        _write_format(connection)
     for name, statements in _sqlite_schema().items():
         if name not in present:
             for statement in statements:
                 connection.exec_driver_sql(statement)
+
+
+def _date_versions(connection: Connection) -> bool:
+    """Add the column `first_ms` to an archive of an older format; whether it was missing."""
+    is_needed = _format(connection) <= _UNDATED and _FIRST_MS not in _columns(connection)
+    if is_needed:
+        kind = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
+        connection.exec_driver_sql(_ADD_FIRST_MS.format(kind))
+    return is_needed
+
+
+def _write_format(connection: Connection) -> None:
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"PRAGMA user_version={FORMAT}")
+    else:
+        connection.exec_driver_sql(f"COMMENT ON TABLE board IS '{_MARK}{FORMAT}'")
 
 
 def _check_format(connection: Connection, name: str) -> None:
@@ -637,15 +664,20 @@ def _format(connection: Connection) -> int:
     return int(number) if mark.startswith(_MARK) and number.isdecimal() else 0
 
 
+def _columns(connection: Connection) -> set[tuple[str, str]]:
+    """The tables and their columns."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    rows = connection.execute(_SQLITE_COLUMNS if is_sqlite else _POSTGRES_COLUMNS)
+    return {(table, column) for table, column in rows}
+
+
 def _check_columns(connection: Connection, name: str) -> None:
     """Errors: OlderFormat when a table lacks a column, as in an archive from before the marks.
 
     Otherwise the first statement that uses it would fail, and each later one, as if a further
     attempt could help.
     """
-    is_sqlite = connection.dialect.name == "sqlite"
-    rows = connection.execute(_SQLITE_COLUMNS if is_sqlite else _POSTGRES_COLUMNS)
-    present = {(table, column) for table, column in rows}
+    present = _columns(connection)
     missing = [
         f"{table.name}.{column.name}"
         for table in METADATA.sorted_tables
@@ -685,9 +717,9 @@ def _make_file(url: URL) -> TrustedFile | None:
     return TrustedFile(file, what)
 
 
-def _engine(url: URL, *, read_only: bool = False) -> AsyncEngine:
+def _engine(url: URL, timeout_ms: Milliseconds, *, read_only: bool = False) -> AsyncEngine:
     """With `read_only`, SQLite makes no files beside the database."""
-    timeout_s = ENGINE_TIMEOUT_MS / 1000
+    timeout_s = timeout_ms / 1000
     bounds = {"pool_size": _CONNECTIONS, "max_overflow": 0, "pool_timeout": timeout_s}
     if url.drivername.startswith("sqlite"):
         if read_only:

@@ -8,7 +8,7 @@ Invariants
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +21,7 @@ from blackboard.core import digest
 from blackboard.core.checkpoints import Step
 from blackboard.core.commit import Change, LogEntry
 from blackboard.core.path import SYSTEM, namespace_of
-from blackboard.units import Key, Revision
+from blackboard.units import Key, Milliseconds, Revision
 
 CHECKPOINTS: Final = f"{SYSTEM}/checkpoints/"
 DECLARED: Final = "public/~declared"
@@ -31,10 +31,12 @@ the event loop, and may wait for such a step in each of them."""
 
 
 class Known(Struct, frozen=True, gc=False):
-    """The newest version of a key: its create_revision, and its element (None = removed)."""
+    """The newest version of a key: its create_revision and the time of that (None: not known), and
+    its element (None = removed)."""
 
     revision: Revision
     create_revision: Revision
+    created_ms: Milliseconds | None
     element: bytes | None
 
 
@@ -85,12 +87,13 @@ class Fold:
         key, revision = change.key, entry.revision
         before = self.known.get(key)
         created, counted = revision, None
+        created_ms: Milliseconds | None = entry.time_ms
         if before is not None:
             if before.revision >= revision:
                 return
             counted = before.element
             if counted is not None:
-                created = before.create_revision
+                created, created_ms = before.create_revision, before.created_ms
         element, form, content = None, ABSENT, None
         if change.value is not None:
             assert hashed is not None
@@ -98,7 +101,7 @@ class Fold:
             form, content = archive_rows.content_of(change.value, hashed)
         self.counted.setdefault(key, counted)
         self.known.pop(key, None)  # `known` is ordered by the last change
-        self.known[key] = Known(revision, created, element)
+        self.known[key] = Known(revision, created, created_ms, element)
         self.versions.append(
             {
                 "board": self.board,
@@ -112,6 +115,7 @@ class Fold:
                 "time_ms": entry.time_ms,
                 "expires_at_ms": change.expires_at_ms,
                 "item": change.item,
+                "first_ms": None if created == revision or content is None else created_ms,
             }
         )
 
@@ -149,20 +153,6 @@ def digest_row(board: int, namespace: str, revision: Revision, total: int) -> Ro
         "revision": revision,
         "digest": digest.digest_of(total),
     }
-
-
-def held(totals: Mapping[str, int]) -> dict[str, bytes]:
-    """Digests of the namespaces that are not empty."""
-    return {
-        name: digest.digest_of(total)
-        for name, total in sorted(totals.items())
-        if total != digest.EMPTY
-    }
-
-
-def without_empty(digests: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The digests of the namespaces that are not empty, sorted."""
-    return {name: d for name, d in sorted(digests.items()) if d != digest.EMPTY_DIGEST}
 
 
 def large_values(entries: Sequence[LogEntry], bytes_max: int) -> list[bytes]:

@@ -31,7 +31,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from blackboard.archive import rows as archive_rows
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import Database, given_keys, rows
-from blackboard.archive.fold import without_empty
 from blackboard.archive.tables import (
     ABSENT,
     AGENT,
@@ -49,6 +48,7 @@ from blackboard.archive.tables import (
 from blackboard.core import digest
 from blackboard.core.checkpoints import Difference, Lost, Mark, Point, Step, StoredCheckpoint
 from blackboard.core.commit import RECOVER, RESTORE, Epoch, LogEntry
+from blackboard.core.directories import Children, ranges_behind
 from blackboard.core.path import SYSTEM, Ranges, namespace_of, ranges_of
 from blackboard.errors import Compacted, Corrupt, FutureRevision, InvalidRequest
 from blackboard.limits import LOG_ENTRIES_MAX, PAGE_BYTES_MAX
@@ -104,7 +104,7 @@ def _page_query(*, reverse: bool, keys_only: bool) -> TextClause:
     )
 
 
-_SHOWN: Final = "key revision form create_revision author time_ms expires_at_ms".split()
+_SHOWN: Final = "key revision form create_revision author time_ms expires_at_ms first_ms".split()
 """What a listing of keys only reads of a version."""
 
 
@@ -221,6 +221,22 @@ class ArchivedHistory:
             else:
                 left = left[:-1] if reverse else left[1:]
 
+    async def keys_by_directory(
+        self, found: Children, left: Ranges, *, reverse: bool
+    ) -> AsyncIterator[list[Any]]:
+        """As `entries` with `keys_only`, for `found`: once a directory was counted, the rest of it
+        is skipped."""
+        while left:
+            nearest = left[-1] if reverse else left[0]
+            page, after = await self._page(nearest, reverse=reverse, keys_only=True)
+            yield [row for row in page if row.form != ABSENT]
+            if after is None:
+                left = left[:-1] if reverse else left[1:]
+            elif found.is_counted(after):
+                left = ranges_behind(left, found.prefix, after, reverse=reverse)
+            else:
+                left = ranges_of(left, after, reverse=reverse)
+
     # --- what belongs to a revision ---------------------------------------------------------------
 
     async def commit(self) -> Any:
@@ -264,7 +280,7 @@ class ArchivedHistory:
         if found is None:
             totals = await self.totals()
             found = {name: digest.digest_of(total) for name, total in totals.items()}
-        return without_empty(found)
+        return digest.without_empty(found)
 
     async def archived_digests(self) -> dict[str, bytes] | None:
         """The digest of each namespace, if they are archived for this revision."""
@@ -529,7 +545,7 @@ async def lost_ends(past: "ArchivedHistory") -> list["ArchivedHistory"]:
     """The ends of the histories that a board's engine lost before `past`."""
     ends = {segment.board: segment.upto for segment in past.segments}
     found = []
-    for segment in await told_segments(past):
+    for segment in await all_segments(past):
         if segment.own and segment.upto > ends.get(segment.board, -1):
             row = await board_by_id(past.connection, segment.board)
             segments = await segments_of(past.connection, row, segment.upto)
@@ -537,7 +553,7 @@ async def lost_ends(past: "ArchivedHistory") -> list["ArchivedHistory"]:
     return found
 
 
-async def told_segments(past: "ArchivedHistory") -> list[Segment]:
+async def all_segments(past: "ArchivedHistory") -> list[Segment]:
     """As `past.segments`, including the segments that the board's engine lost before."""
     [nearest, *_] = past.segments
     row = await board_by_id(past.connection, nearest.board)

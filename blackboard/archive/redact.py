@@ -5,7 +5,7 @@ Everything happens in one transaction: the values are in the archive, or they ar
 
 Invariants
 - The hash chain does not change: a redacted value is replaced by its salted hash, which the chain
-  covers (core/entry_digest.py), and its salt is removed.
+  covers (core/log_entry.py), and its salt is removed.
 - Digests of namespaces are over unsalted hashes, from which values can be guessed. So they are
   computed again with the replaced values, and the manifests that name them are signed again; but
   only manifests that were genuine and agreed with the archive.
@@ -38,7 +38,7 @@ from blackboard.archive.tables import (
     TOTAL,
     VERSION,
 )
-from blackboard.core import digest, entry_digest
+from blackboard.core import digest, log_entry
 from blackboard.core.checkpoints import RedactedRows
 from blackboard.core.path import Ranges, namespace_of, range_below
 from blackboard.core.redaction import REDACTED, left_of, scope_of
@@ -164,7 +164,9 @@ class Redacting:
         within = _between(*scope_of(self.key)[1])
         of_documents = update(VERSION).where(VERSION.c.board == row.id, within)
         removed = of_documents.where(VERSION.c.form == ABSENT)
-        await self.connection.execute(removed.values(create_revision=VERSION.c.revision))
+        await self.connection.execute(
+            removed.values(create_revision=VERSION.c.revision, first_ms=None)
+        )
 
     async def _revisions(self, row: Any, after: Revision) -> list[Revision]:
         query = (
@@ -216,7 +218,7 @@ class Redacting:
         entry = archive_rows.entry_with(found[0], written, epoch, [None] * len(written))
         hashes = {each.key: archive_rows.hash_of(each) for each in written if each.form != ABSENT}
         contents = [None if c.lease else hashes.get(c.key) for c in entry.changes]
-        known = set(entry_digest.standing(entry))
+        known = set(log_entry.standing(entry))
         places = [
             place
             for place, change in enumerate(entry.changes)
@@ -224,9 +226,9 @@ class Redacting:
         ]
         if not places:
             return
-        if not entry_digest.is_salted(entry):
+        if not log_entry.is_salted(entry):
             self._guessable += 1
-        less = entry_digest.redacted(entry, contents, places)
+        less = log_entry.redacted(entry, contents, places)
         details = {"details": archive_rows.details_of(less)}
         await self.connection.execute(update(COMMIT).where(one), details)
 

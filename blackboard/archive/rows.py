@@ -29,7 +29,8 @@ from blackboard.core.commit import (
     name_of,
     narrowed_from,
 )
-from blackboard.core.entry_digest import (
+from blackboard.core.lease import from_result, to_result
+from blackboard.core.log_entry import (
     Leaves,
     content_of as content_hash,
     digest_of_one,
@@ -37,7 +38,6 @@ from blackboard.core.entry_digest import (
     is_salted,
     standing,
 )
-from blackboard.core.lease import from_result, to_result
 from blackboard.errors import Corrupt
 from blackboard.limits import BLOB_BYTES, VALUE_BYTES_MAX
 from blackboard.wire.codec import decode_results, encode_results
@@ -144,6 +144,7 @@ def with_value(row: Any, value: bytes) -> Entry:
         author=row.author,
         time_ms=row.time_ms,
         expires_at_ms=row.expires_at_ms,
+        first_ms=row.first_ms,
     )
 
 
@@ -162,6 +163,7 @@ def version_row(board: int, entry: Entry) -> Row:
         "time_ms": entry.time_ms,
         "expires_at_ms": entry.expires_at_ms,
         "item": None,
+        "first_ms": entry.first_ms,
     }
 
 

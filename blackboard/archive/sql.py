@@ -10,34 +10,35 @@ Invariants
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, Self
 
-from sqlalchemy import and_, func, insert, select, update
+from sqlalchemy import URL, and_, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.archive import (
+    activity,
     boards as archive_boards,
     history as archive_log,
     prune as archive_prune,
     redact as archive_redact,
-    removal as archive_removal,
     rows as archive_rows,
 )
 from blackboard.archive.append import Appending, Warm, Warmth, loses, runs
 from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import Database, add, rows
-from blackboard.archive.fold import large_values, without_empty
+from blackboard.archive.fold import large_values
 from blackboard.archive.history import (
     ArchivedHistory,
     Segment,
+    all_segments,
     board_by_id,
     board_row,
     changed_keys,
     mark_of,
     own_segments,
     segments_of,
-    told_segments,
 )
 from blackboard.archive.tables import (
     BOARD,
@@ -48,7 +49,7 @@ from blackboard.archive.tables import (
     VERSION,
 )
 from blackboard.archive.verify import Verification
-from blackboard.core import history
+from blackboard.core import digest, history
 from blackboard.core.checkpoints import (
     Difference,
     Facts,
@@ -59,10 +60,28 @@ from blackboard.core.checkpoints import (
     StoredCheckpoint,
     Version,
 )
-from blackboard.core.commit import Entry, Head, LogEntry, Reading
-from blackboard.core.path import Ranges, ranges_of
+from blackboard.core.commit import (
+    FORWARD,
+    Entry,
+    Head,
+    ListOptions,
+    LogEntry,
+    Reading,
+    signatures_of,
+)
+from blackboard.core.directories import Children, ranges_behind
+from blackboard.core.history import Tally
+from blackboard.core.path import Ranges, directory_of, ranges_of
 from blackboard.errors import InvalidRequest, NoSuchCheckpoint
-from blackboard.limits import BLOB_BYTES, LIST_ENTRIES_MAX, PAGE_BYTES_MAX, READ_KEYS_MAX
+from blackboard.integrity.signing import Seal, make_key
+from blackboard.limits import (
+    BLOB_BYTES,
+    DEFAULT,
+    LIST_ENTRIES_MAX,
+    PAGE_BYTES_MAX,
+    READ_KEYS_MAX,
+    Limits,
+)
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 _KEYS_AT_ONCE: Final = 32
@@ -72,21 +91,25 @@ _KEYS_AT_ONCE: Final = 32
 class SqlArchive:
     """An archive, opened; an `Archive`."""
 
-    def __init__(self, database: Database, blobs: Blobs, sealer: Sealer) -> None:
+    def __init__(
+        self, database: Database, blobs: Blobs, sealer: Sealer, limits: Limits = DEFAULT
+    ) -> None:
         self._database = database
         self._blobs = blobs
         self._sealer = sealer
+        self._limits = limits
         self._warmth = Warmth()
 
     @classmethod
-    async def open(cls, url: str, *, blobs: str, sealer: Sealer) -> Self:
+    async def open(cls, url: str, *, blobs: str, sealer: Sealer, limits: Limits = DEFAULT) -> Self:
         """Open the archive at `url` (sqlite:///path, postgresql://...), which is made if necessary.
 
         `blobs` is the directory or the URL of its object store.
         Errors: InvalidRequest for a URL of neither kind; Unavailable; Corrupt.
         """
-        store = Blobs.at(blobs)
-        return cls(await Database.open(url), store, sealer)
+        store = Blobs.at(blobs, limits)
+        database = await Database.open(url, limits.engine.engine_timeout_ms)
+        return cls(database, store, sealer, limits)
 
     @property
     def where(self) -> str:
@@ -321,6 +344,55 @@ class SqlArchive:
                     size += len(entry.key) + len(entry.value)
             return Reading(at.revision, epoch, tuple(entries))
 
+    async def children(
+        self,
+        at: Point,
+        within: Ranges,
+        prefix: Prefix,
+        *,
+        after: Key | None = None,
+        limit: int,
+        options: ListOptions = FORWARD,
+    ) -> Reading:
+        """As `Archive.children`."""
+        found = Children(prefix, min(limit, LIST_ENTRIES_MAX))
+        left = ranges_behind(within, prefix, after, reverse=options.reverse)
+        async with self._database.reading() as connection:
+            past = await ArchivedHistory.at(self._database, connection, at)
+            epoch = (await past.epoch()).id
+            is_cut = False
+            async for page in past.keys_by_directory(found, left, reverse=options.reverse):
+                is_cut = await self._add_children(past, page, found, options)
+                if is_cut:
+                    break
+        next_key = found.last if is_cut else None
+        entries = tuple(found.entries)
+        return Reading(at.revision, epoch, entries, next_key, directories=found.directories)
+
+    async def _add_children(
+        self, past: ArchivedHistory, page: Sequence[Any], found: Children, options: ListOptions
+    ) -> bool:
+        """Add rows to a listing by directory; True once it is full and one is left."""
+        places = [directory_of(found.prefix, row.key) for row in page]
+        whole: dict[Key, Any] = {}
+        if not options.keys_only:
+            direct = [row.key for row, place in zip(page, places, strict=True) if place is None]
+            whole = await past.newest(direct[: found.room])
+        for number, (row, place) in enumerate(zip(page, places, strict=True)):
+            if number % _KEYS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if not found.counts(place) and not found.room:
+                return True
+            if place is not None:
+                found.add_keys(place, row.key, 1)
+            elif options.keys_only:
+                found.add_entry(archive_rows.with_value(row, b""))
+            else:
+                entry = await archive_rows.entry_at(whole[row.key], self._blobs)
+                assert entry is not None
+                found.add_entry(entry)
+        return False
+
     async def items(
         self, at: Point, *, unless: Point | None = None
     ) -> Sequence[tuple[Prefix, int]]:
@@ -333,18 +405,27 @@ class SqlArchive:
             return sorted((await past.items(other)).items())
 
     async def history(
-        self, at: Point, key: Key, *, before: Revision | None = None, limit: int
+        self,
+        at: Point,
+        key: Key,
+        *,
+        before: Revision | None = None,
+        after: Revision | None = None,
+        author: str | None = None,
+        limit: int,
     ) -> Sequence[Version]:
         """As `Archive.history`."""
         found: list[Version] = []
+        oldest = -1 if after is None else after
+        written = [] if author is None else [VERSION.c.author.in_(signatures_of(author))]
         async with self._database.reading() as connection:
             past = await ArchivedHistory.at(self._database, connection, at)
-            for segment in await told_segments(past):
+            for segment in await all_segments(past):
                 upto = segment.upto if before is None else min(segment.upto, before - 1)
                 query = (
                     select(VERSION)
                     .where(VERSION.c.board == segment.board, VERSION.c.key == key)
-                    .where(VERSION.c.revision <= upto)
+                    .where(VERSION.c.revision > oldest, VERSION.c.revision <= upto, *written)
                     .order_by(VERSION.c.revision.desc())
                     .limit(min(limit, LIST_ENTRIES_MAX) - len(found))
                 )
@@ -401,6 +482,19 @@ class SqlArchive:
             past = ArchivedHistory(self._database, connection, segments)
             return await archive_log.page(past, self._blobs, after, limit)
 
+    async def count(self, board: str, within: Ranges, tally: Tally) -> Revision:
+        """As `Archive.count`."""
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            through = -1 if row is None or row.through is None else row.through
+            until = min(tally.until, through)
+            if until <= tally.after:
+                return tally.after
+            segments = await segments_of(connection, row, until)
+            past = ArchivedHistory(self._database, connection, segments)
+            await activity.count(past, tally.after, within, tally)
+            return until
+
     async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
         """As `Archive.at_time`."""
         async with self._database.reading() as connection:
@@ -409,7 +503,7 @@ class SqlArchive:
                 return 0
             segments = await segments_of(connection, row, row.through)
             past = ArchivedHistory(self._database, connection, segments)
-            for segment in await told_segments(past):
+            for segment in await all_segments(past):
                 query = (
                     select(COMMIT.c.revision)
                     .where(COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto)
@@ -432,7 +526,7 @@ class SqlArchive:
         async with self._database.reading() as connection:
             past = await ArchivedHistory.at(self._database, connection, at)
             found = await past.archived_digests()
-            return None if found is None else without_empty(found)
+            return None if found is None else digest.without_empty(found)
 
     async def sums_at(self, at: Point, namespaces: Sequence[str]) -> Mapping[str, int]:
         """As `Archive.sums_at`."""
@@ -533,7 +627,7 @@ class SqlArchive:
         """As `Archive.remove`."""
         async with self._database.writing() as connection:
             now_ms = await self._database.now_ms(connection)
-            is_shared = await archive_removal.mark(connection, board, keep, now_ms)
+            is_shared = await archive_boards.mark_removed(connection, board, keep, now_ms)
         await self.sweep()
         return is_shared
 
@@ -541,7 +635,9 @@ class SqlArchive:
         """As `Archive.sweep`."""
         async with self._database.writing() as connection:
             now_ms = await self._database.now_ms(connection)
-            doomed = await archive_removal.sweep(connection, now_ms)
+            doomed = await archive_boards.remove_marked(
+                connection, now_ms, self._limits.archive.blob_grace_ms
+            )
         await self._blobs.remove(doomed)
 
     async def verify(self, at: Point) -> AsyncIterator[str]:
@@ -568,3 +664,19 @@ def _checkpoints(segment: Segment) -> Any:
         .where(func.length(CHECKPOINT.c.manifest) > 0)
         .order_by(CHECKPOINT.c.revision)
     )
+
+
+async def archive_beside(directory: Path, limits: Limits = DEFAULT) -> SqlArchive:
+    """The archive of an embedded engine, its blobs and its signing key: all in its directory.
+
+    Errors: Unavailable; Corrupt; InvalidRequest when the key cannot be used.
+    """
+    seal = Seal(make_key(directory / "signing_key"))
+    blobs = str(directory / "blobs")
+    url = archive_url(directory)
+    return await SqlArchive.open(url, blobs=blobs, sealer=seal, limits=limits)
+
+
+def archive_url(directory: Path) -> str:
+    """Where the archive of an embedded engine is."""
+    return URL.create("sqlite", database=str(directory / "archive.db")).render_as_string()

@@ -83,6 +83,7 @@ VERSION: Final = Table(
     _must("time_ms"),
     Column("expires_at_ms", _NUMBER),
     Column("item", _NUMBER),
+    Column("first_ms", _NUMBER),
 )
 # Ordinary indexes on an ordinary table: SQLite keeps a kilobyte inside a row, but not inside a
 # primary key.

@@ -18,11 +18,11 @@ from blackboard.archive import (
     redact as archive_redact,
     rows as archive_rows,
 )
-from blackboard.archive.append import kind_of
+from blackboard.archive.append import kind_of, known_of
 from blackboard.archive.base import Sealer
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import rows
-from blackboard.archive.fold import CHECKPOINTS, DECLARED, Fold, Known, held
+from blackboard.archive.fold import CHECKPOINTS, DECLARED, Fold
 from blackboard.archive.history import (
     ArchivedHistory,
     Segment,
@@ -31,7 +31,6 @@ from blackboard.archive.history import (
     segments_of,
 )
 from blackboard.archive.tables import (
-    ABSENT,
     BLOB,
     CHECKPOINT,
     DIGEST,
@@ -48,8 +47,9 @@ from blackboard.errors import Corrupt
 from blackboard.units import Revision
 
 _PAGE_ENTRIES = 256
-_FOLDED: Final = ("create_revision", "author", "time_ms")
-"""Columns of a version that follow from the log and that the chain does not cover directly."""
+_FOLDED: Final = ("create_revision", "author", "time_ms", "first_ms")
+"""Columns of a version that follow from the log and that the chain does not cover directly.
+`first_ms` may be missing in rows from before it was kept."""
 
 
 class Verification:
@@ -196,8 +196,7 @@ class Verification:
         """Give `fold` the versions of the keys of `entries` from before them."""
         keys = {c.key: None for entry in entries for c in entry.changes if c.lease is None}
         for key, row in (await past.newest(list(keys))).items():
-            element = None if row.form == ABSENT else archive_rows.element_of(row)
-            fold.known[key] = Known(row.revision, row.create_revision, element)
+            fold.known[key] = known_of(row)
 
     async def _redacted(self, entry: LogEntry) -> list[str]:
         """Problems of the redacted values in `entry`, which the chain does not cover."""
@@ -227,7 +226,8 @@ class Verification:
         )
         for row in await rows(self._connection, rows_of):
             expected = folded.get((row.revision, row.key), {})
-            wrong = [name for name in _FOLDED if expected.get(name) != getattr(row, name)]
+            undated = {"first_ms": None} if row.first_ms is None else {}
+            wrong = [n for n in _FOLDED if (expected | undated).get(n) != getattr(row, n)]
             if wrong:
                 yield f"revision {row.revision}: {row.key} has another {', '.join(wrong)}"
         for gathered in (fold.versions, fold.commits, fold.epochs):
@@ -267,7 +267,7 @@ class Verification:
 
     async def _compare(self, past: ArchivedHistory, totals: dict[str, int]) -> AsyncIterator[str]:
         """Compare sums with the digests that are archived."""
-        archived, summed = await past.digests(), held(totals)
+        archived, summed = await past.digests(), digest.digests_of(totals)
         for namespace in sorted(archived.keys() | summed.keys()):
             if archived.get(namespace) != summed.get(namespace):
                 yield (
@@ -284,7 +284,7 @@ class Verification:
             yield finding
         async for finding in self._compare(past, totals):
             yield finding
-        if folded is not None and held(folded) != held(totals):
+        if folded is not None and digest.digests_of(folded) != digest.digests_of(totals):
             yield f"at revision {past.revision} the state is not what the log adds up to"
 
     # --- manifests --------------------------------------------------------------------------------

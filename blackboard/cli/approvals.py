@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.errors import not_found, wrong_usage
+from blackboard.cli.errors import CommandError, Exit, not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
+from blackboard.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,8 @@ _REVISION = typer.Option(
     "--revision", metavar="REV", help="Only if the request is still the one of this revision."
 )
 _REASON = typer.Option("--reason", metavar="TEXT", help="Why; the agent reads it.")
+
+_OTHERS = "Nothing was answered. Use the token of an approver: --token or BLACKBOARD_TOKEN."
 
 app = typer.Typer()
 
@@ -133,7 +136,12 @@ def _answer(flags: Flags, agent: str, name: str, said: tuple[bool, int | None, s
         from blackboard.runtime.approvals import answer
 
         one = _meant(await _pending(board, agent), agent, name, revision)
-        return one, await answer(board, one, approved=approved, reason=reason)
+        try:
+            return one, await answer(board, one, approved=approved, reason=reason)
+        except InvalidRequest as error:
+            if error.field != "answer":
+                raise
+            raise CommandError("does_not_count", Exit.DENIED, error.reason, _OTHERS) from error
 
     one, receipt = session.with_board(flags, give)
     if flags.as_json:

@@ -129,7 +129,7 @@ def diff(
         str, typer.Option("--pattern", metavar="PATTERN", help="Only these keys.")
     ] = "**",
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="At most so many keys.")
+        int, typer.Option("--limit", metavar="N", min=1, help="At most this many keys.")
     ] = DIFF_LIMIT_DEFAULT,
 ) -> None:
     """Print what differs between two moments.

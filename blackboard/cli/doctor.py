@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from blackboard.engines.base import Store
     from blackboard.server.settings import Settings
 
+_EMBEDDED: Final = "sqlite"
 _FSYNCS: Final = 9
 _FSYNC_SLOW_MS: Final = 20.0
 _FREE_FAIL_BYTES: Final = 100 * 1024**2
@@ -103,6 +104,17 @@ async def engine(settings: "Settings") -> list[Finding]:
     survives = f"an acknowledged commit is {SURVIVES[facts.level]}"
     warnings = [Finding("engine", FindingStatus.WARN, text, _ENGINE_FIX) for text in facts.warnings]
     return [_ok("engine", known), _ok("durability", survives), *account, *warnings]
+
+
+def engine_in_use(name: str, level: str) -> list[Finding]:
+    """The engine of a service on this machine that does not use the one of the settings here."""
+    from blackboard.cli.keys import SURVIVES
+
+    text = f"{name}, which the service on this machine uses: it was not checked"
+    known = Finding("engine", FindingStatus.OK, text, "Check it: blackboard doctor --engine URL")
+    if level not in SURVIVES:
+        return [known]
+    return [known, _ok("durability", f"an acknowledged commit is {SURVIVES[level]}")]
 
 
 async def _account(store: "Store") -> list[Finding]:
@@ -414,8 +426,9 @@ def doctor(
 ) -> None:
     """Check engine, machine and service; suggest remedies.
 
-    The engine and the data directory are those that blackboard serve would use here. They are
-    skipped for a service on another machine, unless --engine or --data is given. Exits with 1 if
+    The engine and the data directory are those that blackboard serve would use here; if the service
+    here uses another engine, only its name is reported. They are skipped for a service on another
+    machine, unless --engine or --data is given. Exits with 1 if
     anything fails.
     """
     from blackboard.cli import render as show, session
@@ -443,16 +456,35 @@ def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> 
         unknown = Finding("service", FindingStatus.WARN, error.message, error.fix)
         return [*_of_this_machine(settings), unknown]
     assert target.url is not None
-    found = _of_this_machine(settings) if target.is_here or asked_for_engine else []
+    is_asked = target.is_here and not asked_for_engine
+    served = served_engine(target.url, target.ca) if is_asked else None
+    found = _of_this_machine(settings, served) if target.is_here or asked_for_engine else []
     found += _of_the_service(target)
     return found if target.is_here else [*found, elsewhere(target.url)]
 
 
-def _of_this_machine(settings: "Settings") -> list["Finding"]:
+def _of_this_machine(
+    settings: "Settings", served: tuple[str, str] | None = None
+) -> list["Finding"]:
+    """What is found here; `served` is the engine that the service here says it uses."""
     import anyio
 
     here = [*directory(settings.data)]  # before the engine opens it, which repairs it
+    if served is not None and (served[0] == _EMBEDDED) != (settings.engine == _EMBEDDED):
+        return [*engine_in_use(*served), *here, open_files()]
     return [*anyio.run(engine, settings), *here, open_files()]
+
+
+def served_engine(url: str, ca: str | None = None) -> tuple[str, str] | None:
+    """The engine of a service and its level, as /readyz reports them; None if it does not."""
+    try:
+        with _get(url, "/readyz", ca) as answer:
+            match json.loads(answer.read(_ANSWER_BYTES_MAX)):
+                case {"engine": {"name": str(name), "level": str(level)}}:
+                    return name, level
+    except (OSError, ValueError, HTTPException, BlackboardError):
+        pass  # the findings about the service say why
+    return None
 
 
 def _of_the_service(target: "Target") -> list["Finding"]:

@@ -1,8 +1,8 @@
 """How a command ends: the exit codes, and each error as one readable line with what to do next.
 
 Invariants
-- every error of blackboard/errors has an exit code in `EXIT_OF`; a test fails on a new one.
-- an error is written to stderr, never to stdout: what a pipe reads is data only.
+- Every error of blackboard/errors.py has an exit code in `EXIT_OF`; a test fails on a new one.
+- An error is written to stderr, never to stdout: what a pipe reads is data only.
 """
 
 import math
@@ -61,52 +61,25 @@ MEANING: Mapping[Exit, str] = {
     Exit.READER_GONE: "the reader of the output went away (as in `| head`)",
 }
 
-EXIT_OF: Mapping[str, Exit] = {
-    "rejected": Exit.ERROR,
-    "conflict": Exit.CONFLICT,
-    "fenced": Exit.CONFLICT,
-    "lease_held": Exit.CONFLICT,
-    "lease_lost": Exit.LEASE_LOST,
-    "nothing_to_claim": Exit.CONFLICT,
-    "stale_epoch": Exit.CONFLICT,
-    "step_superseded": Exit.CONFLICT,
-    "attempt_too_old": Exit.CONFLICT,
-    "document_refused": Exit.ERROR,
-    "type_mismatch": Exit.ERROR,
-    "limit_exceeded": Exit.ERROR,
-    "access_denied": Exit.DENIED,
-    "invalid_request": Exit.USAGE,
-    "unauthenticated": Exit.DENIED,
-    "compacted": Exit.ERROR,
-    "future_revision": Exit.ERROR,
-    "rolled_back": Exit.ERROR,
-    "resync": Exit.ERROR,
-    "head_moved": Exit.CONFLICT,
-    "snapshot_first": Exit.CONFLICT,
-    "board_frozen": Exit.CONFLICT,
-    "no_such_board": Exit.NOT_FOUND,
-    "no_such_checkpoint": Exit.NOT_FOUND,
-    "barrier_missed": Exit.CONFLICT,
-    "unavailable": Exit.UNAVAILABLE,
-    "overloaded": Exit.UNAVAILABLE,
-    "rate_limited": Exit.UNAVAILABLE,
-    "outcome_unknown": Exit.ERROR,
-    "local_protocol_error": Exit.ERROR,
-    "remote_protocol_error": Exit.ERROR,
-    "model_failed": Exit.ERROR,
-    "call_failed": Exit.ERROR,
-    "call_interrupted": Exit.ERROR,
-    "diverged": Exit.ERROR,
-    "schema_too_new": Exit.ERROR,
-    "migration_failed": Exit.ERROR,
-    "invalid_state": Exit.ERROR,
-    "agent_interrupted": Exit.ERROR,
-    "corrupt": Exit.ERROR,
-    "newer_format": Exit.ERROR,
-    "older_format": Exit.ERROR,
-    "engine_refused": Exit.ERROR,
-    "data_directory_in_use": Exit.UNAVAILABLE,
+_CODES: Final = {
+    Exit.ERROR: (
+        "rejected document_refused type_mismatch limit_exceeded compacted future_revision "
+        "rolled_back resync outcome_unknown local_protocol_error remote_protocol_error "
+        "model_failed call_failed call_interrupted diverged schema_too_new migration_failed "
+        "invalid_state agent_interrupted corrupt newer_format older_format engine_refused"
+    ),
+    Exit.CONFLICT: (
+        "conflict file_refused unsaved_files fenced lease_held nothing_to_claim stale_epoch "
+        "step_superseded attempt_too_old head_moved snapshot_first board_frozen barrier_missed"
+    ),
+    Exit.LEASE_LOST: "lease_lost",
+    Exit.DENIED: "access_denied unauthenticated",
+    Exit.USAGE: "invalid_request",
+    Exit.NOT_FOUND: "no_such_board no_such_checkpoint",
+    Exit.UNAVAILABLE: "unavailable overloaded rate_limited data_directory_in_use",
 }
+EXIT_OF: Final = {code: end for end, codes in _CODES.items() for code in codes.split()}
+"""The exit code of each error, by its code."""
 
 
 @dataclass
@@ -146,6 +119,16 @@ def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
             name = error.key.removeprefix(_CHECKPOINTS)
             return f"there is a checkpoint {name} already, made by {error.by}", (
                 "A name is given once: give another. blackboard checkpoint list shows them."
+            )
+        case errors.Conflict() if error.key.endswith(_SNAPSHOT):
+            return f"the snapshot on the board is revision {error.actual}, not of here", (
+                "blackboard workspace restore brings it here; --overwrite replaces it."
+            )
+        case errors.FileRefused():
+            return f"{error.path}: {error.reason}", "Nothing was changed."
+        case errors.UnsavedFiles():
+            return str(error).removeprefix("unsaved files: "), (
+                "blackboard workspace snapshot keeps them; --discard loses them."
             )
         case errors.Conflict():
             message = str(error).removeprefix("conflict: ").replace(", expected ", ", not ")
@@ -232,6 +215,7 @@ def _looking_for(method: str, request: str | None) -> str:
 
 
 _CHECKPOINTS: Final = "system/checkpoints/"
+_SNAPSHOT: Final = "/~tree/head"
 
 _LIMITS_PAGE: Final = "The page of limits (docs/limits.md) gives the reason."
 _BRANCH: Final = "A branch has no such limit, and leaves this board: blackboard branch NEW MOMENT."

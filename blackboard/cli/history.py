@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -140,13 +141,16 @@ blackboard log  # the newest twenty revisions
 blackboard log --after 0 --limit 100  # from the beginning
 blackboard log --follow  # and those that follow
 blackboard log --pattern 'public/plan/**' --author ann
+blackboard log --since 2026-11-21T09:30  # or the name of a checkpoint
 blackboard log --json | jq -c '{revision, author, note}'""",
 )
 def log(
     context: typer.Context,
     after: Annotated[
-        int | None,
-        typer.Option("--after", metavar="REV", min=0, help="Start after this revision."),
+        str | None,
+        typer.Option(
+            "--after", "--since", metavar="MOMENT", help="Start after this revision or moment."
+        ),
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, help="How many revisions at most.")
@@ -168,22 +172,24 @@ def log(
     With --pattern or --author, the newest 65,536 revisions are searched; with --after, all from
     there on.
     """
-    from blackboard.cli import render as show, session
+    from blackboard.cli import render as show, session, values
 
     flags = Flags.of(context)
+    moment = None if after is None else values.parse_moment(after)
     wanted = _Wanted(pattern, author)
     printer = show.LogPrinter(as_json=flags.as_json)
 
     async def read(client: "Client", board: "Board") -> None:
         if not await session.has_begun(board):
             await session.tell_no_commits(client, board)
-            if not (after or follow):
+            if not (moment or follow):
                 return  # reading its head would create it
         head = await board.head()
-        if after is None:
+        if moment is None:
             found = await wanted.newest(board, limit)
         else:
-            found = await board.log(after=after, limit=limit, pattern=pattern, author=author)
+            look = partial(board.log, since=moment, limit=limit)
+            found = await look(pattern=pattern, author=author)
         for revised in found:
             printer.revision(revised)
         if not found and head.revision:
@@ -222,7 +228,7 @@ class _Wanted:
 
 
 def _back_from(head: "Head", revisions: int) -> int:
-    """The revision so many before the head, without those that the newest epoch skipped."""
+    """The revision that many before the head, without those that the newest epoch skipped."""
     start, epoch = head.revision - revisions, head.epoch
     if epoch.cause == "engine" and start < epoch.revision:
         start -= epoch.revision - 1 - epoch.from_revision

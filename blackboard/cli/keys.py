@@ -1,6 +1,7 @@
 """get, set, delete, ls, boards: the present content of a board."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from blackboard.client.board import Board
     from blackboard.client.client import Client
     from blackboard.client.files import FileInfo
-    from blackboard.client.views import Entry, Receipt
+    from blackboard.client.views import Entry, Listing, Receipt
     from blackboard.core.checkpoints import LostBoard, When
-    from blackboard.core.commit import Head
+    from blackboard.core.commit import Directory, Head
 
 LIST_LIMIT_DEFAULT = 1000
 _KEY = typer.Argument(metavar="KEY", help="A path such as public/plan/budget.", show_default=False)
@@ -195,6 +196,7 @@ blackboard ls  # everything public
 blackboard ls 'public/plan/*'  # one level below public/plan
 blackboard ls 'private/researcher/**' --as researcher
 blackboard ls --at 4  # as it was at that revision
+blackboard ls --dirs  # what lies directly below, and how many keys below that
 blackboard ls --json | jq -r '.entries[].key'""",
 )
 def ls(
@@ -209,11 +211,17 @@ def ls(
         str | None, typer.Option("--after", metavar="KEY", help="Start behind this key.")
     ] = None,
     at: Annotated[str | None, _AT] = None,
+    dirs: Annotated[
+        bool,
+        typer.Option(
+            "--dirs", help="Count what lies deeper, by directory; PATTERN is PREFIX/** or **."
+        ),
+    ] = False,
 ) -> None:
     """List the keys that match a pattern, with their values.
 
     A document is one key. Records of the service and the runtime (below a segment that begins with
-    ~) are listed only if the pattern names that segment.
+    ~) are listed only if the pattern names that segment. With --dirs, a document is a directory.
     """
     from blackboard.cli import render as show, session, values
     from blackboard.limits import LIST_ENTRIES_MAX
@@ -221,28 +229,31 @@ def ls(
     flags = Flags.of(context)
     moment = None if at is None else values.parse_moment(at)
 
-    async def read(client: "Client", board: "Board") -> tuple[list["Entry"], str | None]:
+    async def read(client: "Client", board: "Board") -> tuple["KeyListing", str | None]:
         shown = KeyListing(board, pattern, moment)
+        look = partial(board.list, pattern, at=moment, delimiter="/" if dirs else None)
         last = after
         while True:
-            room = min(limit - len(shown.entries), LIST_ENTRIES_MAX)
-            page = await board.list(pattern, after=last, limit=room, at=moment)
-            await shown.take(page.entries)
+            page = await look(after=last, limit=min(limit - len(shown), LIST_ENTRIES_MAX))
+            await shown.take(page)
             last = page.next_key
-            if last is None or len(shown.entries) >= limit:
+            if last is None or len(shown) >= limit:
                 break
-        found = shown.entries
-        if not found and not await session.has_begun(board):
+        if not len(shown) and not await session.has_begun(board):
             await session.tell_no_commits(client, board)
-        return found, last
+        return shown, last
 
-    entries, next_key = session.with_client_and_board(flags, read)
+    shown, next_key = session.with_client_and_board(flags, read)
     if flags.as_json:
-        show.print_json({"entries": show.plain(entries), "next_key": next_key})
+        listed = {"directories": show.plain(shown.directories)} if dirs else {}
+        entries = show.plain(shown.entries)
+        show.print_json({**listed, "entries": entries, "next_key": next_key})
         return
-    if entries:
-        show.print_entries(entries)
-    else:
+    if shown.directories:
+        show.print_directories(shown.directories)
+    if shown.entries:
+        show.print_entries(shown.entries)
+    elif not shown.directories:
         below = "" if "*" in pattern else f"; what is below it: '{pattern.rstrip('/')}/**'"
         screen.say(f"nothing matches {pattern}{below}")
     if next_key is not None:
@@ -253,21 +264,28 @@ class KeyListing:
     """Collects the entries of a listing: a document as one entry, the runtime's branches only if
     named.
 
-    `entries` grows with each page.
+    `entries` and `directories` grow with each page.
     """
 
     def __init__(self, board: "Board", pattern: str, at: "When | None") -> None:
         self.entries: list[Entry] = []
+        self.directories: list[Directory] = []
         self._board = board
         self._pattern = pattern
         self._at = at
         self._document: str | None = None
 
-    async def take(self, page: "Sequence[Entry]") -> None:
-        """Add the listed entries of a page."""
+    def __len__(self) -> int:
+        return len(self.entries) + len(self.directories)
+
+    async def take(self, page: "Listing") -> None:
+        """Add what is shown of a page."""
         from blackboard.core.path import FILE, RESERVED, document_of, file_of, is_meant
 
-        for entry in page:
+        for each in page.directories:
+            is_shown = is_meant(self._pattern, f"{each.prefix}/key")
+            self.directories += [each] if is_shown else []
+        for entry in page.entries:
             file = None if FILE in self._pattern else file_of(entry.key)
             if file is not None:
                 is_info = entry.key == f"{file}/{FILE}/info"

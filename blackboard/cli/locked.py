@@ -23,6 +23,7 @@ from blackboard.cli.errors import CommandError, Exit
 from blackboard.client.cancellation import finish
 from blackboard.client.leases.lock import Lock
 from blackboard.core.commit import HeldFence
+from blackboard.signals import send_signal
 
 KILL_AFTER_S = 5.0
 """Time that a command has to end after its lock was lost."""
@@ -117,7 +118,7 @@ class _Runner:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             if self._on_terminal:
-                self._process.send_signal(number)
+                send_signal(self._process, number)
             else:
                 os.killpg(self._process.pid, number)
 

@@ -22,11 +22,16 @@ from blackboard.cli import (
     token,
     trajectories,
 )
+from blackboard.cli.backups import command as backups, recover
 from blackboard.cli.errors import MEANING
+from blackboard.cli.first_steps import demo, new
+from blackboard.cli.mcp import command as mcp
 from blackboard.cli.options import CommandGroup
 from blackboard.cli.screen import answer, console, print_examples
+from blackboard.cli.workspace import command as workspace
 
 _EXAMPLES = """\
+blackboard demo  # a story, from beginning to end
 blackboard serve  # start a service; the others talk to it
 blackboard set public/valuation '{"usd_bn": 2900}'
 blackboard ls
@@ -76,12 +81,16 @@ def root(
 
 
 _TOP = (
+    demo.app,
+    new.app,
     serve.app,
+    mcp.app,
     doctor.app,
     keys.app,
     history.app,
     locks.app,
     rewind.app,
+    recover.app,
     incidents.app,
     replay.app,
     agents.app,
@@ -94,6 +103,8 @@ for commands in _TOP:
     app.add_typer(commands)
 app.add_typer(rewind.board_app, name="board", rich_help_panel="Boards")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Checkpoints")
+app.add_typer(backups.app, name="backup", rich_help_panel="Service")
+app.add_typer(workspace.app, name="workspace", rich_help_panel="Boards")
 app.add_typer(context.app, name="context", rich_help_panel="Access")
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")
 app.add_typer(token.app, name="token", rich_help_panel="Access")

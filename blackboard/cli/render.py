@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from blackboard.client.diff import Diff, KeyChange
     from blackboard.client.views import Cause, Change, Entry, RevisionEvent, Version
     from blackboard.core.checkpoints import Checkpoint, CheckpointInfo, Pruned, Restored
+    from blackboard.core.commit import Directory
     from blackboard.core.freeze import Freeze
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -121,7 +122,7 @@ def print_entry(entry: "Entry") -> None:
     rows = {
         "key": entry.key,
         "revision": str(entry.mod_revision),
-        "created at": f"revision {entry.create_revision}",
+        "created": f"revision {entry.create_revision}{_created(entry, now)}",
         "author": who(entry),
         "written": f"{clock(entry.time_ms, now)} ({_ago(entry.time_ms, now)})",
         "expires": clock(entry.expires_at_ms, now) if entry.expires_at_ms else "never",
@@ -131,9 +132,24 @@ def print_entry(entry: "Entry") -> None:
     print_value(entry.value)
 
 
+def _created(entry: "Entry", now: Milliseconds) -> str:
+    if entry.created_ms is None:
+        return ""
+    return f", {clock(entry.created_ms, now)} ({_ago(entry.created_ms, now)})"
+
+
 def _ago(time_ms: Milliseconds, now: Milliseconds) -> str:
     found = age(time_ms, now)
     return found if found == "now" else f"{found} ago"
+
+
+def print_directories(directories: Sequence["Directory"]) -> None:
+    """Directories: name, number of keys."""
+    rows = [(f"{each.prefix}/", f"{each.count} keys") for each in directories]
+    if console().is_terminal:
+        print_table(("directory", "below it"), rows)
+    else:
+        _print_tabbed(rows)
 
 
 def print_entries(entries: Sequence["Entry"]) -> None:
@@ -332,7 +348,7 @@ def print_taken(checkpoint: "Checkpoint", *, as_json: bool) -> None:
     if as_json:
         print_json(plain(checkpoint))
         return
-    answer(f"{checkpoint.name}\t{checkpoint.revision}")
+    _print_tabbed([(checkpoint.name, str(checkpoint.revision))])
     barrier = checkpoint.barrier
     if barrier is not None and barrier.not_fresh:
         say(f"not fresh: {', '.join(barrier.not_fresh)}")

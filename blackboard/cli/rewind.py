@@ -1,4 +1,4 @@
-"""restore, rewind, recover, branch, history: earlier states of a board.
+"""restore, rewind, branch, history: earlier states of a board.
 
 board: operations on a whole board.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from blackboard.client.client import Client
     from blackboard.client.comparison import RestorePreview
     from blackboard.client.views import Version
-    from blackboard.core.checkpoints import Recovered, Restored, When
+    from blackboard.core.checkpoints import Restored, When
 
 _PANEL: Final = "Checkpoints"
 _YES = typer.Option("--yes", "-y", help="Do not ask.")
@@ -122,54 +122,6 @@ def _ask(flags: Flags, to: "When") -> None:
     typer.confirm("Restore the board?", abort=True, err=True)
 
 
-@app.command(
-    cls=ReadCommand,
-    rich_help_panel=_PANEL,
-    epilog="""\
-blackboard recover main  # as it was before its engine lost it
-blackboard recover main --at before-plan --note "Redis was emptied\"""",
-)
-def recover(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="BOARD", help="Which board.", show_default=False)],
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--at",
-            metavar="MOMENT",
-            help="A checkpoint, a revision, or a time. Default: the newest.",
-        ),
-    ] = None,
-    note: Annotated[
-        str, typer.Option("--note", metavar="TEXT", help="Why; the audit keeps it.")
-    ] = "",
-) -> None:
-    """Recover a board that its engine lost, from the archive.
-
-    Everything, with its revisions. What was written since stays readable. Repeating it is safe,
-    also after a crash in the middle.
-    """
-    from blackboard.cli import render as shown, session, values
-
-    async def work(client: "Client") -> "Recovered":
-        moment = None if at is None else values.parse_moment(at)
-        return await client.board(name).recover(moment, note=note, progress=_tell_progress)
-
-    flags = Flags.of(context)
-    with screen.busy("recovering"):
-        recovered = session.with_client(flags, work)
-    if flags.as_json:
-        document = {"board": name, "revision": recovered.revision, "epoch": recovered.epoch}
-        shown.print_json(document | {"from_revision": recovered.from_revision})
-    else:
-        past = f"has the content of revision {recovered.from_revision}"
-        screen.say(f"board {name} {past}, and continues at revision {recovered.revision}")
-
-
-def _tell_progress(entries: int) -> None:
-    screen.say(f"{entries} entries are back")
-
-
 @board_app.command(
     cls=ReadCommand,
     epilog="""\
@@ -252,23 +204,32 @@ def branch(
     rich_help_panel="History",
     epilog="""\
 blackboard history public/valuation
-blackboard history public/valuation --limit 3 --json""",
+blackboard history public/valuation --limit 3 --json
+blackboard history public/valuation --author ann --since 2026-11-21T09:30""",
 )
 def history(
     context: typer.Context,
     key: Annotated[str, typer.Argument(metavar="KEY", help="Whose past.", show_default=False)],
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="At most so many versions.")
+        int, typer.Option("--limit", metavar="N", min=1, help="At most this many versions.")
     ] = HISTORY_LIMIT_DEFAULT,
+    author: Annotated[
+        str | None, typer.Option("--author", metavar="AGENT", help="Only versions of this agent.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="MOMENT", help="Only versions after it.")
+    ] = None,
 ) -> None:
     """Print the versions of a key, the newest first.
 
     Also before restores, and before a branch began.
     """
-    from blackboard.cli import render as past, session
+    from blackboard.cli import render as past, session, values
+
+    moment = None if since is None else values.parse_moment(since)
 
     async def look(board: "Board") -> "tuple[Version, ...]":
-        return await board.history(key, limit=limit)
+        return await board.history(key, limit=limit, author=author, since=moment)
 
     flags = Flags.of(context)
     past.print_history(session.with_board(flags, look), as_json=flags.as_json)

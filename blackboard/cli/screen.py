@@ -10,13 +10,16 @@ Invariants
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 _RANGES: Final = (
     (0x00, 0x1F),  # C0: escape, bell, carriage return, ...
@@ -111,15 +114,32 @@ def busy(what: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def progress(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total_bytes: int) -> AbstractContextManager[Callable[[int], None]]:
     """Show on a terminal how many bytes of something are done; the block gets what to call with
     their number."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
+    return _moving(what, total_bytes, columns)
+
+
+def counting(what: str, unit: str) -> AbstractContextManager[Callable[[int], None]]:
+    """Show on a terminal how many of something are done; the block gets what to call with their
+    number."""
+    from rich.progress import SpinnerColumn, TextColumn
+
+    count = TextColumn("{task.completed} " + unit)
+    return _moving(what, None, (SpinnerColumn(), TextColumn("{task.description}"), count))
+
+
+@contextmanager
+def _moving(
+    what: str, total: int | None, columns: "Sequence[ProgressColumn]"
+) -> Iterator[Callable[[int], None]]:
+    from rich.progress import Progress
+
     with Progress(*columns, console=notes(), disable=not notes().is_terminal) as shown:
-        task = shown.add_task(safe(what), total=total_bytes)
+        task = shown.add_task(safe(what), total=total)
         yield lambda done: shown.update(task, completed=done)
 
 

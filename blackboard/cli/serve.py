@@ -96,6 +96,22 @@ def _boards(
             help="A Redis server that votes on every lease (repeat: 3 or 5 independent ones).",
         ),
     ] = None,
+    page: Annotated[
+        bool | None,
+        typer.Option(
+            "--page/--no-page",
+            rich_help_panel=_NETWORK,
+            help="Serve the page at / (default), or not.",
+        ),
+    ] = None,
+) -> None: ...
+
+
+def _copies(
+    backup: Annotated[
+        str | None,
+        typer.Option("--backup", metavar="DIR|URL", help="Ship all history there, as it happens."),
+    ] = None,
 ) -> None: ...
 
 
@@ -142,10 +158,23 @@ def _network(
 ) -> None: ...
 
 
+def _observation(
+    telemetry: Annotated[
+        bool | None,
+        typer.Option("--telemetry", help="Send traces by OTLP; OTEL_ variables say where to."),
+    ] = None,
+) -> None: ...
+
+
 class ServeCommand(Command):
     """The command whose options are settings."""
 
-    shared: ClassVar[Sequence[Any]] = [*options_of(_boards), *options_of(_network)]
+    shared: ClassVar[Sequence[Any]] = [
+        *options_of(_boards),
+        *options_of(_copies),
+        *options_of(_network),
+        *options_of(_observation),
+    ]
 
     def take(self, given: dict[str, Any]) -> object:
         """The given settings, by their field names."""
@@ -160,6 +189,7 @@ class ServeCommand(Command):
 blackboard serve  # boards in your home directory, on this machine only
 blackboard serve --data boards --port 0 --level memory
 blackboard serve --engine redis://localhost:6379
+blackboard serve --backup /mnt/other-disk/blackboard
 blackboard serve --host 0.0.0.0 --secret-file secret --tls-cert cert.pem --tls-key key.pem""",
 )
 def serve(
@@ -190,7 +220,7 @@ def serve(
     settings = config.load(context.obj)
     settings.check()  # before anything is created
     if settings.engine == "sqlite" or settings.is_loopback:  # there the token of the operator is
-        _make_private(settings.data)
+        make_private(settings.data)
 
     other = places.answering(places.load(places.config_directory()).by_name.get(places.LOCAL))
     name = places.LOCAL
@@ -198,8 +228,8 @@ def serve(
     def greet(serving: "Serving") -> None:
         nonlocal name
         if settings.is_loopback:
-            name = f"{places.LOCAL}-{_port(serving.url)}" if other else places.LOCAL
-            steps = _steps_here(name, _remember(name, serving, settings.data))
+            name = f"{places.LOCAL}-{port_of(serving.url)}" if other else places.LOCAL
+            steps = _steps_here(name, remember(name, serving, settings.data))
         else:
             steps = _steps_elsewhere(serving.url)
         if log_format == "json":
@@ -211,10 +241,10 @@ def serve(
         server.run(settings, ready=greet)
     finally:
         if name != places.LOCAL:
-            _forget(name)
+            forget(name)
 
 
-def _forget(name: str) -> None:
+def forget(name: str) -> None:
     """Remove the context `name`."""
     try:
         places.change(places.config_directory(), lambda known: known.without(name))
@@ -222,7 +252,7 @@ def _forget(name: str) -> None:
         log.warning("context %s is not removed: %s", name, error.message)
 
 
-def _make_private(directory: Path) -> None:
+def make_private(directory: Path) -> None:
     """Make the data directory for this user only; one that exists is closed to others."""
     from blackboard.integrity.private_files import close_tree, make_directory
 
@@ -233,13 +263,14 @@ def _make_private(directory: Path) -> None:
         raise wrong_usage(f"--data: {directory} cannot be made: {error.strerror}") from error
 
 
-def _port(url: str) -> int | None:
+def port_of(url: str) -> int | None:
+    """The port in a service's address."""
     from urllib.parse import urlsplit
 
     return urlsplit(url).port
 
 
-def _remember(name: str, serving: "Serving", data: Path) -> str | None:
+def remember(name: str, serving: "Serving", data: Path) -> str | None:
     """Write the context `name`; returns the name of the one that is in use now.
 
     The service goes on if the disk has no room for it, as its boards can still be read.
@@ -274,6 +305,9 @@ def _print_banner(serving: "Serving", steps: Iterable[tuple[str, str]]) -> None:
     }
     if not serving.archived:
         rows["archive"] = NO_ARCHIVE
+    if serving.page is not None:
+        once = "" if "#" not in serving.page else "   (this link is good once, for an hour)"
+        rows["page"] = f"{serving.page}{once}"
     if serving.token_path is not None:
         rows["token"] = f"the operator's, in {serving.token_path}"
     out.print(Text.assemble("\n ", ("Blackboard", "bold"), f" {version('agent-blackboard')}\n"))

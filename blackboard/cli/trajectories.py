@@ -147,7 +147,7 @@ def retrace(
     if flags.as_json:
         show.print_json({"agents": [_plain(one) for one in found]})
     for one in () if flags.as_json else found:
-        screen.answer(screen.safe(_told(one)))
+        screen.answer(screen.safe(_described(one)))
     if any(one.difference for one in found):
         raise typer.Exit(Exit.ERROR)
 
@@ -184,7 +184,7 @@ def _plain(one: "Replayed") -> dict[str, object]:
     return {"agent": one.agent, "steps": one.steps, "difference": difference}
 
 
-def _told(one: "Replayed") -> str:
+def _described(one: "Replayed") -> str:
     same = f"{one.agent}: {screen.counted(one.steps, 'step')}, the same"
     if one.difference is None:
         return same

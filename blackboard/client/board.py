@@ -13,20 +13,14 @@ answers. A moment is a revision, a checkpoint's name, "now" or a `datetime`. Rig
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 from blackboard.arguments import checks_arguments
-from blackboard.client.comparison import (
-    RestorePreview,
-    calls_since,
-    difference_pages,
-    differences_by_key,
-    document_at,
-)
-from blackboard.client.compound import delete_below, log_pages, merge_at, touch_at
+from blackboard.client import comparison, compound
+from blackboard.client.comparison import RestorePreview
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.export import Exported, export_board
 from blackboard.client.files import Files
@@ -40,15 +34,12 @@ from blackboard.client.views import Cause, Entry, History, Listing, Receipt, Rev
 from blackboard.client.watch import Watch
 from blackboard.client.writer import CommitRequest, Deliver, Writer
 from blackboard.core.checkpoints import (
-    AUTOMATIC,
-    NAMED,
     NOW,
     ORIGIN_KEY,
     BranchRequest,
     Checkpoint,
     CheckpointInfo,
     CheckpointList,
-    CheckpointRequest,
     DiffRequest,
     Origin,
     Pruned,
@@ -60,7 +51,6 @@ from blackboard.core.checkpoints import (
     Verified,
     When,
     moment_of,
-    named_by_time,
     optional_moment,
     rewound_to,
 )
@@ -72,7 +62,6 @@ from blackboard.core.commit import (
     Head,
     HeldFence,
     Increment,
-    KeyAt,
     Lease,
     ListOptions,
     Op,
@@ -82,7 +71,6 @@ from blackboard.core.path import check_name
 from blackboard.core.watch import Position
 from blackboard.errors import InvalidRequest
 from blackboard.limits import (
-    CHECKPOINTS_PAGE_MAX,
     CLAIM_TRIES_MAX,
     DIFF_KEYS_MAX,
     FROZEN_WAIT_MS_MAX,
@@ -99,6 +87,8 @@ from blackboard.wire.codec import check_encoded, decode_value, encode_value
 
 if TYPE_CHECKING:
     from blackboard.client.documents.document import Document
+    from blackboard.client.memory.memory import Memory
+    from blackboard.client.workspace.workspace import Workspace
 
 T = TypeVar("T")
 
@@ -200,7 +190,7 @@ class Board:
         """The document at `key` as an entry: its value is the content by root; None without one.
         This reads the whole document, for display and reports; use `document` to edit it. Errors:
         AccessDenied; Corrupt; Unavailable when it changes faster than it can be read."""
-        return await document_at(self._link, self.name, key, optional_moment(at))
+        return await comparison.document_at(self._link, self.name, key, optional_moment(at))
 
     async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
@@ -217,13 +207,17 @@ class Board:
         at: When | None = None,
         reverse: bool = False,
         keys_only: bool = False,
+        delimiter: Literal["/"] | None = None,
     ) -> Listing:
         """A page of the entries that match `pattern` (`public/plan/**`), in key order.
 
-        With `reverse` from the last key on, before `after`. With `keys_only` without values.
+        With `reverse` from the last key on, before `after`. With `keys_only` without values. With
+        `delimiter` "/" (and `PREFIX/**`) only what lies directly below the prefix: deeper keys are
+        counted, in `directories`, not read, and `limit` counts both.
         """
         page = partial(self._link.list, self.name, pattern, after=after, limit=limit)
-        reading = await page(at=optional_moment(at), options=ListOptions(reverse, keys_only))
+        options = ListOptions(reverse, keys_only, delimiter or "")
+        reading = await page(at=optional_moment(at), options=options)
         self._writer.saw(reading.revision, "" if at is not None else reading.epoch)
         return Listing.of(reading)
 
@@ -236,16 +230,10 @@ class Board:
         keys_only: bool = False,
     ) -> AsyncIterator[Entry]:
         """All entries that match, as of `at`; without it pages may be of different revisions."""
-        after: Key | None = None
         look = partial(self.list, pattern, reverse=reverse, keys_only=keys_only)
-        while True:
-            page = await look(after=after, at=at)
+        async for page in compound.list_pages(look, at):
             for entry in page.entries:
                 yield entry
-            after = page.next_key
-            if after is None:
-                return
-            at = at and page.revision
 
     async def head(self) -> Head:
         """The head of the board: its revision, its epoch, and the oldest revision in its log."""
@@ -260,23 +248,24 @@ class Board:
         limit: int = LOG_ENTRIES_MAX,
         pattern: str | None = None,
         author: str | None = None,
+        since: When | None = None,
         verify: bool = False,
     ) -> tuple[RevisionEvent, ...]:
-        """Revisions after `after`, oldest first, with what you may see of each.
+        """Revisions after `after` and the moment `since`, oldest first, as far as you may see them.
 
         `pattern` selects revisions that changed a matching key or lease (with these changes only)
-        and those that began an epoch; `author` selects those that this agent committed. Revisions
-        that have left the log come from the archive, for a branch also those of its origin. With
-        `verify`, the digest of each revision is checked against the visible changes; those that
-        pass are `verified`: all but markers of an epoch, commits from before digests had salts, and
-        very large restores. Cost: one request per LOG_ENTRIES_MAX revisions scanned. Errors:
-        Compacted when neither log nor archive reaches back to `after`; Corrupt when a digest does
-        not match; InvalidRequest, also for `verify` with a pattern.
+        and those that began an epoch, `author` those of this agent. Those that have left the log
+        come from the archive, for a branch also those of its origin. With `verify`, the digest of
+        each is checked against the visible changes; those that pass are `verified`: all but markers
+        of an epoch, commits from before digests had salts, and very large restores. Cost: one
+        request per LOG_ENTRIES_MAX revisions scanned. Errors: Compacted when nothing reaches back
+        to `after`; Corrupt when a digest does not match; InvalidRequest.
         """
         scanned = LOG_ENTRIES_MAX if pattern is not None or author is not None else 0
         look = partial(self._link.log, self.name, pattern=pattern, author=author, proofs=verify)
         found: list[RevisionEvent] = []
-        async for page in log_pages(look, after, limit, scanned):
+        after = max(after, await compound.revision_at(self._link, self.name, since) or 0)
+        async for page in compound.log_pages(look, after, limit, scanned):
             self._writer.saw(page.through, page.head.epoch.id)
             found += RevisionEvent.verified_of(page) if verify else RevisionEvent.all_of(page)
         return tuple(found[:limit])
@@ -302,12 +291,11 @@ class Board:
         With `ttl_ms` the entry is removed about a second after that time at the latest.
         """
         op = Put(key, encode_value(value), ttl_ms)
-        return await self._send([op], _expect(key, expected), note=note)
+        return await self._send([op], compound.expect(key, expected), note=note)
 
     async def delete(self, key: Key, *, expected: Revision | None = None) -> bool:
         """Remove `key`; False when it was absent. `expected` as in `put`."""
-        receipt = await self._send([Delete(key)], _expect(key, expected))
-        return bool(receipt.results[0])
+        return bool((await self._send([Delete(key)], compound.expect(key, expected))).results[0])
 
     async def delete_prefix(
         self, prefix: Prefix, *, progress: Callable[[int], None] | None = None
@@ -315,14 +303,14 @@ class Board:
         """Remove every key below `prefix`; returns them. Up to OPERATIONS_MAX go at once; more go
         in several commits, and `progress` is called with the number of those that are gone. After
         an error or a cancellation, the next call continues."""
-        return await delete_below(self, prefix, progress)
+        return await compound.delete_below(self, prefix, progress)
 
     async def touch(self, key: Key, *, ttl_ms: Milliseconds | None) -> Receipt:
         """Let the entry at `key` expire after `ttl_ms` from now on (None: never); its value stays.
 
         A revision of its own. Errors: Conflict when the key is absent, or changes all the time.
         """
-        return await touch_at(self, key, ttl_ms, self.limits.client.merge_attempts_max)
+        return await compound.touch_at(self, key, ttl_ms, self.limits.client.merge_attempts_max)
 
     async def append(
         self, prefix: Prefix, value: Any, *, ttl_ms: Milliseconds | None = None
@@ -341,7 +329,7 @@ class Board:
         The patch is applied here and committed if the key did not change in between; else it is
         applied again, up to MERGE_ATTEMPTS_MAX times. Then the last Conflict is raised.
         """
-        return await merge_at(self, key, patch, self.limits.client.merge_attempts_max)
+        return await compound.merge_at(self, key, patch, self.limits.client.merge_attempts_max)
 
     async def commit(
         self,
@@ -546,10 +534,33 @@ class Board:
 
         return Document(self._link, self.name, key)
 
+    def memory(
+        self,
+        store: str = "main",
+        *,
+        namespace: Prefix | None = None,
+        embed: Callable[[Sequence[str]], Any] | None = None,
+        model: str = "",
+    ) -> "Memory":
+        """Texts and facts in `namespace` (by default your own) that are found by meaning.
+
+        `embed` makes one vector of each of a list of texts, at once or awaited; `model` names what
+        makes them. Without both, a search is by words. Errors: InvalidRequest.
+        """
+        from blackboard.client.memory.memory import memory_of  # few programs need SQLite here
+
+        return memory_of(self, namespace or f"private/{self.agent}", store, embed, model)
+
     @property
     def files(self) -> Files:
         """Values that are too large for one entry, streamed in and out."""
         return Files(self)
+
+    def workspace(self, path: str | Path, key: Key | None = None) -> "Workspace":
+        """The directory `path` as part of the board; its key is `private/<agent>/workspace`."""
+        from blackboard.client.workspace.workspace import Workspace
+
+        return Workspace(self, key or f"private/{self.agent}/workspace", Path(path))
 
     # --- watching ---------------------------------------------------------------------------------
 
@@ -596,24 +607,14 @@ class Board:
         it. Conflict when the name is taken: a checkpoint is never moved. Cancellation: it may have
         been taken.
         """
-        request = secrets.token_hex(8)
-        kind = AUTOMATIC if name is None else NAMED
-        named = name or named_by_time(datetime.now(UTC), request)
-        spec = CheckpointRequest(named, request, note, barrier_ms, stale_ok, kind)
+        spec = compound.checkpoint_request(name, note, barrier_ms, stale_ok=stale_ok)
         taken = await self._link.checkpoint(self.name, spec)
         self._writer.saw(taken.revision)
         return taken
 
     async def checkpoints(self) -> CheckpointList:
         """All checkpoints of the board, the oldest first."""
-        found: list[Checkpoint] = []
-        after: Revision = 0
-        while True:
-            page = await self._link.checkpoints(self.name, after=after, limit=CHECKPOINTS_PAGE_MAX)
-            found += page
-            if len(page) < CHECKPOINTS_PAGE_MAX:
-                return CheckpointList(found)
-            after = page[-1].revision
+        return await compound.all_checkpoints(self._link, self.name)
 
     async def show(self, name: str) -> CheckpointInfo:
         """A checkpoint with its manifest, as far as you may see it; waits until it is signed."""
@@ -648,7 +649,7 @@ class Board:
         """
         request = DiffRequest(moment_of(to), NOW, limit=1)
         after = (await self._link.differences(self.name, request)).a
-        calls = await calls_since(self.log, after)
+        calls = await comparison.calls_since(self.log, after)
         diff = await self.diff(NOW, to, limit=keys_max)
         return RestorePreview(diff, await self.agents(), await self.leases(), calls)
 
@@ -662,7 +663,7 @@ class Board:
 
         The journals of agents are restored, too: calls made since may be made, and paid for, again
         (`preview_restore` lists them). With `keep_calls`, an agent that makes the same call in the
-        same step gets the recorded answer, until the next restore.
+        same step gets the recorded answer, until the next restore or a prune of that history.
 
         Errors: LimitExceeded when more than RESTORE_CHANGES_MAX keys changed since (a branch has no
         such limit); Corrupt when the archive is damaged. After any error except OutcomeUnknown,
@@ -695,13 +696,9 @@ class Board:
         archive is damaged. Cancellation: it continues in the service.
         """
         spec = RecoverRequest(None if at is None else moment_of(at), note)
-        while True:
-            recovered = await self._link.recover(self.name, spec)
-            if recovered.done:
-                await self.refresh()
-                return recovered
-            if progress is not None:
-                progress(recovered.entries)
+        recovered = await compound.recover_all(self._link, self.name, spec, progress)
+        await self.refresh()
+        return recovered
 
     async def rewind(
         self,
@@ -748,7 +745,7 @@ class Board:
         at its key; its values are its content by root, and texts are compared as texts.
         """
         request = DiffRequest(moment_of(a), moment_of(b), other, pattern)
-        return await differences_by_key(self._link, self.name, request, limit)
+        return await comparison.differences_by_key(self._link, self.name, request, limit)
 
     async def differences(
         self, a: When, b: When = NOW, *, other: str | None = None, pattern: str = "**"
@@ -756,19 +753,27 @@ class Board:
         """As `diff`, one by one in key order, without a limit; documents as their stored
         entries."""
         request = DiffRequest(moment_of(a), moment_of(b), other, pattern)
-        async for page in difference_pages(self._link, self.name, request):
+        async for page in comparison.difference_pages(self._link, self.name, request):
             for change in page.changes:
                 yield change
 
     async def history(
-        self, key: Key, *, before: Revision | None = None, limit: int = HISTORY_VERSIONS_MAX
+        self,
+        key: Key,
+        *,
+        before: Revision | None = None,
+        limit: int = HISTORY_VERSIONS_MAX,
+        author: str | None = None,
+        since: When | None = None,
     ) -> History:
         """The versions of `key`, the newest first; at most `limit`, `before` continues.
 
-        A branch includes the history of its parent, and a restored board the abandoned revisions.
+        With `author` those that this agent wrote, with `since` those after that moment. A branch
+        includes the history of its parent, and a restored board the abandoned revisions.
         """
-        found = await self._link.history(self.name, key, before=before, limit=limit)
-        return History(map(Version.of, found))
+        look = partial(self._link.history, self.name, key, before=before, limit=limit)
+        after = await compound.revision_at(self._link, self.name, since)
+        return History(map(Version.of, await look(after=after, author=author)))
 
     async def verify(self, at: When = NOW) -> Verified:
         """Check everything that is stored up to `at`: hash chain, digests, signatures.
@@ -793,7 +798,3 @@ class Board:
 
     def _repr_html_(self) -> str:
         return table(f"board {self.name}", ("agent", "account"), [(self.agent, self.account)])
-
-
-def _expect(key: Key, expected: Revision | None) -> Sequence[Condition]:
-    return () if expected is None else (KeyAt(key, expected),)

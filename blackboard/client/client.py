@@ -3,8 +3,10 @@ keys."""
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Final, TypeVar
 
 from blackboard.arguments import checks_arguments
 from blackboard.client.audit_record import AuditRecord
@@ -19,13 +21,18 @@ from blackboard.core.access import (
     parse_grant,
 )
 from blackboard.core.checkpoints import LostBoard, Redaction, RedactRequest
+from blackboard.core.commit import Reading
 from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
 from blackboard.core.path import check_name
-from blackboard.errors import InvalidRequest
+from blackboard.errors import InvalidRequest, StaleEpoch
 from blackboard.limits import LIST_ENTRIES_MAX, TOKEN_TTL_MS, TOKEN_TTL_MS_MAX
 from blackboard.units import Key, Milliseconds
 
+T = TypeVar("T")
 DEFAULT_BOARD = "main"
+_SEEN_TRIES: Final = 5
+"""Attempts at a request about what was seen of a board. A board begins no epoch for minutes, but
+for one under repeated restores or restarts."""
 
 
 @checks_arguments
@@ -96,9 +103,11 @@ class Client:
         in the middle.
 
         Errors: AccessDenied without the admin right on the whole board; NoSuchBoard when there is
-        none; OutcomeUnknown. Cancellation: it may have been removed.
+        none; StaleEpoch when it was restored, or another one began, just now; OutcomeUnknown.
+        Cancellation: it may have been removed.
         """
-        await self.link.remove(name)
+        # Another board of that name is in another epoch: a late copy of the request spares it.
+        await self.link.remove(name, (await self._seen(name)).epoch)
 
     async def erase(self, agent: str, *, board: str | None = None) -> int:
         """Destroy the data keys of an agent, on one board or on all, so that its values become
@@ -108,7 +117,7 @@ class Client:
         Returns the number of destroyed keys. Errors: AccessDenied; InvalidRequest without
         encryption at rest.
         """
-        return await self.link.erase(agent, board)
+        return await self.link.erase(agent, board, secrets.token_hex(8))
 
     async def redact(
         self,
@@ -131,14 +140,18 @@ class Client:
         history; NoSuchBoard; InvalidRequest for a record of the service; Corrupt when the archive
         is damaged; Unavailable: repeat the call. Cancellation: it continues in the service.
         """
-        spec = RedactRequest(key, why, secrets.token_hex(8))
-        step = ""
-        while True:
-            found = await self.link.redact(board or self._board, spec)
-            if found.done:
-                return found
-            if progress is not None and found.step != step:
-                progress(step := found.step)
+        name = board or self._board
+
+        async def redact(seen: Reading) -> Redaction:
+            spec, step = RedactRequest(key, why, secrets.token_hex(8), seen.revision), ""
+            while True:
+                found = await self.link.redact(name, spec)
+                if found.done:
+                    return found
+                if progress is not None and found.step != step:
+                    progress(step := found.step)
+
+        return await self._since_seen(name, redact)
 
     async def rewrap(self) -> int:
         """Wrap every data key with the first master key, after a new one was put first; returns how
@@ -170,8 +183,8 @@ class Client:
 
         `grants` are texts such as `public/**=read,write` (None = an agent's default rights; see
         docs/howto/tokens.md), `boards` the only boards on which it is valid (empty = all). It is
-        valid for `ttl_ms`, at most TOKEN_TTL_MS_MAX, and ends when the token of this client is
-        revoked. Each call makes another token.
+        valid for `ttl_ms`, at most TOKEN_TTL_MS_MAX, and ends when the token of this client expires
+        or is revoked. Each call makes another token.
 
         Errors: AccessDenied unless you are an admin of everything; InvalidRequest for more rights
         than your own, and where no service signs tokens (a client from
@@ -189,14 +202,38 @@ class Client:
 
         Reads, watches, checkpoints and restores continue, and leases can be renewed. If the board
         is already frozen, nothing changes. Returns the freeze, with its author and note. Errors:
-        AccessDenied without the admin right on the whole board; NoSuchBoard.
+        AccessDenied without the admin right on the whole board; NoSuchBoard; Conflict when somebody
+        else has frozen and thawed it just now.
         """
-        return await self.link.freeze(board or self._board, note)
+        name = board or self._board
+
+        async def freeze(seen: Reading) -> Freeze:
+            # A late copy of the request is older than the freeze that it asked for, or found.
+            known = seen.entries[0].mod_revision - 1 if seen.entries else seen.revision
+            return await self.link.freeze(name, note, known)
+
+        return await self._since_seen(name, freeze)
 
     async def thaw(self, board: str | None = None, *, note: str = "") -> Freeze | None:
         """Thaw a board, so that it accepts commits again; returns the freeze that this ended, None
-        if there was none. Errors: as of `freeze`."""
-        return await self.link.thaw(board or self._board, note)
+        if there was none. Errors: as of `freeze`; Conflict when somebody else has frozen it just
+        now."""
+        name = board or self._board
+        return await self.link.thaw(name, note, (await self._seen(name)).revision)
+
+    async def _seen(self, board: str) -> Reading:
+        """The revision and epoch of a board, and its freeze if it may be read. Unlike `head`, this
+        does not begin a board."""
+        return await self.link.list(board, FROZEN_KEY, limit=1)
+
+    async def _since_seen(self, board: str, ask: Callable[[Reading], Awaitable[T]]) -> T:
+        """What `ask` returns, which requests something as of what was seen of a board; seen again
+        when the board began an epoch in between, so that nothing was done. Errors: StaleEpoch when
+        it does so all the time."""
+        for _ in range(_SEEN_TRIES - 1):
+            with suppress(StaleEpoch):
+                return await ask(await self._seen(board))
+        return await ask(await self._seen(board))
 
     async def frozen(self, board: str | None = None) -> Freeze | None:
         """The freeze of a board, with its author and note; None if it is not frozen. Errors:
@@ -215,7 +252,7 @@ class Client:
 
 
 class Opening:
-    """What `open` and `connect` return; await it or enter it to get a Client.
+    """The result of `open` and `connect`; await it or enter it to get a Client.
 
         client = await blackboard.open("data")            # a notebook: `await client.aclose()` ends
         async with blackboard.open("data") as client:     # a program: the block ends it

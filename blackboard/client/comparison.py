@@ -18,12 +18,20 @@ from blackboard.client.link import Transport
 from blackboard.client.views import Change, Entry, RevisionEvent
 from blackboard.core.checkpoints import DiffRequest, Moment
 from blackboard.core.commit import Lease
-from blackboard.core.path import JOURNAL, document_of, file_info_key, file_of
+from blackboard.core.path import (
+    JOURNAL,
+    document_of,
+    file_info_key,
+    file_of,
+    tree_head_key,
+    tree_of,
+)
 from blackboard.units import Key, Milliseconds, Revision
 
 
 async def differences_by_key(link: Transport, board: str, request: DiffRequest, limit: int) -> Diff:
-    """At most `limit` keys that differ; a document and a file are one change, at their own key."""
+    """At most `limit` keys that differ; a document and a file are one change, at their own key, and
+    a workspace is one, at its head."""
     found: list[KeyChange] = []
     revisions, document = (0, 0), None
     async for page in difference_pages(link, board, request):
@@ -33,7 +41,9 @@ async def differences_by_key(link: Transport, board: str, request: DiffRequest, 
             if (file := file_of(change.key)) is not None:
                 found += _file_change(file, change)
             elif document is None:
-                found.append(change)
+                tree = tree_of(change.key)
+                if tree is None or change.key == tree_head_key(tree):
+                    found.append(change)
             elif document != last:
                 found += await _document_change(
                     link, (board, request.other or board), document, page
@@ -62,7 +72,7 @@ async def difference_pages(
 async def _document_change(
     link: Transport, boards: tuple[str, str], key: Key, page: Diff
 ) -> tuple[KeyChange, ...]:
-    """What differs in a document, unless only the way it is stored does."""
+    """The differences of a document; none if only the way it is stored differs."""
     before = await document_at(link, boards[0], key, page.a)
     after = await document_at(link, boards[1], key, page.b)
     if before is not None and after is not None and before.value == after.value:
@@ -81,7 +91,7 @@ async def document_at(
 
 
 def _file_change(key: Key, change: KeyChange) -> tuple[KeyChange, ...]:
-    """What differs in a file: the entry that says what it is, as that of the key; not its parts."""
+    """The difference of a file: its describing entry, as that of the key, without its parts."""
     if change.key != file_info_key(key):
         return ()
     sides = (change.before, change.after)

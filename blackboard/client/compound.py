@@ -1,10 +1,27 @@
-"""Changes that take more than one request: merges, touches, deletes of any number of keys."""
+"""Changes that take more than one request: merges, touches, deletes of any number of keys.
 
+A merge is that of RFC 7396: objects are merged, null removes a member, all else replaces.
+"""
+
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from blackboard.client.merge_patch import apply
+from blackboard.client.link import Transport
 from blackboard.client.views import Entry, Listing, Receipt
+from blackboard.core.checkpoints import (
+    AUTOMATIC,
+    NAMED,
+    Checkpoint,
+    CheckpointList,
+    CheckpointRequest,
+    Recovered,
+    RecoverRequest,
+    When,
+    moment_of,
+    named_by_time,
+)
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
@@ -16,8 +33,9 @@ from blackboard.core.commit import (
     Op,
     Put,
 )
+from blackboard.core.path import document_of, document_prefix
 from blackboard.errors import Conflict, LimitExceeded
-from blackboard.limits import OPERATIONS_MAX
+from blackboard.limits import CHECKPOINTS_PAGE_MAX, OPERATIONS_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import encode_value
 
@@ -75,6 +93,61 @@ async def touch_at(
     raise AssertionError("the last attempt returns or raises")
 
 
+async def revision_at(link: Transport, board: str, moment: When | None) -> Revision | None:
+    """The revision of a moment; None of None. Errors: those of reading then."""
+    if moment is None or type(moment) is int:
+        return moment
+    return (await link.read(board, (), at=moment_of(moment))).revision
+
+
+def checkpoint_request(
+    name: str | None, note: str, barrier_ms: Milliseconds | None, *, stale_ok: bool
+) -> CheckpointRequest:
+    """`Board.checkpoint`: what is asked for; without a name, named by its time."""
+    request = secrets.token_hex(8)
+    kind = AUTOMATIC if name is None else NAMED
+    named = name or named_by_time(datetime.now(UTC), request)
+    return CheckpointRequest(named, request, note, barrier_ms, stale_ok, kind)
+
+
+async def all_checkpoints(link: Transport, board: str) -> CheckpointList:
+    """`Board.checkpoints`: all pages of them."""
+    found: list[Checkpoint] = []
+    after: Revision = 0
+    while True:
+        page = await link.checkpoints(board, after=after, limit=CHECKPOINTS_PAGE_MAX)
+        found += page
+        if len(page) < CHECKPOINTS_PAGE_MAX:
+            return CheckpointList(found)
+        after = page[-1].revision
+
+
+async def recover_all(
+    link: Transport, board: str, request: RecoverRequest, progress: Callable[[int], None] | None
+) -> Recovered:
+    """`Board.recover`: one part after the other, until it is done."""
+    while True:
+        recovered = await link.recover(board, request)
+        if recovered.done:
+            return recovered
+        if progress is not None:
+            progress(recovered.entries)
+
+
+async def list_pages(
+    look: Callable[..., Awaitable[Listing]], at: When | None
+) -> AsyncIterator[Listing]:
+    """Pages of `Board.list`, the later ones of a moment `at` as of the revision of the first."""
+    after: Key | None = None
+    while True:
+        page = await look(after=after, at=at)
+        yield page
+        after = page.next_key
+        if after is None:
+            return
+        at = at and page.revision
+
+
 async def log_pages(
     look: Callable[..., Awaitable[LogPage]], after: Revision, limit: int, scanned: int
 ) -> AsyncIterator[LogPage]:
@@ -102,12 +175,47 @@ async def delete_below(
             page = await board.list(f"{prefix}/**", limit=OPERATIONS_MAX)
             if refused.limit != "OPERATIONS_MAX" or not page.entries:
                 raise
-            keys = [entry.key for entry in page.entries]
-            await board.commit([Delete(key) for key in keys])
+            gone += await _delete_page(board, [entry.key for entry in page.entries])
         else:
-            [last] = receipt.results
-            assert isinstance(last, tuple)
-            return (*gone, *map(str, last))
-        gone += keys
+            return (*gone, *_keys_of(receipt))
         if progress is not None:
             progress(len(gone))
+
+
+async def _delete_page(board: ChangedBoard, keys: Sequence[Key]) -> Sequence[Key]:
+    """Remove `keys`, and the documents of which some are parts: a document is removed as a whole
+    only."""
+    gone = [key for key in keys if document_of(key) is None]
+    if gone:
+        await board.commit([Delete(key) for key in gone])
+    for document in dict.fromkeys(filter(None, map(document_of, keys))):
+        gone += _keys_of(await board.commit([DeletePrefix(document_prefix(document))]))
+    return gone
+
+
+def _keys_of(receipt: Receipt) -> tuple[Key, ...]:
+    """The keys that the one DeletePrefix of a commit removed."""
+    [keys] = receipt.results
+    assert isinstance(keys, tuple)
+    return tuple(map(str, keys))
+
+
+def expect(key: Key, expected: Revision | None) -> Sequence[Condition]:
+    """The condition that `key` is at `expected`; none for None."""
+    return () if expected is None else (KeyAt(key, expected),)
+
+
+def apply(value: Any, patch: Any) -> Any:
+    """The result of applying `patch` to `value`; neither is changed.
+
+    Source: RFC 7396, section 2, whose pseudocode this is.
+    """
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(value) if isinstance(value, dict) else {}
+    for name, member in patch.items():
+        if member is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = apply(merged.get(name), member)
+    return merged

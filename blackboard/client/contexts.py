@@ -175,7 +175,7 @@ def load(directory: Path) -> Contexts:
             raise NewerFormat(str(path), version, VERSION)
         found = {name: ServiceContext(**context) for name, context in kept["contexts"].items()}
         return Contexts(kept["current"], found)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # also where there is no home: /dev/null
         return Contexts()
     except OSError as error:
         raise Unavailable(what=str(path), reason=error.strerror or str(error)) from error

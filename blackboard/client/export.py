@@ -57,7 +57,8 @@ from blackboard.limits import (
 from blackboard.units import Revision
 
 FORMAT: Final = "blackboard export"
-VERSION: Final = 1
+VERSION: Final = 2
+_VERSIONS: Final = (1, 2)
 _HEADER, _MANIFEST, _SIGNATURE = "export.json", "manifest", "signature"
 _ITEMS, _ENTRIES = "items.msgpack", "entries.msgpack"
 _MEMBERS: Final = (_MANIFEST, _SIGNATURE, _ITEMS, _ENTRIES)
@@ -76,12 +77,12 @@ _UNREADABLE: Final = (
     UnicodeDecodeError,
     struct.error,
 )
-"""What `zipfile` raises for bytes that are no archive."""
+"""The errors of `zipfile` for bytes that are no archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written into `path`."""
+    """The file at `path` that an export has written."""
 
     path: Path
     board: str
@@ -292,6 +293,7 @@ def _packed(entry: Entry) -> list[Any]:
         entry.author,
         entry.time_ms,
         entry.expires_at_ms,
+        entry.first_ms,
     ]
 
 
@@ -336,12 +338,14 @@ class _Reading:
 
     def _entry(self, packed: Any) -> Entry:
         try:
-            key, value, mod, created, author, time_ms, expires = packed
+            key, value, mod, created, author, time_ms, expires, *rest = packed
+            first_ms = rest[0] if rest else None
             shapes = [(key, str), (value, bytes), (mod, int), (created, int), (author, str)]
-            shapes += [(time_ms, int), (0 if expires is None else expires, int)]
-            if not all(type(found) is wanted for found, wanted in shapes):
+            shapes += [(time_ms, int), *[(n, int) for n in (expires, first_ms) if n is not None]]
+            is_complete = len(rest) == self._header["version"] - 1
+            if not is_complete or not all(type(found) is wanted for found, wanted in shapes):
                 raise TypeError("not an entry")
-            return Entry(key, value, mod, created, author, time_ms, expires)
+            return Entry(key, value, mod, created, author, time_ms, expires, first_ms)
         except (TypeError, ValueError) as error:
             raise self._corrupt(f"{_ENTRIES}: {error}") from error
 
@@ -351,7 +355,7 @@ class _Reading:
             version = header["version"]
             if header["format"] == FORMAT and type(version) is int and version > VERSION:
                 raise NewerFormat(f"file {self.path.name}", version, VERSION)
-            if (header["format"], header["version"]) != (FORMAT, VERSION):
+            if header["format"] != FORMAT or type(version) is not int or version not in _VERSIONS:
                 raise ValueError(f"version {header['version']!r} of {header['format']!r}")
             if header["sha256"].keys() != set(_MEMBERS):
                 raise ValueError("members are missing")

@@ -111,7 +111,7 @@ class FileBoard(Protocol):
 
 
 class _Upload(Struct, frozen=True):
-    """The parts of one file on their way; they are put while `condition` holds."""
+    """The upload of one file; its parts are put while `condition` holds."""
 
     id: str
     condition: KeyAt
@@ -158,7 +158,7 @@ class Files:
             raise
 
     async def info(self, key: Key, *, at: When | None = None) -> FileInfo | None:
-        """What file is at `key`, or was at `at`; None without one."""
+        """The file at `key`, now or at the moment `at`; None without one."""
         found = await self._stored(key, at)
         if found is None:
             return None
@@ -370,7 +370,7 @@ async def _batches(parts: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
 
 
 async def _pieces(source: Source) -> AsyncGenerator[bytes, None]:
-    """What `source` has. Errors: InvalidRequest."""
+    """The content of `source`. Errors: InvalidRequest."""
     if isinstance(source, bytes):
         for at in range(0, len(source), LARGE_PART_BYTES):
             yield source[at : at + LARGE_PART_BYTES]

@@ -13,6 +13,7 @@ from blackboard.client.audit_record import AuditRecord
 from blackboard.client.views import Cause, Receipt
 from blackboard.core.access import Principal, TokenRequest
 from blackboard.core.checkpoints import (
+    Activity,
     BranchRequest,
     Checkpoint,
     CheckpointInfo,
@@ -28,6 +29,7 @@ from blackboard.core.checkpoints import (
     RecoverRequest,
     Redaction,
     RedactRequest,
+    RefusedCommit,
     Restored,
     RestoreRequest,
     RetentionPolicy,
@@ -200,6 +202,16 @@ class Transport(Protocol):
         digests.
         """
 
+    async def activity(
+        self, board: str, *, after: Revision, until: Revision | None, parts: int
+    ) -> Activity:
+        """How many commits that may be seen each agent made after revision `after`, up to `until`
+        (None: now), in `parts` of that span."""
+
+    async def refusals(self, board: str, *, after: int) -> Sequence[RefusedCommit]:
+        """The newest refused commits that may be seen, above number `after`, as far as the process
+        that is asked remembers them."""
+
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, breadth first."""
 
@@ -234,26 +246,41 @@ class Transport(Protocol):
         """Remove every value of a key from a board, and from all boards that share its history;
         repeat the call until it is done."""
 
-    async def freeze(self, board: str, note: str) -> Freeze:
-        """Freeze the board; if it is already frozen, returns the existing freeze."""
+    async def freeze(self, board: str, note: str, known: Revision | None = None) -> Freeze:
+        """Freeze the board; if it is already frozen, returns the existing freeze.
 
-    async def thaw(self, board: str, note: str) -> Freeze | None:
-        """Thaw the board; returns the freeze that this ended, None if it was not frozen."""
+        `known` is the revision at which the request was made. Errors: Conflict for a copy that
+        comes late: another freeze began since then, and was thawed.
+        """
 
-    async def remove(self, board: str) -> None:
-        """Remove a board for good; see `Client.remove_board`."""
+    async def thaw(self, board: str, note: str, known: Revision | None = None) -> Freeze | None:
+        """Thaw the board; returns the freeze that this ended, None if it was not frozen. `known` as
+        in `freeze`: Conflict for a freeze that began since then."""
+
+    async def remove(self, board: str, epoch: str | None = None) -> None:
+        """Remove a board for good; see `Client.remove_board`.
+
+        With `epoch`, StaleEpoch unless the board is in that epoch; "" = there is none.
+        """
 
     async def branch(self, board: str, spec: BranchRequest) -> Head:
         """Make a board that begins with the content of this one; a repeated request changes
         nothing."""
 
-    async def differences(self, board: str, request: DiffRequest) -> Differences:
+    async def differences(self, board: str, spec: DiffRequest) -> Differences:
         """A page of what differs between two moments and may be read."""
 
     async def history(
-        self, board: str, key: Key, *, before: Revision | None, limit: int
+        self,
+        board: str,
+        key: Key,
+        *,
+        before: Revision | None,
+        after: Revision | None = None,
+        author: str | None = None,
+        limit: int,
     ) -> Sequence[Version]:
-        """Versions of a key, the newest first."""
+        """Versions of a key, the newest first; above `after` and of `author`, if given."""
 
     async def verify(self, board: str, at: Moment) -> Verified:
         """Check everything that is stored up to a moment."""
@@ -293,11 +320,13 @@ class Transport(Protocol):
         Errors: AccessDenied unless the principal is an admin of everything.
         """
 
-    async def erase(self, agent: str, board: str | None = None) -> int:
+    async def erase(self, agent: str, board: str | None = None, request: str | None = None) -> int:
         """Destroy the data keys of an agent's namespaces, on one board or on all, for good.
 
-        Returns how many there were. Errors: AccessDenied unless the principal is an admin of
-        everything; InvalidRequest when the service does not encrypt.
+        Returns how many there were. A `request` (a random id) that was carried out before destroys
+        nothing, and gets its first answer: a late copy of it spares newer keys. Errors:
+        AccessDenied unless the principal is an admin of everything; InvalidRequest when the service
+        does not encrypt.
         """
 
     async def rewrap(self) -> int:

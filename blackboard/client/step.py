@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, overload
 
-from blackboard.client import merge_patch as merge
+from blackboard.client.compound import apply
 from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.commit import (
     ABSENT,
@@ -225,7 +225,7 @@ class Step:
 
     async def merge(self, key: Key, patch: Any) -> Any:
         """Apply a JSON merge patch (RFC 7396) to `key` as this step sees it; returns the value."""
-        merged = merge.apply(await self.get(key), patch)
+        merged = apply(await self.get(key), patch)
         self.put(key, merged)
         return merged
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from blackboard.core import checkpoints, commit as core
 from blackboard.core.commit import Cause as Cause, Receipt as Receipt
-from blackboard.core.entry_digest import is_proved
+from blackboard.core.log_entry import is_proved
 from blackboard.errors import Corrupt
 from blackboard.tables import moment, table
 from blackboard.units import Key, Milliseconds, Revision
@@ -23,7 +23,9 @@ class Entry(Struct, frozen=True):
     """A key's value, with its author and time.
 
     `account` is that of the author's token if the author's name was narrowed from it, else "".
-    In a listing with `keys_only`, `value` is None.
+    `created_ms` is the time of `create_revision`; None if it was not kept, which is so for entries
+    that were last written by a version of Blackboard that did not keep it. In a listing with
+    `keys_only`, `value` is None.
     """
 
     key: Key
@@ -34,6 +36,7 @@ class Entry(Struct, frozen=True):
     time_ms: Milliseconds
     expires_at_ms: Milliseconds | None = None
     account: str = ""
+    created_ms: Milliseconds | None = None
 
     def _repr_html_(self) -> str:
         return table(self.key, ENTRY_COLUMNS, [entry_row(self)])
@@ -59,26 +62,34 @@ class Entry(Struct, frozen=True):
             entry.time_ms,
             entry.expires_at_ms,
             core.narrowed_from(entry.author),
+            entry.created_ms,
         )
 
 
 class Listing(Struct, frozen=True):
-    """Entries in order, all as of `revision`; pass `next_key` as `after` for the next page."""
+    """Entries in order, all as of `revision`; pass `next_key` as `after` for the next page.
+
+    `directories` are those of a listing with `delimiter`, in order: each with its `prefix`, the
+    number of its `keys` that you may read, up to DIRECTORY_KEYS_MAX, and whether there are `more`;
+    `count` is that as text, such as "12" or "1,000+".
+    """
 
     revision: Revision
     entries: tuple[Entry, ...]
     next_key: Key | None = None
+    directories: tuple[core.Directory, ...] = ()
 
     @staticmethod
     def of(reading: core.Reading) -> "Listing":
         """Decode a page."""
-        return Listing(reading.revision, tuple(map(Entry.of, reading.entries)), reading.next_key)
+        entries = tuple(map(Entry.of, reading.entries))
+        return Listing(reading.revision, entries, reading.next_key, reading.directories)
 
     def _repr_html_(self) -> str:
+        directories = [(f"{each.prefix}/", f"{each.count} keys") for each in self.directories]
+        rows = sorted([*map(entry_row, self.entries), *directories], key=lambda row: row[0])
         caption = f"revision {self.revision}"
-        return table(
-            caption, ENTRY_COLUMNS, map(entry_row, self.entries), more=self.next_key is not None
-        )
+        return table(caption, ENTRY_COLUMNS, rows, more=self.next_key is not None)
 
 
 class Change(Struct, frozen=True):
@@ -209,5 +220,5 @@ class History(tuple[Version, ...]):
 
 
 def entry_row(entry: Entry) -> tuple[Any, ...]:
-    """What a table in a notebook shows of an entry, by ENTRY_COLUMNS."""
+    """The cells of an entry in a notebook's table, by ENTRY_COLUMNS."""
     return (entry.key, entry.value, entry.mod_revision, entry.author, moment(entry.time_ms))

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
 
+from blackboard import telemetry
 from blackboard.client.link import Delivery, Stream, Transport, WatchRequest
 from blackboard.client.views import ENTRY_COLUMNS, Change, Entry, RevisionEvent, entry_row
 from blackboard.core.commit import CommitId, LogEntry
@@ -84,8 +85,9 @@ class Watch:
         return 0 if self._position is None else self._position.revision
 
     async def __aenter__(self) -> "Watch":
-        start = await self._start()
-        await self._open(start)
+        with telemetry.asking("watch", self._board, self._link.agent):
+            start = await self._start()
+            await self._open(start)
         return self
 
     async def _open(self, start: Position) -> None:
@@ -243,4 +245,5 @@ class Watch:
             time_ms=revised.time_ms,
             expires_at_ms=change.expires_at_ms,
             account=revised.account,
+            created_ms=old.created_ms if old else revised.time_ms,
         )

@@ -27,6 +27,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from blackboard import telemetry
 from blackboard.arguments import check_argument
 from blackboard.client.link import Transport, WatchRequest
 from blackboard.client.views import Receipt
@@ -236,6 +237,18 @@ class Writer:
         perhaps applied; no service could be reached for COMMIT_TIMEOUT_MS to find out.
         Cancellation: leaves the outcome unknown.
         """
+        if not telemetry.is_on():
+            return await self._patiently(spec, with_held=with_held, brings=brings, waits=waits)
+        with telemetry.asking("commit", self.board, self.link.agent) as span:
+            done = await self._patiently(spec, with_held=with_held, brings=brings, waits=waits)
+            if span is not None:
+                span.at(done.revision, "" if self._epoch is None else self._epoch.id)
+        return done
+
+    async def _patiently(
+        self, spec: CommitRequest, *, with_held: bool, brings: bool | None, waits: bool
+    ) -> Receipt:
+        """As `commit`, without a span."""
         patience = self._patience(self.wait_frozen_ms if waits else 0)
         while True:
             try:
@@ -312,7 +325,7 @@ class Writer:
     ) -> Receipt | None:
         """Carry out `spec` together with the operations of `deliver`; None when it must be sent
         again by itself, after the cut."""
-        async with self._bringing:
+        async with self._bringing:  # one delivery serves all commits that wait for the barrier
             if self._brought < asked.since or not self._deliver_waits:
                 brought = (*await self._delivered(), Delete(asked.key))
                 fits = len(spec.ops) + len(brought) <= OPERATIONS_MAX
@@ -354,6 +367,7 @@ class Writer:
         epoch = await self.epoch()
         assert self._epoch is not None
         number = self._epoch.number
+        # The step is numbered only once a lane is free: an engine keeps one answer for each lane.
         await self._free.acquire()
         lane = self._lanes.pop()
         lane.step += 1
@@ -427,6 +441,7 @@ class Writer:
                 await self.thawed(frozen)
                 failure, deadline = uncertain, loop.time() + self._patience_s
             except Rejected:
+                # An earlier attempt may still arrive, and find the reason of this refusal gone.
                 if uncertain is not None:
                     await self._close(lane, commit, uncertain, deadline)
                 raise

@@ -399,6 +399,51 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class AuthorActivity:
+    """The commits of one author in each part of a span."""
+
+    author: str
+    commits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The commits that may be seen after revision `after`, up to `until`, counted in parts of
+    `step` revisions.
+
+    `times_ms` are the times of the newest commit of each part (0 = it has none). `authors` are the
+    most active ones, by name; `more_authors` says whether there are others. `epochs` began in the
+    span.
+    """
+
+    after: Revision
+    until: Revision
+    step: int
+    times_ms: tuple[Milliseconds, ...]
+    authors: tuple[AuthorActivity, ...]
+    more_authors: bool
+    epochs: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCommit:
+    """A commit of `author` that was refused: `code` and `message` of the error, the `key` that it
+    speaks of and who was in the way (`by`), if any, and the commit's note.
+
+    `number` counts the refusals of a board in one process.
+    """
+
+    number: int
+    time_ms: Milliseconds
+    author: str
+    code: str
+    message: str
+    key: str
+    by: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecoverRequest:
     """A request to recover a board to an archived moment (None: the newest one that was lost), with
     a note that says why."""
@@ -434,11 +479,16 @@ class RedactedRows:
 
 @dataclass(frozen=True, slots=True)
 class RedactRequest:
-    """A request to redact a key, with a note that says why."""
+    """A request to redact a key, with a note that says why.
+
+    `known` is the board's revision when it was made: if another redaction of the key began later,
+    that one did what this one is for, and a late copy of it removes nothing new.
+    """
 
     key: Key
     why: str
     request: str
+    known: Revision | None = None
 
 
 @dataclass(frozen=True, slots=True)

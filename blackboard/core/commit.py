@@ -7,8 +7,9 @@ Invariants
   log, even twice, gives the state.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgpack
 from msgspec import Meta, Struct
@@ -205,6 +206,12 @@ def name_of(signed: str) -> str:
     return signed.replace(_NARROWED, ".", 1)
 
 
+def signatures_of(name: str) -> tuple[str, ...]:
+    """Every signature with that name: `buyer.me` is signed as itself, or as `buyer@me`."""
+    narrowed = (i for i, character in enumerate(name) if character == ".")
+    return (name, *(name[:i] + _NARROWED + name[i + 1 :] for i in narrowed))
+
+
 def account_of(signed: str) -> str:
     """The account behind a signature: the subject of the token before it was narrowed."""
     return signed.partition(_NARROWED)[0]
@@ -269,7 +276,7 @@ class Commit(Struct, frozen=True, gc=False):
     @property
     def author(self) -> str:
         """The signature of the agent that commits."""
-        return signature(self.id.agent, self.account)
+        return signature(self.id.agent, self.account) if self.account else self.id.agent
 
 
 Result = int | str | tuple[str | int, ...] | None
@@ -364,7 +371,7 @@ class Kept(Struct, frozen=True, gc=False):
 class LogEntry(Struct, frozen=True, gc=False):
     """One revision of a board.
 
-    `digest` is over salted hashes of its changes (core/entry_digest.py). Readers never get the
+    `digest` is over salted hashes of its changes (core/log_entry.py). Readers never get the
     `salt`. In an entry without one, `digest` is the SHA-256 of the encoded commit as its service
     sent it.
 
@@ -396,7 +403,7 @@ class LogEntry(Struct, frozen=True, gc=False):
     @property
     def signed(self) -> str:
         """The signature of the agent that committed it."""
-        return signature(self.id.agent, self.account)
+        return signature(self.id.agent, self.account) if self.account else self.id.agent
 
 
 # --- the state ------------------------------------------------------------------------------------
@@ -406,7 +413,8 @@ class Entry(Struct, frozen=True, gc=False):
     """The entry of a key: its encoded `value`, author, time, and the revision since which it
     exists.
 
-    `author` is a signature.
+    `author` is a signature. `first_ms` is the time of `create_revision`, if the entry was written
+    again since; None in an entry that was last written before that time was kept.
     """
 
     key: Key
@@ -416,6 +424,22 @@ class Entry(Struct, frozen=True, gc=False):
     author: str
     time_ms: Milliseconds
     expires_at_ms: Milliseconds | None = None
+    first_ms: Milliseconds | None = None
+
+    @property
+    def created_ms(self) -> Milliseconds | None:
+        """The time since which it exists; None if it is not known."""
+        return created_ms_of(self.mod_revision, self.create_revision, self.time_ms, self.first_ms)
+
+
+def created_ms_of(
+    mod_revision: Revision,
+    create_revision: Revision,
+    time_ms: Milliseconds,
+    first_ms: Milliseconds | None,
+) -> Milliseconds | None:
+    """The time of the revision that created an entry; None if it is not known."""
+    return time_ms if mod_revision == create_revision else first_ms
 
 
 def without_value(entry: Entry) -> Entry:
@@ -428,6 +452,7 @@ def without_value(entry: Entry) -> Entry:
         entry.author,
         entry.time_ms,
         entry.expires_at_ms,
+        entry.first_ms,
     )
 
 
@@ -514,11 +539,25 @@ class Seed(Struct, frozen=True, gc=False):
     next_item: tuple[tuple[Prefix, int], ...] = ()
 
 
+class Directory(Struct, frozen=True, gc=False):
+    """A prefix with keys below it: how many, up to DIRECTORY_KEYS_MAX, and whether there are
+    more."""
+
+    prefix: Prefix
+    keys: int
+    more: bool = False
+
+    @property
+    def count(self) -> str:
+        """The number of keys as people read it: "7", or "1,000+" if there are more."""
+        return f"{self.keys:,}{'+' if self.more else ''}"
+
+
 class Reading(Struct, frozen=True, gc=False):
     """Entries as they were at one revision, in the order of the request (absent ones are left out).
 
     `next_key` continues a listing that was cut short: pass it as `after`. `leases` belong to a
-    reading of leases; it has no entries.
+    reading of leases; it has no entries. `directories` belong to a listing by directory.
     """
 
     revision: Revision
@@ -526,13 +565,16 @@ class Reading(Struct, frozen=True, gc=False):
     entries: tuple[Entry, ...] = ()
     next_key: Key | None = None
     leases: tuple[Lease, ...] = ()
+    directories: tuple[Directory, ...] = ()
 
 
 class ListOptions(Struct, frozen=True, gc=False):
-    """In which order a listing goes, and whether it leaves the values out."""
+    """In which order a listing goes, whether it leaves the values out, and whether it shows what
+    lies deeper as directories (`delimiter` is "/")."""
 
     reverse: bool = False
     keys_only: bool = False
+    delimiter: str = ""
 
 
 FORWARD: Final = ListOptions()
@@ -558,7 +600,7 @@ class LogPage(Struct, frozen=True, gc=False):
 
     An engine's page has consecutive entries; one for a principal leaves out what it may not see,
     and `through` is then the revision up to which the log was looked through. `proofs`, if they
-    were asked for, has one for each entry; None where there is none (core/entry_digest.py).
+    were asked for, has one for each entry; None where there is none (core/log_entry.py).
     """
 
     head: Head
@@ -623,3 +665,26 @@ def write_integer(number: int) -> bytes:
     """Encode `number` in the shortest form, the only one that equal integers have."""
     encoded: bytes = msgpack.packb(number)
     return encoded
+
+
+# --- batches: as much as one commit, or one read, has ---------------------------------------------
+
+Item = TypeVar("Item")
+
+
+def in_batches(
+    items: Iterable[Item], size_of: Callable[[Item], int], bytes_max: int, count_max: int
+) -> Iterator[list[Item]]:
+    """`items` in order, in batches of up to `count_max` that have up to `bytes_max` together; one
+    that is larger is a batch by itself."""
+    batch: list[Item] = []
+    size_bytes = 0
+    for item in items:
+        size = size_of(item)
+        if batch and (size_bytes + size > bytes_max or len(batch) == count_max):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(item)
+        size_bytes += size
+    if batch:
+        yield batch

@@ -18,6 +18,7 @@ W. Kim, I. Maykov, S. Weis, "Securing Update Propagation with Homomorphic Hashin
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final
 
 from blackboard.units import Key, Milliseconds
@@ -87,3 +88,13 @@ def _expand(item: bytes) -> int:
 
 EMPTY_DIGEST: Final = digest_of(EMPTY)
 """The digest of an empty namespace."""
+
+
+def digests_of(totals: Mapping[str, int]) -> dict[str, bytes]:
+    """Digests of the namespaces that are not empty."""
+    return {name: digest_of(total) for name, total in sorted(totals.items()) if total != EMPTY}
+
+
+def without_empty(digests: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The digests of the namespaces that are not empty, sorted."""
+    return {name: d for name, d in sorted(digests.items()) if d != EMPTY_DIGEST}

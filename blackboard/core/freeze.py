@@ -17,13 +17,15 @@ import msgpack
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from blackboard.core.commit import SERVICE, Commit, Entry, Release, Renew
 from blackboard.core.path import SYSTEM
 from blackboard.errors import BoardFrozen
 from blackboard.units import Key, Milliseconds, Revision
 
 FROZEN_KEY: Final[Key] = f"{SYSTEM}/frozen"
 """Present while the board is frozen, with `by` and `note`. Agents may read it."""
+LAST_FREEZE_KEY: Final[Key] = f"{SYSTEM}/last_freeze"
+"""Changed together with FROZEN_KEY when a board is frozen, and not when it is thawed: it says when
+the last freeze began, so that a request to freeze or thaw from before is recognised."""
 
 
 class Freeze(Struct, frozen=True, gc=False):
@@ -37,25 +39,10 @@ class Freeze(Struct, frozen=True, gc=False):
 
 def freeze_in(value: bytes, since_ms: Milliseconds, revision: Revision) -> Freeze:
     """The freeze that `value` at FROZEN_KEY describes, put at `revision`."""
-    told: Any = msgpack.unpackb(value)
-    return Freeze(told["by"], told["note"], since_ms, revision)
+    record: Any = msgpack.unpackb(value)
+    return Freeze(record["by"], record["note"], since_ms, revision)
 
 
 def refusal(value: bytes, since_ms: Milliseconds, revision: Revision) -> BoardFrozen:
     """The error for a commit while `value`, put at `revision`, is at FROZEN_KEY."""
     return BoardFrozen(*astuple(freeze_in(value, since_ms, revision)))
-
-
-def check(found: Entry | None, commit: Commit) -> None:
-    """Errors: BoardFrozen, when `found` (the entry at FROZEN_KEY) keeps `commit` out."""
-    if found is not None and not _passes(commit):
-        raise refusal(found.value, found.time_ms, found.mod_revision)
-
-
-def _passes(commit: Commit) -> bool:
-    """Whether a frozen board accepts `commit`. Twin: `check_frozen` of commit.lua."""
-    return (
-        commit.begins is not None
-        or commit.id.agent == SERVICE
-        or all(isinstance(op, Renew | Release) for op in commit.ops)
-    )

@@ -1,4 +1,4 @@
-"""The log of a board: its form, the entry of a commit, what a reader sees of it, and pages.
+"""The log of a board: its form, what a reader sees of it, and pages.
 
 Invariants of a well-formed log, which `check_sequence` tests
 - revisions increase strictly; only the marker of an engine that restarted may skip some, and the
@@ -19,40 +19,23 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from blackboard.core import entry_digest, lease
+from blackboard.core.checkpoints import Activity, AuthorActivity
 from blackboard.core.commit import (
     BRANCH,
     ENGINE,
-    Append,
     Change,
-    ChangeKind,
-    Commit,
     CommitId,
-    Committed,
-    Delete,
-    DeletePrefix,
     Entry,
     Epoch,
-    Expire,
-    Grant,
     Head,
-    Increment,
-    Lease,
     LogEntry,
-    Op,
     Proof,
-    Put,
-    PutBack,
-    Release,
-    Renew,
-    Result,
     Seed,
-    write_integer,
 )
 from blackboard.core.path import Pattern, parse_pattern, range_below, superseding_key
 from blackboard.errors import Corrupt, InvalidRequest, Resync
-from blackboard.limits import PAGE_BYTES_MAX, RESYNC_BYTES
-from blackboard.units import Key, Milliseconds, Revision
+from blackboard.limits import ACTIVITY_AUTHORS_MAX, PAGE_BYTES_MAX, RESYNC_BYTES
+from blackboard.units import Key, Revision
 
 _EVERYTHING = (parse_pattern("**"),)
 COST_OF_ENTRY: Final = 200
@@ -226,6 +209,51 @@ class Gathered:
         self._size += 0 if proof is None else sum(2 * len(leaf) for leaf in proof.leaves)
 
 
+class Tally:
+    """Counts commits along a span of revisions, by author and by part of the span."""
+
+    def __init__(self, after: Revision, until: Revision, parts: int) -> None:
+        self.after = after
+        self.until = max(until, after)
+        self.step = max(1, -(-(self.until - after) // parts))
+        self._parts = -(-(self.until - after) // self.step)
+        self._counts: dict[str, list[int]] = {}
+        self._times_ms = [0] * self._parts
+        self._epochs: dict[Revision, Epoch] = {}
+
+    def add(self, author: str, part: int, commits: int, time_ms: int) -> None:
+        """Count `commits` of an author in a part, the newest of them from `time_ms`."""
+        counts = self._counts.setdefault(author, [0] * self._parts)
+        counts[part] += commits
+        self._times_ms[part] = max(self._times_ms[part], time_ms)
+
+    def begin(self, epoch: Epoch) -> None:
+        """Note that an epoch begins in the span."""
+        self._epochs[epoch.revision] = epoch
+
+    def take(self, entry: LogEntry, readable: Callable[[Key], bool]) -> None:
+        """Count a log entry, if any of it may be seen."""
+        if entry.epoch is not None:
+            self.begin(entry.epoch)
+        if any(readable(change.key) for change in entry.changes if change.lease is None):
+            part = (entry.revision - self.after - 1) // self.step
+            self.add(entry.author, part, 1, entry.time_ms)
+
+    def activity(self, until: Revision) -> Activity:
+        """What was counted, up to revision `until`."""
+        order = sorted(self._counts, key=lambda author: (-sum(self._counts[author]), author))
+        shown = sorted(order[:ACTIVITY_AUTHORS_MAX])
+        return Activity(
+            self.after,
+            until,
+            self.step,
+            tuple(self._times_ms),
+            tuple(AuthorActivity(author, tuple(self._counts[author])) for author in shown),
+            len(order) > len(shown),
+            tuple(self._epochs[revision] for revision in sorted(self._epochs)),
+        )
+
+
 def coalesce(entries: Sequence[LogEntry]) -> LogEntry:
     """Several revisions as one: the last one, with the last change of each key.
 
@@ -330,111 +358,3 @@ class LargeEntry:
             return 0, len(self._keys)
         first, last = range_below(pattern.prefix)
         return bisect_left(self._keys, first), bisect_left(self._keys, last)
-
-
-# --- what a commit did ---------------------------------------------------------------------------
-
-
-def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
-    """The log entry of a commit that took effect; `digest` is that of its encoded form, which is
-    used if it has no salt."""
-    entry = LogEntry(
-        revision=committed.revision,
-        time_ms=committed.time_ms,
-        id=commit.id,
-        changes=effects(commit, committed),
-        digest=digest,
-        based_on=commit.based_on,
-        note=commit.note,
-        epoch=commit.begins,
-        results=committed.results,
-        salt=commit.salt,
-        account=commit.account,
-    )
-    return replace(entry, digest=entry_digest.digest_of(entry)) if commit.salt else entry
-
-
-def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
-    """The absolute effects of a commit that took effect: one change per key, the last one."""
-    if commit.begins is not None:
-        return _effects_of_restore(commit, committed)
-    changes: dict[tuple[bool, Key], Change] = {}
-    for op, result in zip(commit.ops, committed.results, strict=True):
-        for change in _effect(op, result, committed):
-            slot = (change.lease is not None, change.key)
-            before = changes.pop(slot, None)
-            changes[slot] = change if before is None else _after(before, change)
-    return tuple(changes.values())
-
-
-def _after(before: Change, change: Change) -> Change:
-    """`change`, with the facts of an earlier change of the same key or lease in its commit."""
-    if before.item is not None:
-        return replace(change, item=max(before.item, change.item or 0))
-    if (before.kind, change.kind) == (ChangeKind.RENEW, ChangeKind.WAIT):
-        return replace(change, kind=ChangeKind.RENEW)  # which tells the queue as well
-    return change
-
-
-def _effects_of_restore(commit: Commit, committed: Committed) -> tuple[Change, ...]:
-    """As `effects`, for the two kinds of operations of a restore, of which there are many."""
-    changes: dict[Key, Change] = {}
-    for op, result in zip(commit.ops, committed.results, strict=True):
-        assert isinstance(op, (PutBack, Delete))
-        if isinstance(op, PutBack):
-            change = _put_back(op)
-        elif result:
-            change = Change(ChangeKind.DELETE, op.key)
-        else:
-            continue
-        before = changes.pop(op.key, None)
-        changes[op.key] = change if before is None else _after(before, change)
-    return tuple(changes.values())
-
-
-def _put_back(op: PutBack) -> Change:
-    kind = ChangeKind.DELETE if op.value is None else ChangeKind.PUT
-    return Change(kind, op.key, op.value, op.expires_at_ms, op.item)
-
-
-def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
-    now_ms = committed.time_ms
-    match op:
-        case Put():
-            return (Change(ChangeKind.PUT, op.key, op.value, _expiry(now_ms, op.ttl_ms)),)
-        case PutBack():
-            return (_put_back(op),)
-        case Delete():
-            return (Change(ChangeKind.DELETE, op.key),) if result else ()
-        case DeletePrefix():
-            assert isinstance(result, tuple)
-            return tuple(Change(ChangeKind.DELETE, str(key)) for key in result)
-        case Append():
-            assert isinstance(result, str)
-            item = int(result.rpartition("/")[2])
-            expires_at_ms = _expiry(now_ms, op.ttl_ms)
-            return (Change(ChangeKind.PUT, result, op.value, expires_at_ms, item=item),)
-        case Increment():
-            assert isinstance(result, int)
-            return (Change(ChangeKind.PUT, op.key, write_integer(result)),)
-        case Grant() | Renew() | Release() | Expire():
-            assert isinstance(result, tuple)
-            return (_lease_change(op, lease.from_result(op.key, result), committed.revision),)
-
-
-def _lease_change(
-    op: Grant | Renew | Release | Expire, after: Lease | None, revision: Revision
-) -> Change:
-    """The change of a lease; when it is free now, the change names its last holder."""
-    if after is None:
-        assert isinstance(op, Release | Expire)
-        kind = ChangeKind.EXPIRE if isinstance(op, Expire) else ChangeKind.RELEASE
-        return Change(kind, op.key, lease=Lease(op.key, op.holder, op.fence, 0))
-    if after.fence == revision:
-        return Change(ChangeKind.GRANT, op.key, lease=after)
-    is_renewal = isinstance(op, Renew) and op.fence > 0
-    return Change(ChangeKind.RENEW if is_renewal else ChangeKind.WAIT, op.key, lease=after)
-
-
-def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds | None:
-    return None if ttl_ms is None else now_ms + ttl_ms

@@ -6,7 +6,7 @@ implements the same rules for Redis, and a Hypothesis state machine compares the
 Invariants
 - `decide` changes nothing; a refusal therefore never leaves anything half applied.
 - The same state, commit and time give the same answer: there is no other input.
-- A commit goes through `decide` -> `log_entry` (core/history.py) -> `evolve` (core/state.py); one
+- A commit goes through `decide` -> `log_entry` (core/log_entry.py) -> `evolve` (core/state.py); one
   that makes no log entry (`_Draft.tells_nothing`), through `decide` -> `prolong`.
 
 Values are msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md), whose first byte gives
@@ -25,6 +25,7 @@ from blackboard.core.commit import (
     ABSENT,
     PRESENT,
     RESTORE,
+    SERVICE,
     Append,
     Commit,
     Committed,
@@ -50,7 +51,7 @@ from blackboard.core.commit import (
     read_integer,
     write_integer,
 )
-from blackboard.core.history import effects, log_entry
+from blackboard.core.log_entry import effects, log_entry
 from blackboard.core.path import (
     SYSTEM,
     agent_identified,
@@ -71,7 +72,6 @@ from blackboard.core.state import (
     evolve,
     hold,
     shares_of,
-    size_of,
 )
 from blackboard.errors import (
     AttemptTooOld,
@@ -111,12 +111,14 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
     has the same shape. Twin: engines/redis/scripts/commit.lua.
     """
     try:
+        # Before everything else: what was accepted once stays accepted, though the board is in
+        # another epoch, frozen or full by now.
         known = _known(state, commit)
         if known is not None:
             return known
         _check_epoch(state, commit)
         _check_limits(commit)
-        freeze.check(state.entries.get(freeze.FROZEN_KEY), commit)
+        _check_freeze(state, commit)
         if commit.begins is not None:
             _check_begins(state, commit, commit.begins)
         else:
@@ -153,7 +155,7 @@ def _known(state: State, commit: Commit) -> Committed | None:
         return Committed(last.revision, last.time_ms, last.results, duplicate=True)
     if name.step < last.step:
         raise StepSuperseded(name.agent, name.step, last.step)
-    return None
+    return None  # the next step of this lane, whose writer has the answer to the one before
 
 
 def _check_distinguishable(commit: Commit, last: LaneAnswer, state: State) -> None:
@@ -196,9 +198,12 @@ def _check_limits(commit: Commit) -> None:
         raise InvalidRequest(field="ops", reason="a commit needs at least one operation")
     else:
         _check_size("OPERATIONS_MAX", len(commit.ops), limits.OPERATIONS_MAX, "ops")
-    _check_size("OPERATIONS_MAX", len(commit.conditions), limits.OPERATIONS_MAX, "conditions")
-    _check_size("FENCES_MAX", len(commit.fences), limits.FENCES_MAX, "fences")
-    _check_size("BASED_ON_MAX", len(commit.based_on), limits.BASED_ON_MAX, "based_on")
+    if commit.conditions:
+        _check_size("OPERATIONS_MAX", len(commit.conditions), limits.OPERATIONS_MAX, "conditions")
+    if commit.fences:
+        _check_size("FENCES_MAX", len(commit.fences), limits.FENCES_MAX, "fences")
+    if commit.based_on:
+        _check_size("BASED_ON_MAX", len(commit.based_on), limits.BASED_ON_MAX, "based_on")
 
 
 def _check_begins(state: State, commit: Commit, begins: Epoch) -> None:
@@ -212,19 +217,39 @@ def _check_begins(state: State, commit: Commit, begins: Epoch) -> None:
         raise HeadMoved(begins.revision - 1, state.revision)
 
 
+def _check_freeze(state: State, commit: Commit) -> None:
+    """Errors: BoardFrozen, while the entry at FROZEN_KEY keeps `commit` out."""
+    found = state.entries.get(freeze.FROZEN_KEY)
+    if found is not None and not _passes_freeze(commit):
+        raise freeze.refusal(found.value, found.time_ms, found.mod_revision)
+
+
+def _passes_freeze(commit: Commit) -> bool:
+    """Whether a frozen board accepts `commit`. Twin: `check_frozen` of commit.lua."""
+    return (
+        commit.begins is not None
+        or commit.id.agent == SERVICE
+        or all(isinstance(op, Renew | Release) for op in commit.ops)
+    )
+
+
 def _check_barrier(state: State, commit: Commit, now_ms: Milliseconds) -> None:
     """Errors: for a commit of an agent while a checkpoint waits for its state. Until the cut, it
     may only deliver its state and renew its leases, so that the cut has no state of it without the
     memory that belongs to it."""
     agent = commit.id.agent
-    asked = _living(state, barrier_key(agent), now_ms) or _living(state, cut_key(agent), now_ms)
-    if asked is None or Delete(barrier_key(agent)) in commit.ops:
+    barrier, cut = barrier_key(agent), cut_key(agent)
+    if barrier not in state.entries and cut not in state.entries:
+        return  # as nearly always
+    asked = _living(state, barrier, now_ms) or _living(state, cut, now_ms)
+    if asked is None or Delete(barrier) in commit.ops:
         return
     if not all(isinstance(op, Grant | Renew | Release | Expire) for op in commit.ops):
         raise SnapshotFirst(agent, barrier_key(agent), asked.mod_revision)
 
 
 def _living(state: State, key: Key, now_ms: Milliseconds) -> Entry | None:
+    # Expiry is a commit of its own, so an entry whose time has passed may still be there.
     entry = state.entries.get(key)
     is_over = entry and entry.expires_at_ms is not None and entry.expires_at_ms <= now_ms
     return None if is_over else entry
@@ -246,6 +271,7 @@ def conflict(state: State, key: Key, expected: Revision) -> Conflict:
     """The Conflict that describes `key` as it is now; small current values are included."""
     entry, tombstone = state.entries.get(key), state.tombstones.get(key)
     if entry is not None:
+        # With the value, an agent can plan again without another read.
         small = len(entry.value) <= limits.VALUE_INLINE_BYTES_MAX
         return Conflict(
             key,
@@ -279,6 +305,7 @@ def _check_prefix(state: State, condition: PrefixUnchanged, looked: _Looked) -> 
     watched = range_watched(prefix)
     living = _at_most(state.between(*watched), prefix, looked.living)
     removed = _at_most(state.removed_between(*watched), prefix, looked.removed)
+    # Tombstones count too: looking for them costs as much as looking for entries.
     looked.living += len(living)
     looked.removed += len(removed)
     for key in living:
@@ -308,6 +335,7 @@ class _Draft:
         self.state = state
         self.now_ms = now_ms
         self.account = account
+        # A fence is the revision of its grant: it only grows, and needs no counter of its own.
         self.fence: Fence = state.revision + 1
         self.values: dict[Key, bytes | None] = {}
         self.next_item: dict[Prefix, int] = {}
@@ -385,7 +413,7 @@ class _Draft:
         key = item_key(op.prefix, index)
         if len(key) > limits.KEY_BYTES_MAX:
             raise LimitExceeded("KEY_BYTES_MAX", len(key), limits.KEY_BYTES_MAX, op.prefix)
-        if self._value(key) is not None:
+        if self._value(key) is not None:  # somebody put an entry under the next item's name
             raise conflict(self.state, key, ABSENT)
         self.next_item[op.prefix] = index + 1
         self.values[key] = op.value
@@ -453,15 +481,14 @@ class _Draft:
         entry: an earlier attempt may still be in flight, and must not remove what is put there
         later.
         """
+        if self.values or commit.begins is not None:
+            return False
         is_first = commit.retry_since is None
-        return (
-            all(isinstance(op, Renew) or (is_first and _removes(op)) for op in commit.ops)
-            and commit.begins is None
-            and not self.values
-            and all(
-                lease.is_prolonged(self.state.leases.get(key), held)
-                for key, held in self.leases.items()
-            )
+        return all(
+            isinstance(op, Renew) or (is_first and _removes(op)) for op in commit.ops
+        ) and all(
+            lease.is_prolonged(self.state.leases.get(key), held)
+            for key, held in self.leases.items()
         )
 
     def check_quotas(self) -> None:
@@ -469,7 +496,7 @@ class _Draft:
         changes records of the service only is bounded by the quota of their namespace, and not by
         that of the board: a full board can be frozen, too."""
         growth = _growth(self.state, self.values, self.account)
-        if all(name in ("", SYSTEM) or name.startswith(SHARE) for name in growth):
+        if SYSTEM in growth and all(n in ("", SYSTEM) or n.startswith(SHARE) for n in growth):
             growth.pop("", None)
         for name, (keys, size) in growth.items():
             used = self.state.usage.get(name, UNUSED)
@@ -508,12 +535,15 @@ def _growth(
     growth: dict[str, tuple[int, int]] = {}
     for key, value in values.items():
         old, namespace = state.entries.get(key), namespace_of(key)
-        keys = (value is not None) - (old is not None)
-        size = size_of(key, value) - size_of(key, old.value if old else None)
+        own_keys, own_size = (0, 0) if value is None else (1, len(key) + len(value))
+        keys, size = own_keys, own_size
+        if old is not None:
+            keys, size = keys - 1, size - len(key) - len(old.value)
         _add(growth, (namespace, ""), keys, size)
-        if old is not None and account_of(old.author) != account:
-            keys, size = int(value is not None), size_of(key, value)
-        _add(growth, shares_of(account, namespace), keys, size)
+        if old is None or account_of(old.author) == account:
+            own_keys, own_size = keys, size
+        # Else it changes hands: the whole entry counts for the account that writes it now.
+        _add(growth, shares_of(account, namespace), own_keys, own_size)
     return growth
 
 

@@ -91,17 +91,19 @@ def namespace_of(key: Key) -> str:
     return first if first in ("public", SYSTEM) else f"{first}/{rest.partition('/')[0]}"
 
 
-def owner_of(namespace: str) -> str | None:
-    """The agent that a namespace belongs to; None for `public` and `system`."""
-    return namespace.partition("/")[2] or None
-
-
 def range_below(prefix: Prefix) -> tuple[str, str]:
     """The half-open range [first, last) of strings that holds exactly the keys below `prefix`.
 
     "/" (0x2f) is directly followed by "0" (0x30), so `p/` <= key < `p0` is "starts with p/".
     """
     return prefix + "/", prefix + "0"
+
+
+def directory_of(prefix: Prefix, key: Key) -> Prefix | None:
+    """The directory of `prefix` that `key` lies in: `prefix` with one more segment; None if `key`
+    lies directly below `prefix`."""
+    end = key.find("/", len(prefix) + 1 if prefix else 0)
+    return None if end < 0 else key[:end]
 
 
 Ranges = tuple[tuple[str, str], ...]
@@ -374,10 +376,15 @@ def check_document(key: Key) -> Key:
     return key
 
 
+def _key_above(path: str, segment: str) -> Key | None:
+    """The part of `path` (a key or prefix) above the reserved `segment`; None without it."""
+    key, found, rest = path.partition(f"/{segment}")
+    return key if found and (not rest or rest.startswith("/")) else None
+
+
 def document_of(path: str) -> Key | None:
     """The key of the document that `path` (a key or prefix) belongs to; None if to none."""
-    key, found, rest = path.partition(f"/{RESERVED}")
-    return key if found and (not rest or rest.startswith("/")) else None
+    return _key_above(path, RESERVED)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -390,7 +397,7 @@ def document_of(path: str) -> Key | None:
 # Invariants
 # - `info` appears in the commit that removes `upload`, once all parts are there; the same commit
 #   removes the parts of the file that it replaces.
-# - A part is put only while `upload` names its id: whoever begins another upload ends this one.
+# - A part is put only while `upload` names its id: another upload of the same file ends this one.
 
 FILE = "~file"
 """The segment below which a file lies."""
@@ -424,5 +431,46 @@ def check_file(key: Key) -> Key:
 
 def file_of(path: str) -> Key | None:
     """The key of the file that `path` (a key or prefix) belongs to; None if to none."""
-    key, found, rest = path.partition(f"/{FILE}")
-    return key if found and (not rest or rest.startswith("/")) else None
+    return _key_above(path, FILE)
+
+
+# --- workspaces -----------------------------------------------------------------------------------
+# The keys of a workspace at key K:
+#
+#     K/~tree/head            which tree the files are, as of the last snapshot
+#     K/~tree/object/<id>     the parts of files, the leaves of the tree, and its root
+#     K/~tree/upload          while a snapshot takes more than one commit: who puts its objects
+
+TREE: Final = "~tree"
+"""The segment below which the files of a workspace lie."""
+
+
+def tree_prefix(key: Key) -> Prefix:
+    """The prefix below which all of the workspace at `key` lies."""
+    return f"{key}/{TREE}"
+
+
+def tree_head_key(key: Key) -> Key:
+    """The entry that says which tree the present snapshot is."""
+    return f"{key}/{TREE}/head"
+
+
+def tree_upload_key(key: Key) -> Key:
+    """The entry that says that objects are being put."""
+    return f"{key}/{TREE}/upload"
+
+
+def tree_objects_prefix(key: Key) -> Prefix:
+    """The prefix of the objects."""
+    return f"{key}/{TREE}/object"
+
+
+def check_tree(key: Key) -> Key:
+    """Return `key` if a workspace can be there. Errors: InvalidRequest, LimitExceeded."""
+    check_key(check_key(key) + f"/{TREE}/object/{0:064}")
+    return key
+
+
+def tree_of(path: str) -> Key | None:
+    """The key of the workspace that `path` (a key or prefix) belongs to; None if to none."""
+    return _key_above(path, TREE)

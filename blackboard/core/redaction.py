@@ -25,9 +25,11 @@ from blackboard.core.path import (
     namespace_of,
     range_below,
     range_of,
+    tree_of,
+    tree_prefix,
 )
 from blackboard.errors import InvalidRequest
-from blackboard.units import Key
+from blackboard.units import Key, Prefix
 
 REDACTED: Final = encode({"$redacted": True})
 """The encoded value that replaces a redacted one."""
@@ -39,9 +41,9 @@ NOTE: Final = "redacted"
 
 
 def record_key(path: Key) -> Key:
-    """The key of the record for the redaction of `path`, or of the document or file that it belongs
-    to."""
-    key = document_of(path) or file_of(path) or path
+    """The key of the record for the redaction of `path`, or of the document, file or workspace that
+    it belongs to."""
+    key = document_of(path) or file_of(path) or tree_of(path) or path
     return f"{RECORDS}/{hashlib.sha256(key.encode()).hexdigest()}"
 
 
@@ -51,20 +53,27 @@ def is_redaction(entry: LogEntry) -> bool:
 
 
 def check_redactable(key: Key) -> Key:
-    """Errors: InvalidRequest for the service's records, and for a part of a document or a file."""
+    """Errors: InvalidRequest for the service's records, and for a part of a document, a file or a
+    workspace."""
     if namespace_of(key) == SYSTEM:
         raise InvalidRequest(field="key", reason=f"{key} is a record of the service")
     if (document := document_of(key)) is not None:
         raise InvalidRequest(field="key", reason=f"{key} is a part of document {document}")
     if (file := file_of(key)) is not None:
         raise InvalidRequest(field="key", reason=f"{key} is a part of file {file}")
+    if (tree := tree_of(key)) is not None:
+        raise InvalidRequest(field="key", reason=f"{key} is a part of workspace {tree}")
     return key
 
 
 def scope_of(key: Key) -> Ranges:
-    """The ranges that a redaction of `key` covers: the key, and the document and the file at it."""
-    below = (range_below(document_prefix(key)), range_below(file_prefix(key)))
-    return (range_of(key), *below)
+    """The ranges that a redaction of `key` covers: the key, and what is stored in parts at it."""
+    return (range_of(key), *map(range_below, parts_prefixes(key)))
+
+
+def parts_prefixes(key: Key) -> tuple[Prefix, ...]:
+    """Where the document, the file and the workspace at `key` lie, in order."""
+    return document_prefix(key), file_prefix(key), tree_prefix(key)
 
 
 def left_of(path: Key) -> bytes | None:

@@ -36,7 +36,7 @@ from blackboard.core.commit import (
     Result,
     account_of,
 )
-from blackboard.core.path import agent_identified, namespace_of, range_below
+from blackboard.core.path import Ranges, agent_identified, directory_of, namespace_of, range_below
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 
@@ -104,6 +104,22 @@ class State:
         """Live keys in the half-open range, sorted; the last first with `reverse`."""
         within = self.entries.irange(first, last, inclusive=(True, False), reverse=reverse)
         return iter(within)
+
+    def children(
+        self, prefix: Prefix, ranges: Ranges, *, reverse: bool = False
+    ) -> Iterator[tuple[Key, Prefix | None, int]]:
+        """The keys in `ranges` that lie directly below `prefix`, with None; and of each directory
+        there a key, its name, and how many keys in that range it has. In order; a directory comes
+        once for each range that it has keys in. Cost: a search for each item."""
+        for begin, end in reversed(ranges) if reverse else ranges:
+            first, last = begin, end
+            while (key := next(self.between(first, last, reverse=reverse), None)) is not None:
+                directory = directory_of(prefix, key)
+                low, high = (key, key + "\x01") if directory is None else range_below(directory)
+                low, high = max(low, first), min(high, last)
+                count = self.entries.bisect_left(high) - self.entries.bisect_left(low)
+                yield key, directory, count
+                first, last = (first, low) if reverse else (high, last)
 
     def removed_between(self, first: str, last: str) -> Iterator[Key]:
         """Keys in the half-open range that have a tombstone, sorted."""
@@ -181,9 +197,9 @@ def _evolve_put(
 ) -> None:
     key, revision = change.key, entry.revision
     old = state.entries.get(key)
-    created = revision if old is None else old.create_revision
-    expires_at_ms = change.expires_at_ms
-    new = Entry(key, value, revision, created, entry.signed, entry.time_ms, expires_at_ms)
+    created, first_ms = (revision, None) if old is None else (old.create_revision, old.created_ms)
+    expires_at_ms, time_ms = change.expires_at_ms, entry.time_ms
+    new = Entry(key, value, revision, created, entry.signed, time_ms, expires_at_ms, first_ms)
     if old is None:
         state.entries[key] = new
         state.tombstones.pop(key, None)
@@ -207,11 +223,6 @@ def _evolve_delete(state: State, key: Key, entry: LogEntry, growth: dict[str, li
         _grow_shares(growth, key, old, None)
         if old.expires_at_ms is not None:
             state.expiring.discard((old.expires_at_ms, key))
-
-
-def size_of(key: Key, value: bytes | None) -> int:
-    """Bytes that count against quotas: those of the key and of its value (None = no entry)."""
-    return 0 if value is None else len(key) + len(value)
 
 
 @lru_cache(maxsize=4_096)

@@ -6,6 +6,7 @@ that board.
 
 import dataclasses
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -20,13 +21,14 @@ from blackboard.core.checkpoints import (
     StoredCheckpoint,
     Version,
 )
-from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
+from blackboard.core.commit import FORWARD, Change, Entry, Head, ListOptions, LogEntry, Reading
+from blackboard.core.history import Tally
 from blackboard.core.path import Ranges
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.places import Places
 from blackboard.encryption.store import Opener
+from blackboard.integrity.digest_check import Opened, sealed_form
 from blackboard.integrity.envelope import is_sealed
-from blackboard.integrity.stored_form import Opened, sealed_form
 from blackboard.limits import LOG_ENTRIES_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
@@ -134,10 +136,18 @@ class SealedArchive:
         return await self.raw.items(at, unless=unless)
 
     async def history(
-        self, at: Point, key: Key, *, before: Revision | None = None, limit: int
+        self,
+        at: Point,
+        key: Key,
+        *,
+        before: Revision | None = None,
+        after: Revision | None = None,
+        author: str | None = None,
+        limit: int,
     ) -> Sequence[Version]:
         """As `Archive.history`."""
-        found = await self.raw.history(at, key, before=before, limit=limit)
+        read = partial(self.raw.history, at, key, before=before, after=after)
+        found = await read(author=author, limit=limit)
         return [dataclasses.replace(v, entry=await self._entry(at.board, v.entry)) for v in found]
 
     async def differences(
@@ -166,6 +176,10 @@ class SealedArchive:
         family = await self._family(board)
         await self._places.check_archived(family, found)
         return await self._opener.log(family, found)
+
+    async def count(self, board: str, within: Ranges, tally: Tally) -> Revision:
+        """As `Archive.count`: names and authors are not encrypted."""
+        return await self.raw.count(board, within, tally)
 
     async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
         """As `Archive.at_time`."""
@@ -249,6 +263,21 @@ class SealedArchive:
             at, within, after=after, limit=limit, reverse=reverse, keys_only=keys_only
         )
         return found if keys_only else await self._opened(at.board, found)
+
+    async def children(
+        self,
+        at: Point,
+        within: Ranges,
+        prefix: Prefix,
+        *,
+        after: Key | None = None,
+        limit: int,
+        options: ListOptions = FORWARD,
+    ) -> Reading:
+        """As `Archive.children`. Errors: also Corrupt."""
+        read = partial(self.raw.children, at, within, prefix, after=after)
+        found = await read(limit=limit, options=options)
+        return found if options.keys_only else await self._opened(at.board, found)
 
     async def _opened(self, board: str, reading: Reading) -> Reading:
         if not any(map(self._concerns, reading.entries)):

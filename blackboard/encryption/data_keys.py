@@ -4,34 +4,64 @@ A record is `system/keys/<board>/<namespace>/<key id>`. The newest key of a name
 destroyed encrypts; all of them decrypt. Destroying a key leaves its record, so that its values are
 known to be erased and not damaged. A branch gets the records of the keys that its values need.
 
-Keys that were made after a switch was recorded (encryption/switch.py) are wrapped in a form of
+Keys that were made after a switch was recorded (encryption/places.py) are wrapped in a form of
 their own. If there is such a key and no record of a switch, the record was removed.
 
+The record of a request to destroy is `system/keys/~erased/~request/<digest>`: a late copy of the
+request finds it, and destroys no newer key.
+
 Several processes share the records: each follows the log of that board, and reads the records again
-when it meets an unknown key.
+when it meets an unknown key. A record is written again only if it is as it was read, so that a
+process that was stopped in between never brings a destroyed key back.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from blackboard.core.commit import Commit, CommitId, Delete, Entry, Op, Put
+from blackboard.core.checkpoints import check_request
+from blackboard.core.commit import (
+    Condition,
+    Delete,
+    Entry,
+    KeyAt,
+    Op,
+    Put,
+)
 from blackboard.encryption.master_key import Wrapper
 from blackboard.engines.base import Scrubs, Store
-from blackboard.errors import BlackboardError, Corrupt, NewerFormat, Unavailable
+from blackboard.engines.system_writer import SystemWriter
+from blackboard.errors import (
+    BlackboardError,
+    Conflict,
+    Corrupt,
+    InvalidRequest,
+    NewerFormat,
+    Unavailable,
+)
 from blackboard.integrity.envelope import KEY_BYTES, KEY_ID_BYTES
 from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, Limits
 from blackboard.units import Revision
-from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
+from blackboard.wire.codec import decode_value, encode_value
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 KEYS_BOARD: Final = "~keys"
 _BELOW: Final = "system/keys"
@@ -43,6 +73,12 @@ SWITCH: Final = "~switch/"
 """What the segment in place of the namespace begins with, in the record of a switch."""
 UNTIL: Final = "~until/"
 """The same, in the record of a board that existed before a switch."""
+_ERASED: Final = "~erased"
+"""In place of the board, in the records of requests to destroy keys."""
+_REQUEST: Final = "~request"
+_DIGEST_BYTES: Final = 16
+_TRIES: Final = 5
+"""Attempts to write records again that another process changes at the same time."""
 _FIRST, _SWITCHED = 1, 2  # forms of wrapped keys: from before a switch, and since
 _KEY, _MARK = "wrapped", "mark"  # the field of a wrapped data key, and that of a switch's record
 
@@ -70,7 +106,7 @@ class DataKeys:
         self._newest: dict[tuple[str, str], DataKey] = {}
         self._making: dict[tuple[str, str], asyncio.Lock] = {}
         self._is_switched = False
-        self._incarnation, self._step = secrets.token_hex(8), 0
+        self._writer = SystemWriter(raw, KEYS_BOARD)
         self._follower: asyncio.Task[None] | None = None
         self.made: Callable[[str, str], None] = lambda board, namespace: None
         """Called with the board and the namespace for which a data key was made."""
@@ -193,42 +229,92 @@ class DataKeys:
     async def adopt(self, board: str, ids: Iterable[bytes]) -> None:
         """Give a new board copies of the keys `ids` of another board, which its values need.
 
-        An id that no board here has is left out: its values cannot be decrypted.
+        An id that no board here has is left out: its values cannot be decrypted. Errors:
+        Unavailable.
         """
         wanted = {key_id.hex() for key_id in ids}
         if not wanted:
             return
-        ops: dict[str, Op] = {}
-        async for entry in self._records(_BELOW):
-            _, namespace, key_id = _place(entry.key)
-            if key_id.hex() in wanted:
-                key = _key(board, namespace, key_id)
-                ops[key] = Put(key, entry.value)
-        for some in _pages(list(ops.values())):
-            await self._commit(some)
+
+        async def copies() -> list[tuple[Entry, Op]]:
+            found: dict[str, tuple[Entry, Op]] = {}
+            async for entry in self._records(_BELOW):
+                _, namespace, key_id = _place(entry.key)
+                if key_id.hex() in wanted:
+                    key = _key(board, namespace, key_id)
+                    found[key] = entry, Put(key, entry.value)
+            return list(found.values())
+
+        await self._write_again(copies)
         await self._load(board)
 
-    async def destroy(self, namespaces: Sequence[str], board: str | None = None) -> int:
+    async def destroy(
+        self, namespaces: Sequence[str], board: str | None = None, *, request: str | None = None
+    ) -> int:
         """Destroy every data key of namespaces, on one board or (None) on all, for good.
 
         Returns how many. Values encrypted with them can never be decrypted again; branches with
-        copies lose those, too.
+        copies lose those, too. A `request` that was carried out before destroys nothing, and gets
+        its first answer. Errors: InvalidRequest for the `request` of another erasure; Unavailable:
+        some may be destroyed.
         """
-        doomed: dict[bytes, None] = {}
-        records = [entry async for entry in self._records(_BELOW)]
-        for entry in records:
-            place, found, key_id = _place(entry.key)
-            if found in namespaces and board in (None, place):
-                doomed[key_id] = None
+        if request is not None:
+            check_request(request)
+        about = {"namespaces": list(namespaces), "board": board}
+        # Read before it is asked whether the request was carried out: so a key that was made after
+        # that is not among them.
+        doomed, keys = await self._doomed(namespaces, board)
+        said = None if request is None else await self._answered(request, about)
+        if said is not None:
+            return said
         gone = {"erased_ms": time.time_ns() // 1_000_000}
-        hit = [entry.key for entry in records if _place(entry.key)[2] in doomed]
-        ops: list[Op] = [Put(key, encode_value(gone)) for key in hit]
+        ops: list[Op] = [Put(key, encode_value(gone)) for key in keys]
+        if request is not None:
+            answer = {**gone, **about, "keys": len(doomed)}
+            ops.append(Put(_request_key(request), encode_value(answer)))
         for some in _pages(ops):
             await self._commit(some)
         await self._forget_log()
         for name in list(self._tables):
             await self._load(name)
         return len(doomed)
+
+    async def _doomed(
+        self, namespaces: Sequence[str], board: str | None
+    ) -> tuple[set[bytes], list[str]]:
+        """The ids of the keys of namespaces, and the records of these keys, copies included."""
+        records = [entry async for entry in self._records(_BELOW)]
+        doomed = {
+            key_id
+            for place, found, key_id in (_place(entry.key) for entry in records)
+            if found in namespaces and board in (None, place)
+        }
+        return doomed, [entry.key for entry in records if _place(entry.key)[2] in doomed]
+
+    async def _answered(self, request: str, about: Mapping[str, Any]) -> int | None:
+        """What the erasure `request` was answered; None if it was not carried out. Errors:
+        InvalidRequest when it was about something else."""
+        found = (await self._raw.read(KEYS_BOARD, [_request_key(request)])).entries
+        if not found:
+            return None
+        said = _read(found[0])
+        if {name: said.get(name) for name in about} != about:
+            reason = f"{request!r} was the request of another erasure: give this one its own"
+            raise InvalidRequest(field="request", reason=reason)
+        return int(said["keys"])
+
+    async def _write_again(self, made: Callable[[], Awaitable[list[tuple[Entry, Op]]]]) -> None:
+        """Commit the operations that `made` returns, each if the record that it was made from has
+        not changed since. Errors: Unavailable."""
+        for _ in range(_TRIES):
+            try:
+                for some in _pages(await made()):
+                    conditions = [KeyAt(entry.key, entry.mod_revision) for entry, _ in some]
+                    await self._commit([op for _, op in some], conditions)
+                return
+            except Conflict:
+                continue
+        raise Unavailable("data keys", "other processes change them all the time")
 
     async def forget(self, board: str) -> int:
         """Remove the data keys of a board that was removed; returns how many. Branches keep their
@@ -254,28 +340,29 @@ class DataKeys:
 
     async def rewrap(self) -> int:
         """Wrap every data key with the first master key; returns how many. No value is touched."""
-        ops: list[Op] = []
-        keys: list[str] = []
-        async for entry in self._records(_BELOW):
-            record = _read(entry)
-            if _is_open(record):
-                keys.append(entry.key)
-                _, namespace, key_id = _place(entry.key)
-                key = await self._unwrap(record, namespace, key_id)
-                again = await self._wrapped(key, namespace, key_id, record.get("form", _FIRST))
-                ops.append(Put(entry.key, again))
-        for some in _pages(ops):
-            await self._commit(some)
-        await self._forget_log()
-        return sum(_place(key)[0] != SWITCHES for key in keys)
+        count = 0
 
-    async def _commit(self, ops: Sequence[Op]) -> Revision:
-        """Errors: Unavailable, also when the outcome is unknown."""
-        self._step += 1
-        epoch = (await self._raw.open(KEYS_BOARD)).epoch.id
-        name = CommitId(SYSTEM_AGENT, 0, self._incarnation, self._step)
-        commit = Commit(name, epoch, tuple(ops))
-        (outcome,) = await self._raw.commit(KEYS_BOARD, [prepare(commit)])
+        async def wrapped() -> list[tuple[Entry, Op]]:
+            nonlocal count
+            found = [e async for e in self._records(_BELOW) if _is_open(_read(e))]
+            count = sum(_place(entry.key)[0] != SWITCHES for entry in found)
+            return [(entry, Put(entry.key, await self._wrapped_again(entry))) for entry in found]
+
+        await self._write_again(wrapped)
+        await self._forget_log()
+        return count
+
+    async def _wrapped_again(self, entry: Entry) -> bytes:
+        record, (_, namespace, key_id) = _read(entry), _place(entry.key)
+        key = await self._unwrap(record, namespace, key_id)
+        return await self._wrapped(key, namespace, key_id, record.get("form", _FIRST))
+
+    async def _commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> Revision:
+        """Errors: Conflict when a condition does not hold; Unavailable, also when the outcome is
+        unknown."""
+        outcome = await self._writer.commit(ops, conditions)
+        if isinstance(outcome, Conflict):
+            raise outcome
         if isinstance(outcome, BlackboardError):
             raise Unavailable("data keys", str(outcome))
         return outcome.revision
@@ -391,6 +478,10 @@ def _place(key: str) -> tuple[str, str, bytes]:
     return board, namespace, bytes.fromhex(key_id)
 
 
+def _request_key(request: str) -> str:
+    return _key(_ERASED, _REQUEST, hashlib.sha256(request.encode()).digest()[:_DIGEST_BYTES])
+
+
 def _is_until(key: str, board: str) -> bool:
     """Whether a record says up to which revision `board` may have plain values."""
     _, namespace, _ = _place(key)
@@ -419,6 +510,6 @@ def _context(namespace: str, key_id: bytes, form: int) -> bytes:
     return b"blackboard " + kind + namespace.encode() + b"\0" + key_id
 
 
-def _pages(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
-    for start in range(0, len(ops), LIST_ENTRIES_MAX):
-        yield ops[start : start + LIST_ENTRIES_MAX]
+def _pages(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), LIST_ENTRIES_MAX):
+        yield items[start : start + LIST_ENTRIES_MAX]

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import secrets
 import shlex
+import signal
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.integrity.envelope import KEY_BYTES, NONCE_BYTES
 from blackboard.limits import DEFAULT
+from blackboard.signals import send_signal
 from blackboard.units import Milliseconds
 
 _ID_BYTES: Final = 8
@@ -114,7 +116,7 @@ async def from_command(
         async with asyncio.timeout(timeout_ms / 1000):
             out, _ = await process.communicate()
     except TimeoutError as error:
-        process.kill()
+        send_signal(process, signal.SIGKILL)
         await process.wait()
         raise InvalidRequest("master_key_command", "it did not end in time") from error
     if process.returncode != 0:

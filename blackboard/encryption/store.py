@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from blackboard.core import commit as integers
 from blackboard.core.commit import (
     ABSENT,
+    FORWARD,
     Append,
     Change,
     Commit,
@@ -44,6 +45,7 @@ from blackboard.core.commit import (
     Head,
     Increment,
     KeyAt,
+    ListOptions,
     LogEntry,
     LogPage,
     Op,
@@ -69,6 +71,7 @@ from blackboard.errors import (
     Rejected,
     TypeMismatch,
 )
+from blackboard.integrity.digest_check import Opened, sealed_form
 from blackboard.integrity.envelope import (
     APPEND,
     PUT,
@@ -79,7 +82,6 @@ from blackboard.integrity.envelope import (
     open_sealed,
     seal,
 )
-from blackboard.integrity.stored_form import Opened, sealed_form
 from blackboard.limits import DEFAULT, INTEGER_MAX, READ_KEYS_MAX, Limits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_value, prepare
@@ -262,6 +264,7 @@ class SealedStore:
         seen = self._heads.get(board)
         if commit.begins is not None:
             return Place(board, commit.begins.revision - 1, commit.account)
+        # A place far behind the commit would make readers search the log for it for long.
         if seen is None or seen[0] != commit.epoch or seen[2] < time.monotonic() - _HEAD_FRESH_S:
             head = await self.open(board)
             return Place(board, head.revision, commit.account)
@@ -283,9 +286,9 @@ class SealedStore:
         """As `Store.drop`. The data keys stay: branches may need them."""
         await self.raw.drop(board)
 
-    async def remove(self, board: str, *, above: Revision = 0) -> None:
+    async def remove(self, board: str, *, above: Revision = 0, epoch: str | None = None) -> None:
         """As `Store.remove`. The data keys stay (`DataKeys.forget`): branches may need them."""
-        await self.raw.remove(board, above=above)
+        await self.raw.remove(board, above=above, epoch=epoch)
         self._heads.pop(board, None)
 
     async def removed(self, board: str) -> Revision | None:
@@ -326,6 +329,7 @@ class SealedStore:
     async def _commit(self, board: str, batch: Sequence[Prepared], send: _Send) -> list[_Decision]:
         reading = await self._counters(board, [prepared.commit for prepared in batch])
         plans = [await self._planned(board, prepared, reading) for prepared in batch]
+        # One call for the whole batch; only sums that were outdated are sent again, by themselves.
         sent = [plan.sent for plan in plans if isinstance(plan, Plan)]
         answers = iter(await send(board, sent) if sent else [])
         outcomes: list[_Decision] = []
@@ -549,6 +553,21 @@ class SealedStore:
             board, within, after=after, limit=limit, reverse=reverse, keys_only=keys_only
         )
         return found if keys_only else await self._opened(board, found)
+
+    async def children(
+        self,
+        board: str,
+        within: Ranges,
+        prefix: Prefix,
+        *,
+        after: Key | None = None,
+        limit: int,
+        options: ListOptions = FORWARD,
+    ) -> Reading:
+        """As `Store.children`. Errors: also Corrupt."""
+        read = partial(self.raw.children, board, within, prefix, after=after)
+        found = await read(limit=limit, options=options)
+        return found if options.keys_only else await self._opened(board, found)
 
     async def due(self, board: str, *, limit: int) -> Reading:
         """As `Store.due`."""

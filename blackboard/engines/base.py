@@ -11,16 +11,16 @@ The guarantees of every engine (`tests/conformance/` runs the same suite over al
 - Cancelling a call leaves the engine usable; a cancelled `commit` has an unknown outcome.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 from blackboard import limits
-from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
+from blackboard.core.commit import FORWARD, Entry, Head, ListOptions, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges
-from blackboard.errors import BlackboardError, LimitExceeded
+from blackboard.errors import BlackboardError, LimitExceeded, StaleEpoch
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
@@ -29,6 +29,26 @@ def check_hold(hold_ms: Milliseconds) -> None:
     """Errors: LimitExceeded when a board may not be held that long."""
     if hold_ms > limits.HOLD_MS_MAX:
         raise LimitExceeded("HOLD_MS_MAX", hold_ms, limits.HOLD_MS_MAX)
+
+
+def check_epoch(head: Head, epoch: str | None) -> None:
+    """Errors: StaleEpoch when a board at `head` is not in `epoch`; None = any."""
+    if epoch is not None and head.epoch.id != epoch:
+        raise _stale(epoch, head)
+
+
+def check_since(head: Head, known: Revision) -> None:
+    """Errors: StaleEpoch when the epoch of a board at `head` began after revision `known`.
+
+    A request that was made then may be about what a restore, a loss or a removal took away since.
+    """
+    if head.epoch.revision > known:
+        raise _stale("", head)
+
+
+def _stale(epoch: str, head: Head) -> StaleEpoch:
+    now = head.epoch
+    return StaleEpoch(epoch, now.id, now.number, now.cause, now.from_revision, head.revision)
 
 
 @dataclass(slots=True)
@@ -123,12 +143,12 @@ class Store(Protocol):
     async def drop(self, board: str) -> None:
         """Remove a board and all of its data; no error if there is none."""
 
-    async def remove(self, board: str, *, above: Revision = 0) -> None:
+    async def remove(self, board: str, *, above: Revision = 0, epoch: str | None = None) -> None:
         """Remove a board for good and record that it existed, up to its last revision or `above`;
         no error if there is none. Atomic, also under a crash.
 
-        From then on every process that has it open gets NoSuchBoard. Errors: Unavailable: perhaps
-        removed.
+        From then on every process that has it open gets NoSuchBoard. Errors: StaleEpoch, and
+        nothing happens, if there is a board that is not in `epoch`; Unavailable: perhaps removed.
         """
 
     async def removed(self, board: str) -> Revision | None:
@@ -155,6 +175,24 @@ class Store(Protocol):
 
         A page ends after `limit` entries or PAGE_BYTES_MAX bytes; then `next_key` is its last key.
         Each page is as of one revision, two pages may differ in theirs.
+        """
+
+    async def children(
+        self,
+        board: str,
+        within: Ranges,
+        prefix: Prefix,
+        *,
+        after: Key | None = None,
+        limit: int,
+        options: ListOptions = FORWARD,
+    ) -> Reading:
+        """A listing of `within`, which lies below `prefix`, by directory: the entries directly
+        below `prefix`, and its directories with the number of their keys within.
+
+        `limit` counts both. A page ends as one of `list`; its `next_key` may lie in the last
+        directory: continuing after a key of a directory skips the rest of it. All of one revision.
+        Cost: what is returned; the keys of a directory are not read.
         """
 
     async def log(
@@ -235,7 +273,8 @@ class Begins(Protocol):
         """Decide a batch now and let `answer` know later; False if it would have to wait, or may
         be refused as a whole: then nothing was decided, and `commit` says why.
 
-        The engine answers even if nobody waits. What it calls must not call the engine.
+        The engine answers even if nobody waits. What it calls must not call the engine. It may
+        begin to write before it returns: put what came together into one batch.
         """
 
 
@@ -249,6 +288,14 @@ class Scrubs(Protocol):
         Returns "" when that is done, else what is left to do by hand. Copies, replicas, and what a
         file system or a disk keeps in freed blocks are out of its reach. Errors: Unavailable.
         """
+
+
+@runtime_checkable
+class MayTear(Protocol):
+    """The additional port of an engine that can come back with a part of a commit."""
+
+    def torn(self, board: str) -> Revision | None:
+        """The last revision of a board whose `open` was Corrupt for that reason; else None."""
 
 
 @runtime_checkable
@@ -271,3 +318,22 @@ class PubSub(Protocol):
 
         Errors: Unavailable, also of the iteration: messages until the next call are lost.
         """
+
+
+async def paged(page: Callable[[Key | None], Awaitable[Reading]]) -> AsyncIterator[Reading]:
+    """The pages of a listing, from first to last; `page` returns the page after a key."""
+    after: Key | None = None
+    while True:
+        found = await page(after)
+        yield found
+        after = found.next_key
+        if after is None:
+            return
+
+
+def pages_of(store: Store, board: str, prefix: Prefix) -> AsyncIterator[Reading]:
+    """All present entries of a board below a prefix ("" = the whole board), page by page; different
+    pages may be of different revisions."""
+    return paged(
+        lambda after: store.list(board, prefix, after=after, limit=limits.LIST_ENTRIES_MAX)
+    )

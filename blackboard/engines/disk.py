@@ -10,7 +10,9 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -45,6 +47,24 @@ def has_room(beside: Path, size: int) -> bool:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The room of a file system: how many bytes may still be written, and of how many."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+def space_of(directory: Path) -> DiskSpace | None:
+    """The room of the file system that holds a directory; None if it cannot say. It does not know
+    quotas: see `has_room`."""
+    try:
+        found = shutil.disk_usage(directory)
+    except OSError:
+        return None
+    return DiskSpace(found.free, found.total)
 
 
 def check_readable(*paths: Path) -> None:

@@ -74,10 +74,10 @@ def is_sealed(value: bytes) -> bool:
 def seal(cipher: AESGCM, header: Header, path: str, value: bytes) -> bytes:
     """The ciphertext of `value`, to be written to `path` (a key; of an `append` its prefix)."""
     name, place = header.commit, header.place
-    told = [header.key_id, header.kind, name.agent, name.lane, name.incarnation, name.step]
+    members = [header.key_id, header.kind, name.agent, name.lane, name.incarnation, name.step]
     if place is not None:
-        told += [place.board, place.after, place.account, place.number]
-    packed: bytes = msgpack.packb(told)
+        members += [place.board, place.after, place.account, place.number]
+    packed: bytes = msgpack.packb(members)
     magic = MAGIC_BEFORE if place is None else MAGIC
     front = magic + len(packed).to_bytes(_LENGTH_BYTES) + packed
     nonce = secrets.token_bytes(NONCE_BYTES)

@@ -97,17 +97,21 @@ def issue(
 ) -> str:
     """A token for `principal` that is valid for `ttl_ms` from now at services of `audience`.
 
-    With `issuer`, it is revoked together with that principal's token.
+    With `issuer`, it is revoked together with that principal's token, and expires with it at the
+    latest: the record of a revocation is kept until the revoked token would have expired.
     Errors: InvalidRequest for an invalid name or pattern, or a secret that is too short;
     LimitExceeded when it would have more than TOKEN_BYTES_MAX bytes: use fewer grants.
     """
     now_s = int(time.time())
+    end_s = now_s + max(ttl_ms // 1000, 1)
+    if issuer is not None and issuer.expires_at_ms is not None:
+        end_s = min(end_s, issuer.expires_at_ms // 1000)
     claims: dict[str, Any] = {
         "sub": check_name(principal.name, "principal"),
         "aud": audience,
         "jti": secrets.token_urlsafe(_ID_BYTES),
         "iat": now_s,
-        "exp": now_s + max(ttl_ms // 1000, 1),
+        "exp": end_s,
         "grants": _written(check_grants(principal.grants)),
         "boards": sorted(principal.boards),
         "acts_for_any": principal.acts_for_any,

@@ -31,11 +31,11 @@ from blackboard.client.step import Ground
 from blackboard.client.views import Entry, Receipt
 from blackboard.core.access import names_above
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
-from blackboard.core.path import DECISIONS
+from blackboard.core.path import DECISIONS, check_name
 from blackboard.errors import InvalidRequest
 from blackboard.limits import APPROVAL_FACTS_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
-from blackboard.wire.codec import encode_value
+from blackboard.wire.codec import decode_value, encode_value
 
 REQUESTS = "public/~approvals"
 _SHOWN_BYTES_MAX = 4_096
@@ -134,7 +134,7 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A request on a board, with the revision that an answer names, and its `answer`, if there is
-    one.
+    one that counts: from an allowed approver on another account.
 
     `account` is that of the agent's token if the agent's name was narrowed from it, else "".
     """
@@ -153,18 +153,14 @@ class Pending:
 
 async def pending(board: Board, agent: str = "*") -> tuple[Pending, ...]:
     """The requests that may be seen, of `agent` or of all, by agent and id."""
-    answers = {
-        _name_of(entry): _parsed(Answer, entry)
-        async for entry in board.scan(f"{DECISIONS}/{agent}/*")
-    }
+    answers = {_name_of(entry): entry async for entry in board.scan(f"{DECISIONS}/{agent}/*")}
     found = []
     async for entry in board.scan(f"{REQUESTS}/{agent}/*"):
         request, name = _parsed(Request, entry), _name_of(entry)
         if request is not None and entry.author == name[0]:
-            answer = answers.get(name)
-            current = answer if answer and answer.request == entry.mod_revision else None
+            counts = _answer_to(request, entry, answers.get(name))
             found.append(
-                Pending(*name, entry.mod_revision, entry.time_ms, request, current, entry.account)
+                Pending(*name, entry.mod_revision, entry.time_ms, request, counts, entry.account)
             )
     return tuple(found)
 
@@ -172,9 +168,13 @@ async def pending(board: Board, agent: str = "*") -> tuple[Pending, ...]:
 async def answer(board: Board, asked: Pending, *, approved: bool, reason: str = "") -> Receipt:
     """Approve or reject the request `asked`, as it was when it was read.
 
-    Errors: AccessDenied without the approve right; Conflict when the agent has repeated or
-    withdrawn the request: read it again.
+    Errors: AccessDenied without the approve right; InvalidRequest of field `answer` when it would
+    not count, because it was asked on your own account, or of others; Conflict when the agent has
+    repeated or withdrawn the request: read it again.
     """
+    found = await board.entry(f"{requests_of(asked.agent)}/{asked.id}")
+    if found is not None:
+        _check_counts(asked.request, found, board)
     value = Answer(approved=approved, request=asked.revision, reason=reason).model_dump()
     return await board.commit(
         [Put(f"{decisions_of(asked.agent)}/{asked.id}", encode_value(value))],
@@ -185,6 +185,54 @@ async def answer(board: Board, asked: Pending, *, approved: bool, reason: str = 
         ],
         note=f"{'approved' if approved else 'rejected'}: {asked.request.question}"[:200],
     )
+
+
+# --- for agents without the runtime --------------------------------------------------------------
+
+
+async def ask(
+    board: Board,
+    name: str,
+    question: str,
+    *,
+    facts: Sequence[Key] = (),
+    details: Any = None,
+    approvers: Sequence[str] = (),
+) -> Decision | None:
+    """Ask people, as the agent of `board`; the decision, or None while nobody has answered.
+
+    The first call makes the request `name`, and later calls with the same arguments look for its
+    answer. `facts` are keys whose values the answer depends on: after one has changed, an answer
+    does not count, and the request is made again. `approvers` are the only ones whose answers
+    count; empty: anybody with the approve right, but for this agent's own account. An agent of the
+    runtime calls `Context.approve` instead, which also keeps the decision.
+
+    Errors: InvalidRequest, also for more than APPROVAL_FACTS_MAX facts; Conflict when a fact or the
+    request changes at the same time: call it again; AccessDenied.
+    """
+    keys = tuple(dict.fromkeys(facts))
+    found = await board.entries(Case.keys(board.agent, check_name(name, "name"), keys))
+    case = Case(board.agent, board.account, name, found, keys)
+    asked = case.asked()
+    changed = case.changed(asked) if asked else ()
+    if asked is not None and not changed and _is_same(asked, question, details, approvers):
+        return case.decision(asked)
+    request = Request(
+        question=question,
+        details=details,
+        facts=case.shown(),
+        approvers=tuple(approvers),
+        asked=asked.asked + 1 if asked else 1,
+        changed=changed,
+    )
+    await board.commit(case.asking(request), conditions=case.as_found(), note=question[:200])
+    return None
+
+
+def _is_same(asked: Request, question: str, details: Any, approvers: Sequence[str]) -> bool:
+    """Whether a request asks what is asked now; another question is not answered by its answer."""
+    now = (question, decode_value(encode_value(details)), tuple(approvers))
+    return (asked.question, asked.details, asked.approvers) == now
 
 
 def _name_of(entry: Entry) -> tuple[str, str]:
@@ -256,11 +304,9 @@ class Case:
 
     def decision(self, asked: Request) -> Decision | None:
         """The answer to exactly this request, by an allowed approver."""
-        entry, request = self.found.get(self.decision_key), self.found[self.request_key]
-        answer = _parsed(Answer, entry) if entry else None
-        if entry is None or answer is None or answer.request != request.mod_revision:
-            return None
-        if entry.owner == request.owner or not _may_answer(asked.approvers, entry):
+        entry = self.found.get(self.decision_key)
+        answer = _answer_to(asked, self.found[self.request_key], entry)
+        if entry is None or answer is None:
             return None
         facts = {key: self.found[key].value if key in self.found else None for key in self.facts}
         return Decision(answer.approved, entry.author, answer.reason, facts, self.grounds())
@@ -288,11 +334,33 @@ class Case:
         return [*ops, Delete(self.decision_key)] if self.decision_key in self.found else ops
 
 
-def _may_answer(approvers: Sequence[str], entry: Entry) -> bool:
-    """Whether the author of `entry` is one of `approvers`, or was narrowed from one; empty =
-    any."""
-    names = names_above(entry.author, entry.owner)
-    return not approvers or not set(approvers).isdisjoint(names)
+def _answer_to(request: Request, asked: Entry, given: Entry | None) -> Answer | None:
+    """The answer in `given`, if it counts for `request`, which is the value of `asked`: it is to
+    exactly that one, by an allowed approver on another account."""
+    answer = None if given is None else _parsed(Answer, given)
+    if given is None or answer is None or answer.request != asked.mod_revision:
+        return None
+    may_answer = _may_answer(request.approvers, given.author, given.owner)
+    if given.owner == asked.owner or not may_answer:
+        return None
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def _check_counts(request: Request, asked: Entry, board: Board) -> None:
+    """Errors: InvalidRequest when an answer that is given through `board` would not count."""
+    if board.account == asked.owner:
+        reason = f"it would not count: it was asked on your own account, {asked.owner}"
+    elif not _may_answer(request.approvers, board.agent, board.account):
+        reason = f"it would not count: only {', '.join(request.approvers)} may answer"
+    else:
+        return
+    raise InvalidRequest(field="answer", reason=reason)
+
+
+def _may_answer(approvers: Sequence[str], name: str, account: str) -> bool:
+    """Whether `name` on `account` is one of `approvers`, or was narrowed from one; empty = any."""
+    return not approvers or not set(approvers).isdisjoint(names_above(name, account))
 
 
 def _fact(key: Key, entry: Entry | None) -> Fact:

@@ -9,7 +9,8 @@ Invariants
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
@@ -22,6 +23,9 @@ from blackboard.core.commit import RESTORE, Condition, Delete, HeldFence, Op
 from blackboard.errors import AccessDenied, SnapshotFirst, StaleEpoch
 from blackboard.limits import LIST_ENTRIES_MAX, Limits
 from blackboard.units import Key, Revision
+
+if TYPE_CHECKING:
+    from blackboard.client.documents.document import Document
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +63,9 @@ class BoardPort(StepBoard, Protocol):
         note: str = "",
     ) -> Receipt:
         """Carry out `ops` as one revision, or nothing. Errors: as of `Board.commit`."""
+
+    def document(self, key: Key) -> "AbstractAsyncContextManager[Document] | None":
+        """The document at `key`, to be opened; None on a board without documents."""
 
     async def renew(self, error: StaleEpoch) -> None:
         """Adopt the present epoch after `error`; or raise it, if that is not enough."""
@@ -149,6 +156,10 @@ class LiveBoardPort:
                     return (entry, *[part async for part in below])
             before = page[-1].revision if page else 0
         return ()
+
+    def document(self, key: Key) -> "AbstractAsyncContextManager[Document] | None":
+        """The document at `key`, to be opened."""
+        return self.board.document(key)
 
     async def renew(self, error: StaleEpoch) -> None:
         """Adopt the present epoch."""

@@ -78,7 +78,7 @@ class CallOptions:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What identifies a call. `arguments` are plain data."""
+    """The identity of a call. `arguments` are plain data."""
 
     kind: Kind
     name: str
@@ -106,7 +106,7 @@ def _with_texts(value: Any) -> Any:
 
 
 def _with_bytes(value: Any, info: ValidationInfo) -> Any:
-    """What `_with_texts` was given, if this comes from JSON."""
+    """The argument of `_with_texts`, if this comes from JSON."""
     if info.mode != "json":
         return value
     if isinstance(value, dict):

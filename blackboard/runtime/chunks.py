@@ -55,7 +55,7 @@ def _cuts_of(size_bytes: int) -> int:
 
 
 def cut(prefix: Prefix, encoded: bytes) -> list[Put]:
-    """What puts an encoded value in parts below `prefix`, however small it is."""
+    """The operations that put an encoded value in parts below `prefix`, however small it is."""
     return [
         Put(part, encode_value(encoded[number * LARGE_PART_BYTES :][:LARGE_PART_BYTES]))
         for number, part in enumerate(keys_of_cut(prefix, len(encoded)))
@@ -63,7 +63,7 @@ def cut(prefix: Prefix, encoded: bytes) -> list[Put]:
 
 
 def puts(key: Key, encoded: bytes) -> list[Put]:
-    """What puts an encoded value at `key`, or its parts below it, if it is large."""
+    """The operations that put an encoded value at `key`, or its parts below it, if it is large."""
     return cut(key, encoded) if is_large(len(encoded)) else [Put(key, encoded)]
 
 

@@ -42,7 +42,7 @@ from blackboard.runtime.calls import (
     takes_key,
 )
 from blackboard.runtime.journal import TIMER, CallPlace, Journal
-from blackboard.runtime.models import Model, Prompt, Reply
+from blackboard.runtime.models import DocumentText, Model, Prompt, Reply, streamed
 from blackboard.runtime.state import S, Status, state_key
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_large, encode_value
@@ -334,19 +334,46 @@ class Context(Generic[S]):
         return adapter.validate_python(found) if adapter else found
 
     async def model(
-        self, model: Model, prompt: Prompt, *, terms: CallOptions | None = None
+        self,
+        model: Model,
+        prompt: Prompt,
+        *,
+        into: Key | None = None,
+        terms: CallOptions | None = None,
     ) -> Reply:
         """Ask `model`, once: the reply, with version, seed and usage, is recorded before the step
         continues.
 
-        Errors: CallFailed when the model did not answer. Cancellation: as of `Journal.call`.
+        With `into`, the text of the document at that key is the reply's while it comes, for all who
+        may read it; what stood there before is removed. Keep it for this call. When the reply is
+        known from the journal, the text only gets what it lacks.
+
+        Errors: CallFailed when the model did not answer. Those of `Board.document`: if the model
+        has answered by then, that is recorded. Cancellation: as of `Journal.call`.
         """
+        opening = None if into is None else self._port.document(into)
+        if opening is None:
+            return await self._reply(model.name, prompt, model.complete, terms)
+        async with opening as document:
+            text = DocumentText(document.text())
+            ask = partial(streamed, model, into=text)
+            reply = await self._reply(model.name, prompt, ask, terms)
+            text.complete(reply.text)
+            return reply
+
+    async def _reply(
+        self,
+        name: str,
+        prompt: Prompt,
+        ask: Callable[[Prompt], Awaitable[Reply]],
+        terms: CallOptions | None,
+    ) -> Reply:
         terms = terms or CallOptions()
 
         async def work(_: str) -> bytes:
-            return encode_large((await model.complete(prompt)).model_dump(mode="json"))
+            return encode_large((await ask(prompt)).model_dump(mode="json"))
 
-        call = Call("model", model.name, prompt.model_dump(mode="json"), terms.version)
+        call = Call("model", name, prompt.plain(), terms.version)
         return Reply.model_validate(await self._journal.call(call, work, terms))
 
     # --- waiting: the step ends, and runs again ---------------------------------------------------

@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from blackboard import telemetry
 from blackboard.client.views import Change, Entry, Receipt
 from blackboard.core.commit import Condition, Delete, KeyAt, Op, Put
 from blackboard.errors import (
@@ -62,6 +63,7 @@ from blackboard.runtime.calls import (
     canonical,
     reason_of,
 )
+from blackboard.runtime.models import Reply
 from blackboard.runtime.state import error_line, journal_prefix
 from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import decode_value, encode_large, encode_value
@@ -356,7 +358,10 @@ class Journal:
             self._observe(StepPoint.CALL_BEGUN, record.name)
             begun_s = monotonic()
             try:
-                encoded = await work(key)
+                with telemetry.call(record.kind, record.name) as span:
+                    encoded = await work(key)
+                    if span is not None:
+                        _tell(span, record.kind, encoded)
                 self.make_room(len(encoded))
             except Exception as error:  # noqa: BLE001 - a tool may raise what it likes
                 record = await self._failed(slot, record, error, terms, _since_ms(begun_s))
@@ -515,6 +520,15 @@ class Journal:
             await self._port.commit(ops, conditions=[self._origin.guard], note="to be tried again")
             for slot in failed:
                 del self._kept.records[slot]
+
+
+def _tell(span: telemetry.OpenSpan, kind: str, encoded: bytes) -> None:
+    """Tell telemetry of an answer: its size, and what a model used; never what it says."""
+    span.count("result_bytes", len(encoded))
+    if kind == "model":
+        reply = Reply.model_validate(decode_value(encoded))
+        used = reply.usage
+        span.used_model(reply.version, reply.finish, (used.prompt_tokens, used.completion_tokens))
 
 
 def _described(name: str, arguments: Any) -> str:

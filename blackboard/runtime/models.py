@@ -3,8 +3,8 @@
     reply = await model.complete(Prompt.of("How much?", temperature=0.0, seed=7))
     print(reply.text, reply.version, reply.usage.tokens)
 
-`ChatModel` (runtime/chat.py) asks a service; `ScriptedModel` answers from a function, without a
-network and without a key.
+`ProviderModel` (runtime/providers.py) asks a service; `ScriptedModel` answers from a function,
+without a network and without a key.
 
 Invariant: a reply records the model, its version, temperature and seed, and the cost, so that its
 origin can be traced later.
@@ -12,14 +12,21 @@ origin can be traced later.
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from anyio.lowlevel import checkpoint
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 
 from blackboard.errors import InvalidRequest, ModelFailed
+from blackboard.limits import MODEL_ATTEMPTS_MAX, MODEL_TIMEOUT_MS
+from blackboard.units import Milliseconds
 
+T = TypeVar("T")
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -68,13 +75,32 @@ class ChatMessage(Plain):
 
 
 class Prompt(Plain):
-    """A request to a model. Fields that are None are not sent, so the service's defaults apply."""
+    """A request to a model. Fields that are None are not sent, so the service's defaults apply.
+
+    With `output`, a JSON Schema of an object, the text of the reply is to be such an object: see
+    `asking_for` and `Reply.parsed`.
+    """
 
     messages: tuple[ChatMessage, ...] = Field(min_length=1)
     tools: tuple[Tool, ...] = ()
     temperature: float | None = Field(default=None, ge=0, le=2)
     seed: int | None = None
     tokens_max: int | None = Field(default=None, ge=1)
+    output: dict[str, Any] | None = None
+
+    def asking_for(self, kind: type[Any]) -> "Prompt":
+        """The same request, for an answer as a `kind`: a dataclass, a pydantic model, a TypedDict.
+        Errors: InvalidRequest when it has no JSON Schema."""
+        try:
+            schema = TypeAdapter(kind).json_schema()
+        except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema) as error:
+            raise InvalidRequest(field="kind", reason=str(error)) from error
+        return self.model_copy(update={"output": schema})
+
+    def plain(self) -> dict[str, Any]:
+        """What identifies the request in a journal. `output` stands in it only if there is one, as
+        journals from before there was any have it."""
+        return self.model_dump(mode="json", exclude=None if self.output else {"output"})
 
     @staticmethod
     def of(
@@ -132,6 +158,17 @@ class Reply(Plain):
         """The answer as a turn of the conversation."""
         return ChatMessage(role="assistant", content=self.text, tool_calls=self.tool_calls)
 
+    def parsed(self, kind: type[T]) -> T:
+        """The text as a `kind`, which the prompt asked for. Errors: ModelFailed with the path of
+        what does not fit, and the text: ask again, and say so."""
+        try:
+            return TypeAdapter(kind).validate_json(_without_fence(self.text))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "it"
+            reason = f"not what was asked for: {where}: {first['msg']}: {self.text[:500]!r}"
+            raise ModelFailed(self.model, reason) from error
+
 
 class Model(Protocol):
     """A model, which answers prompts."""
@@ -146,6 +183,23 @@ class Model(Protocol):
         Errors: ModelFailed, after all attempts. Cancellation: the request is abandoned; it may
         still have been answered and charged.
         """
+
+
+class TextSink(Protocol):
+    """Where the text of an answer goes while it comes."""
+
+    def restart(self) -> None:
+        """Forget what came so far: an attempt begins."""
+
+    def append(self, text: str) -> None:
+        """Some more of it."""
+
+
+class StreamingModel(Model, Protocol):
+    """A model whose text can be seen while it comes."""
+
+    async def stream(self, prompt: Prompt, into: TextSink) -> Reply:
+        """As `complete`; `into` gets the text of the reply piece by piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +227,12 @@ class Prices:
         return math.ceil(spent + usage.completion_tokens * self.completion_usd)
 
 
+def _without_fence(text: str) -> str:
+    """The JSON in `text`: some models put it into a block of Markdown."""
+    fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", text, re.DOTALL)
+    return fenced[1] if fenced else text
+
+
 # --- without a network ----------------------------------------------------------------------------
 
 Said = str | ToolCall | Sequence[ToolCall]
@@ -198,6 +258,15 @@ class ScriptedModel:
         """The prompts, in order."""
         self._script = script
         self._prices = prices
+
+    async def stream(self, prompt: Prompt, into: TextSink) -> Reply:
+        """As `complete`; the text comes word by word."""
+        into.restart()
+        reply = await self.complete(prompt)
+        for word in re.findall(r"\S+\s*|\s+", reply.text):
+            into.append(word)
+            await checkpoint()
+        return reply
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Answer `prompt`. Errors: ModelFailed at the end of a list; what the function raises."""
@@ -228,3 +297,75 @@ class ScriptedModel:
         if len(self.prompts) > len(self._script):
             raise ModelFailed(self.name, f"its script has {len(self._script)} answers only")
         return self._script[len(self.prompts) - 1]
+
+
+# --- the text of a document that grows while a model talks ----------------------------------------
+
+
+if TYPE_CHECKING:
+    from blackboard.client.documents.shared_types import SharedText
+
+
+class DocumentText:
+    """The text of a document, as a TextSink. The text belongs to the call that writes it."""
+
+    def __init__(self, text: "SharedText") -> None:
+        self._text = text
+
+    def restart(self) -> None:
+        """Remove what an earlier attempt has left, perhaps in a process that died."""
+        self._text.delete(0, len(self._text))
+
+    def append(self, text: str) -> None:
+        """Add to its end; it is sent in the background."""
+        self._text.append(text)
+
+    def complete(self, whole: str) -> None:
+        """Add what is missing of an answer that is known: after a restore, for example, which took
+        back the text but kept the call. A text that people have edited stays theirs."""
+        written = str(self._text)
+        if len(written) < len(whole) and whole.startswith(written):
+            self._text.append(whole[len(written) :])
+
+
+async def streamed(model: Model, prompt: Prompt, into: TextSink) -> Reply:
+    """Ask `model`; its text goes to `into`, all at once if the model cannot stream."""
+    stream = getattr(model, "stream", None)
+    if stream is not None:
+        reply: Reply = await stream(prompt, into)
+        return reply
+    reply = await model.complete(prompt)
+    into.restart()
+    into.append(reply.text)
+    return reply
+
+
+# --- which service to ask, and how patiently ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A service with OpenAI's chat completions: `url` ends before `/chat/completions`. The key is
+    not shown."""
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        address = urlsplit(self.url)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise InvalidRequest(field="OPENAI_BASE_URL", reason=f"{self.url!r} is not an address")
+        if not self.model:
+            raise InvalidRequest(field="BB_MODEL", reason="the name of a model is needed")
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise InvalidRequest(field="OPENAI_API_KEY", reason="it cannot stand in a header")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long and how often to try."""
+
+    timeout_ms: Milliseconds = MODEL_TIMEOUT_MS
+    attempts: int = MODEL_ATTEMPTS_MAX
+    first_pause_s: float = 0.5

@@ -18,6 +18,7 @@ Invariants
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ from blackboard.runtime.supervisor import (
     supervision_key,
 )
 from blackboard.runtime.team import MakeSupervisor
+from blackboard.signals import send_signal
 
 _CHILD = "blackboard.runtime.child"
 _PIPE_BYTES = 65_536
@@ -160,7 +162,7 @@ class ProcessSupervisor:
         self.pid: int | None = None
         """The running process."""
         self.rest: Rest | None = None
-        """What the agent waits for, while it has nothing to do."""
+        """The present rest of the agent, with what it waits for; None while it works."""
         self.on_rest: Callable[[], None] = lambda: None
         """Called when `rest` changes."""
 
@@ -239,12 +241,12 @@ class ProcessSupervisor:
         """Request termination, then kill."""
         if process.returncode is not None:
             return
-        process.terminate()
+        send_signal(process, signal.SIGTERM)
         patience_ms = self._policy.grace_ms + self._board.limits.client.finish_timeout_ms
         with anyio.move_on_after(patience_ms / 1000):
             await process.wait()
         if process.returncode is None:
-            process.kill()
+            send_signal(process, signal.SIGKILL)
             await process.wait()
 
     async def _step(self) -> Any:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
+from blackboard import telemetry
 from blackboard.client.step import Step
 from blackboard.client.views import Entry, Receipt
 from blackboard.core.commit import Put
@@ -209,12 +210,21 @@ class Runner(Generic[S]):
         if now.stored.status is Status.DONE:
             return self._stepped(now, attempt)
         number = now.stored.step + 1
+        with telemetry.step(self.agent.name, self._port.name, number) as span:
+            stepped = await self._take(now, StepRun(number, attempt, refused))
+            if span is not None and stepped.receipt is not None:
+                span.at(stepped.receipt.revision)
+        return stepped
+
+    async def _take(self, now: Hydrated, run: StepRun) -> Stepped:
+        """Run the step, and commit it if it changed something."""
+        number, attempt, refused = run.number, run.attempt, run.refused
         condition = guard(self.agent.name, now.revision)
         origin = JournalOrigin(number, condition, self._strict, refused is not None)
         journal = Journal(self._port, origin, now.kept, self._observe)
         state = self._schema.revive(self.agent.name, now.stored)
-        step = Step(self._port, validate=True, note=f"step {number}")
-        ctx = Context(state, StepRun(number, attempt, refused), step, journal, self._port)
+        step = Step(self._port, validate=True, note=_note(number))
+        ctx = Context(state, run, step, journal, self._port)
         self._observe(StepPoint.STEP_BEGUN, str(number))
         suspended = None
         async with _Committing(step) as committing:
@@ -347,6 +357,12 @@ class Runner(Generic[S]):
             outcome=stored.outcome,
             since=now.since,
         )
+
+
+def _note(number: int) -> str:
+    """The note of a step's commit. With telemetry it names the trace: from the cut to the trace."""
+    trace = telemetry.trace_id()
+    return f"step {number}, trace {trace}" if trace else f"step {number}"
 
 
 class _NotAccepted(Exception):

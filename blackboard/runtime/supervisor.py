@@ -33,6 +33,7 @@ from typing import Any, Literal
 
 import anyio
 
+from blackboard._lazy import need_posix
 from blackboard.client.board import Board
 from blackboard.errors import (
     AccessDenied,
@@ -233,7 +234,7 @@ class Supervisor:
         self._scope = anyio.CancelScope()
         self._attached = False
         self.rest: Rest | None = None
-        """What the agent waits for while it rests; else None."""
+        """The present rest of the agent, with what it waits for; None while it works."""
         self.on_rest: Callable[[], None] = lambda: None
         """Called when `rest` is another one."""
 
@@ -357,12 +358,30 @@ async def supervise(
 
 
 @contextmanager
+def stop_on_signals() -> Iterator[asyncio.Event]:
+    """Within the block SIGTERM and SIGINT set the event, instead of ending the process.
+
+    Errors: ImportError on Windows, whose event loops handle no signals.
+    """
+    stop = asyncio.Event()
+    with _on_signals(stop.set):
+        yield stop
+
+
+@contextmanager
 def ended_by_signals(life: Supervisor) -> Iterator[None]:
-    """Within the block a signal requests a stop, instead of ending the process."""
+    """As `stop_on_signals`, for one agent."""
+    with _on_signals(life.stop):
+        yield
+
+
+@contextmanager
+def _on_signals(stop: Callable[[], object]) -> Iterator[None]:
+    need_posix("an agent that signals stop in an orderly way")
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
-        loop.add_signal_handler(number, life.stop)
+        loop.add_signal_handler(number, stop)
     try:
         yield
     finally:

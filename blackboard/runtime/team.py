@@ -18,8 +18,8 @@ Invariants
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Protocol
+from contextlib import nullcontext, suppress
+from typing import Any, Literal, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -48,7 +48,13 @@ from blackboard.runtime.context import Context
 from blackboard.runtime.run import Rest
 from blackboard.runtime.stall import Lookout, OnDead
 from blackboard.runtime.state import Status, StoredState, state_key
-from blackboard.runtime.supervisor import AgentExit, RestartPolicy, Supervisor, ended_by_close
+from blackboard.runtime.supervisor import (
+    AgentExit,
+    RestartPolicy,
+    Supervisor,
+    ended_by_close,
+    stop_on_signals,
+)
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 
@@ -122,10 +128,14 @@ async def run_team(
     *,
     kinds: Iterable[type[Agent[Any]]] = (),
     make_supervisor: MakeSupervisor | None = None,
-    stop: asyncio.Event | None = None,
+    stop: asyncio.Event | Literal["on_signals"] | None = None,
     on_dead: OnDead = "report",
 ) -> Mapping[str, AgentExit]:
     """Run `agents`, and those of `kinds` that they spawn, until all have ended, or `stop` is set.
+
+    Then each agent finishes its step, or abandons it after its `grace_ms`, and its identity is
+    released. With "on_signals", SIGTERM and SIGINT ask for that instead of ending the process; only
+    in the main thread, where Python delivers signals, and not on Windows (ImportError).
 
     `board` must be an operator's, or one on which you may act as every agent of the team.
     `make_supervisor` decides where each agent runs: by default `Supervisor`, a task of this
@@ -133,16 +143,19 @@ async def run_team(
     continues. `on_dead`: when an agent was given up and all remaining ones wait, "report" says so,
     in the log and at `public/~team/stalled`, and keeps waiting; "stop" also stops them, unless a
     request for approval is open. Returns how each ended. Errors: InvalidRequest for two agents with
-    one name, or another `on_dead`; LimitExceeded for more than TEAM_AGENTS_MAX; Unavailable or
-    OutcomeUnknown at once when the client of `board` is closed: current steps are abandoned, and
-    identities end with their leases. Cancellation: all current steps are abandoned, and all
-    identities released.
+    one name, or another `on_dead` or `stop`; LimitExceeded for more than TEAM_AGENTS_MAX;
+    Unavailable or OutcomeUnknown at once when the client of `board` is closed: current steps are
+    abandoned, and identities end with their leases. Cancellation: all current steps are abandoned,
+    and all identities released.
     """
     make = make_supervisor or (lambda agent: Supervisor(agent, board, RestartPolicy()))
     if on_dead not in ("report", "stop"):
         raise InvalidRequest(field="on_dead", reason=f"{on_dead!r} is not report or stop")
+    if isinstance(stop, str) and stop != "on_signals":
+        raise InvalidRequest(field="stop", reason=f"{stop!r} is not on_signals")
     team = _Team(board, agents, kinds, make)
-    return await team.run(stop or asyncio.Event(), on_dead)
+    with stop_on_signals() if isinstance(stop, str) else nullcontext(stop) as event:
+        return await team.run(event or asyncio.Event(), on_dead)
 
 
 class _Team:

@@ -53,7 +53,7 @@ class Input(_Plain):
 
 
 class Costs(_Plain):
-    """What calls used. `cost_microusd` counts the calls whose price was known."""
+    """The use of calls. `cost_microusd` counts the calls whose price was known."""
 
     tool_calls: int = 0
     model_calls: int = 0
@@ -157,7 +157,7 @@ async def _log(board: Board) -> AsyncIterator[RevisionEvent]:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of an agent so far."""
+    """The known facts about an agent so far."""
 
     stored: StoredState | None = None
     journal: StoredJournal = field(default_factory=StoredJournal)

@@ -94,6 +94,9 @@ class MemoryBoardPort:
         parts = (tuple(conditions), tuple(fences), tuple(based_on), note)
         return self._send(Commit(commit.id, commit.epoch, commit.ops, *parts))
 
+    def document(self, key: Key) -> None:
+        """A trial has no documents."""
+
     async def renew(self, error: StaleEpoch) -> None:
         """There is one epoch only."""
         raise error

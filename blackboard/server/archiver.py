@@ -15,14 +15,15 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from blackboard.archive.base import Archive, Pause
 from blackboard.client.cancellation import heed_cancellation
 from blackboard.core.checkpoints import Mark, Point
 from blackboard.core.commit import Epoch, Head, LogEntry, LogPage, Reading
-from blackboard.engines.base import Store
+from blackboard.engines.base import Store, pages_of
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -35,7 +36,6 @@ from blackboard.errors import (
 )
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.continuity import go_above, last_shared
-from blackboard.server.pages import pages_of
 from blackboard.units import Milliseconds, Revision
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ class ArchiveStatistics:
     appended: int
     failing: int
     lag_ms: Milliseconds
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """Log entries that begin an epoch, of those that this process archived, by cause."""
 
 
 @dataclass
@@ -119,6 +121,7 @@ class Archiver:
         self._boards: dict[str, _ArchivedBoard] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._appended = 0
+        self._epochs: Counter[str] = Counter()
         self.is_closed = False
         """Whether it accepts no more boards."""
 
@@ -203,6 +206,10 @@ class Archiver:
         after a power loss. Errors: Unavailable."""
         return await self.archive.settle(name)
 
+    def positions(self) -> Mapping[str, Revision]:
+        """Up to which revision each board is archived that this process follows."""
+        return {name: board.revision for name, board in self._boards.items() if board.mark}
+
     def statistics(self) -> ArchiveStatistics:
         """A snapshot for metrics."""
         boards = self._boards.values()
@@ -210,6 +217,7 @@ class Archiver:
             boards=len(boards),
             behind=max((b.head - b.revision for b in boards if b.mark is not None), default=0),
             appended=self._appended,
+            epochs=dict(self._epochs),
             failing=sum(1 for board in boards if board.failures),
             lag_ms=max((_lag_ms(board) for board in boards), default=0),
         )
@@ -238,7 +246,7 @@ class Archiver:
         """Release the lease of a board, so that the next archiver need not wait until it ends."""
         if not board.may_hold:
             return
-        if board.fence is None:  # who takes it again gets the same fence
+        if board.fence is None:  # taking it again gives the same fence
             board.fence = await self.archive.take(board.name, self.owner, self.lease_ms)
         if board.fence is not None:
             await self.archive.give_up(board.name, board.fence)
@@ -280,6 +288,7 @@ class Archiver:
         board.tell()
         if board.late_since is None:
             board.late_since = asyncio.get_running_loop().time()
+        # Whatever it was, archive and log are compared again before the next append.
         board.fence = None
         board.checked = False
         level = logging.WARNING if board.failures in (1, 10, 100) else logging.DEBUG
@@ -295,6 +304,7 @@ class Archiver:
         """
         if board.mark is None or not board.checked:
             board.reach(await self.archive.mark(board.name))
+        # Read before the lease is taken: a board without news costs the archive nothing.
         page = await self._page(board)
         if page is not None:
             board.head = page.head.revision
@@ -360,6 +370,7 @@ class Archiver:
     async def _take(self, board: _ArchivedBoard) -> bool:
         """Take or renew the lease of the archiver."""
         now = asyncio.get_running_loop().time()
+        # Renewed after a third of its time, so that two renewals may fail.
         if board.fence is not None and now - board.taken_at < self.lease_ms / 3000:
             return True
         board.may_hold = True  # also when this is cancelled, and nobody learns the fence
@@ -388,6 +399,7 @@ class Archiver:
             await self._join(board)
             return True
         self._appended += len(entries)
+        self._epochs.update(entry.epoch.cause for entry in entries if entry.epoch is not None)
         if mark.revision >= board.head:
             board.late_since = None
         board.reach(mark)

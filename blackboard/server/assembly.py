@@ -5,38 +5,17 @@ Encryption at rest, set up: a store and an archive that seal what is private.
 What it protects, and what it does not, is in docs/security.md.
 """
 
-from pathlib import Path
 from typing import Final
 
-from sqlalchemy import URL
-
 from blackboard.archive.base import Archive
-from blackboard.archive.sql import SqlArchive
 from blackboard.encryption.archive import SealedArchive
 from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
 from blackboard.encryption.master_key import Wrapper
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
 from blackboard.errors import EngineRefused
-from blackboard.integrity.signing import Seal, make_key
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Revision
-
-
-async def archive_beside(directory: Path) -> Archive:
-    """The archive of an embedded engine, its blobs and its signing key: all in its directory.
-
-    Errors: Unavailable; Corrupt; InvalidRequest when the key cannot be used.
-    """
-    seal = Seal(make_key(directory / "signing_key"))
-    blobs = str(directory / "blobs")
-    return await SqlArchive.open(archive_url(directory), blobs=blobs, sealer=seal)
-
-
-def archive_url(directory: Path) -> str:
-    """Where the archive of an embedded engine is."""
-    return URL.create("sqlite", database=str(directory / "archive.db")).render_as_string()
-
 
 _NEEDED: Final = "the master key with which values were sealed here (docs/howto/encryption.md)"
 

@@ -1,23 +1,76 @@
 """The boards that one process has open, by name: opened once, ended once, and bounded in number.
 
+An `OpenBoard` has the commit queue, feed, archiver and freeze of one board. `Boards.use` opens it,
+and `end` closes it. On a board that has ended, every method that would change it raises the reason.
+What all boards of a process share is in server/host.py.
+
 Nothing here checks rights: `server/requests.py`, the only way in, does.
+
+Invariants
+- Each commit of the service has its own incarnation, so that commits of several services or tasks
+  are never mistaken for retries of each other.
+- An unknown outcome is resolved by sending the same commit again, at most SYSTEM_TRIES times.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
+from msgspec.structs import replace
+
+from blackboard.archive.base import Archive
 from blackboard.client.cancellation import SharedCalls, finish
-from blackboard.engines.base import VoteCounts
-from blackboard.errors import BlackboardError, LimitExceeded, NoSuchBoard, Unavailable
-from blackboard.server.archiver import ArchiveStatistics
+from blackboard.core.commit import (
+    ABSENT,
+    Commit,
+    Committed,
+    Condition,
+    Delete,
+    Entry,
+    Head,
+    KeyAt,
+    LogPage,
+    Op,
+    Put,
+    Reading,
+)
+from blackboard.core.fields import check_note
+from blackboard.core.freeze import FROZEN_KEY, LAST_FREEZE_KEY, Freeze, freeze_in
+from blackboard.core.model import Outcome
+from blackboard.core.path import superseding_key
+from blackboard.engines.base import Store, VoteCounts, check_epoch, check_since, pages_of
+from blackboard.engines.disk import DiskSpace, space_of
+from blackboard.errors import (
+    AttemptTooOld,
+    BlackboardError,
+    Conflict,
+    LimitExceeded,
+    NoSuchBoard,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.limits import LOG_ENTRIES_MAX, NOTE_BYTES_MAX
+from blackboard.server import redlock_votes as quorum
+from blackboard.server.archiver import Archiver, ArchiveStatistics, check_archived
+from blackboard.server.backups.follow import BackupStatistics
+from blackboard.server.commit_queue import CommitQueue, salted, system_id
 from blackboard.server.continuity import go_above
+from blackboard.server.feed import Feed
 from blackboard.server.host import Host
-from blackboard.server.open_board import OpenBoard
+from blackboard.server.latency import Latencies
 from blackboard.server.overload.charges import ChargeStatistics
+from blackboard.server.security.refusals import Refusals
+from blackboard.server.security.revocations import Permit
+from blackboard.units import Key, Prefix, Revision
+from blackboard.wire.codec import Prepared, encode_value, prepare
 
 log = logging.getLogger(__name__)
+SYSTEM_TRIES: Final = 5
+_FREEZE_TRIES: Final = 5
+"""Attempts to freeze or thaw, if others freeze or thaw the board between the read and the
+commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +97,8 @@ class ServiceStatistics:
     refused: int
     archive: ArchiveStatistics | None = None
     """None without an archive."""
+    backup: BackupStatistics | None = None
+    """None if no backup is followed."""
     lag_ms: float = 0
     backlog_bytes: int = 0
     sweeper: SweeperStatistics = SweeperStatistics()
@@ -52,6 +107,268 @@ class ServiceStatistics:
     charges: ChargeStatistics = field(default_factory=ChargeStatistics)
     """Charges for requests that came over connections. Programs that use the service in their own
     process are not charged."""
+    latencies: Latencies = field(default_factory=Latencies)
+    """How long commits, engine calls, deliveries and requests took."""
+    started_s: float = 0
+    """When this process began, in seconds since 1970."""
+    lost_boards: int = 0
+    """Boards of which the engine lost revisions that were not recovered yet."""
+    disk: DiskSpace | None = None
+    """The room where the data directory is; None if this service has none."""
+
+
+class OpenBoard:
+    """One open board. `host` has what all boards of the process share."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self.host = host
+        self.name = name
+        self.queue = CommitQueue(host.store, name, host.load, host.permits, host.limits.commits)
+        self.queue.latencies = host.latencies
+        self.refusals = Refusals()
+        self.queue.refused = self.refusals.note
+        self.feed = Feed(host.store, name, host.archive, host.limits.watch)
+        self.feed.delivered = host.latencies.deliveries
+        self._ended: BlackboardError | None = None
+
+    @property
+    def store(self) -> Store:
+        """Its engine."""
+        return self.host.store
+
+    @property
+    def archive(self) -> Archive | None:
+        """Where its history is stored; None: it has no archive."""
+        return self.host.archive
+
+    @property
+    def archiver(self) -> Archiver:
+        """The archiver, which feeds its archive. Errors: InvalidRequest if this service has no
+        archive."""
+        return check_archived(self.host.archiver)
+
+    async def end(self, error: BlackboardError) -> None:
+        """Stop serving the board. Watchers get `error`, peers of its documents are disconnected,
+        and queued commits are carried out."""
+        self._ended = error
+        await self.feed.end(error)
+        if self.host.documents is not None:
+            await self.host.documents.end(self.name)
+        await self.queue.aclose()
+
+    # --- its content ------------------------------------------------------------------------------
+
+    async def head(self) -> Head:
+        """The board's head."""
+        return await self.store.open(self.name)
+
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        """As `Store.read`."""
+        return await self.store.read(self.name, keys)
+
+    async def log(self, after: Revision, limit: int = LOG_ENTRIES_MAX) -> LogPage:
+        """As `Store.log`."""
+        return await self.store.log(self.name, after, limit=limit)
+
+    def pages(self, prefix: Prefix) -> AsyncIterator[Reading]:
+        """All entries below `prefix` ("" = the whole board), page by page. Each page is as of one
+        revision; the next page may be as of another."""
+        return pages_of(self.store, self.name, prefix)
+
+    async def entries(self, prefix: Prefix) -> AsyncIterator[Entry]:
+        """The same entries, one by one."""
+        async for page in self.pages(prefix):
+            for entry in page.entries:
+                yield entry
+
+    # --- commits ----------------------------------------------------------------------------------
+
+    async def commit(
+        self, commit: Commit, permit: Permit | None = None
+    ) -> Outcome | BlackboardError:
+        """Carry out one attempt at a commit. Operations on leases are first agreed with the lock
+        masters.
+
+        Without a `permit` it is a commit of the service. Errors: Unavailable when it was not
+        applied for lack of votes or of room; the reason why the board ended.
+        """
+        return await self.submit(prepare(salted(commit)), permit)
+
+    async def submit(self, prepared: Prepared, permit: Permit | None) -> Outcome | BlackboardError:
+        """As `commit`, for a commit that is already salted and encoded."""
+        self._check_open()
+        try:
+            masters = self.host.lock_masters
+            if masters is None:
+                return await self.queue.submit(prepared, permit)
+            return await quorum.submit(self.queue, prepared, masters, permit)
+        finally:
+            if self.host.archiver is not None:
+                self.host.archiver.poke(self.name)
+
+    async def commit_past(
+        self, prepared: Prepared, permit: Permit | None
+    ) -> Outcome | BlackboardError:
+        """Carry out a commit separately, bypassing the queue.
+
+        Errors: Unavailable when it was certainly not applied; the reason why the board ended.
+        """
+        self._check_open()
+        if permit is None:
+            (outcome,) = await self.store.commit(self.name, [prepared])
+            return outcome
+        for refusal in self.host.permits.recheck([permit]).values():
+            return refusal
+        (decision,) = await self.host.permits.commit(self.name, [prepared], [permit])
+        return decision
+
+    async def commit_as_system(
+        self, ops: Sequence[Op], conditions: Sequence[Condition] = (), note: str = ""
+    ) -> Committed:
+        """Commit `ops` in the name of the service, in the board's present epoch.
+
+        Errors: a Rejected: nothing changed, and nothing will. Unavailable; OutcomeUnknown: read the
+        board to find out.
+        """
+        head = await self.head()
+        since = head.revision
+        commit = Commit(
+            system_id(), head.epoch.id, tuple(ops), tuple(conditions), note=note, known=since
+        )
+        failure: BlackboardError | None = None
+        doubt: OutcomeUnknown | None = None  # an attempt may have been applied, or arrive late
+        for _ in range(SYSTEM_TRIES):
+            outcome = await self._attempt(commit)
+            if isinstance(outcome, Committed):
+                return outcome
+            failure = outcome
+            if isinstance(
+                outcome, StaleEpoch
+            ):  # no attempt of the epoch before can arrive any more
+                commit, doubt = replace(commit, epoch=outcome.current), None
+            elif isinstance(outcome, OutcomeUnknown) and not outcome.final:
+                commit, doubt = replace(commit, retry_since=since), outcome
+            elif isinstance(outcome, AttemptTooOld):  # only a first attempt gets this
+                since = outcome.head
+                commit = replace(commit, known=since)
+            else:
+                if doubt is not None:
+                    await self._supersede(commit, doubt)
+                raise outcome
+        raise doubt or failure or Unavailable(what=f"board {self.name}", reason="no answer")
+
+    async def _attempt(self, commit: Commit) -> Outcome | BlackboardError:
+        """As `commit`, with what it raises as the outcome: it says what became of this attempt, not
+        of one before."""
+        try:
+            return await self.commit(commit)
+        except BlackboardError as error:
+            return error
+
+    async def _supersede(self, refused: Commit, doubt: OutcomeUnknown) -> None:
+        """Make sure that a delayed attempt at `refused` changes nothing: what refused the last one
+        may be gone when it arrives. A later step of its lane supersedes it, as in
+        client/writer.py. Errors: `doubt`, when that could not be committed."""
+        name = replace(refused.id, step=refused.id.step + 1)
+        op = Delete(superseding_key(refused.id.agent))
+        mark = Commit(name, refused.epoch, (op,), note="after a refused retry", known=refused.known)
+        for _ in range(SYSTEM_TRIES):
+            outcome = await self._attempt(mark)
+            if isinstance(outcome, Committed | StaleEpoch):
+                return
+            if isinstance(outcome, AttemptTooOld):
+                mark = replace(mark, known=outcome.head)
+            elif isinstance(outcome, OutcomeUnknown) and not outcome.final:
+                mark = replace(mark, retry_since=refused.known)
+            else:
+                break
+        raise doubt
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(**self._ended.fields())
+
+    # --- its freeze: what a frozen board refuses is in core/freeze.py -----------------------------
+
+    async def frozen(self) -> Freeze | None:
+        """The board's freeze; None if it is not frozen."""
+        for entry in (await self.read([FROZEN_KEY])).entries:
+            return freeze_in(entry.value, entry.time_ms, entry.mod_revision)
+        return None
+
+    async def freeze(self, by: str, note: str, known: Revision | None = None) -> Freeze:
+        """Freeze the board. If it is frozen already, nothing changes, and the existing freeze is
+        returned.
+
+        `known` is the revision at which the request was made: a copy of it that comes late, after a
+        freeze since then was thawed, is a Conflict; after a restore, a loss, or the removal of the
+        board that was meant, it is StaleEpoch. Errors: also InvalidRequest for an invalid note;
+        Unavailable; OutcomeUnknown: ask again, which does no harm.
+        """
+        check_note(note)
+        said = encode_value({"by": by, "note": note})
+        puts = [Put(FROZEN_KEY, said), Put(LAST_FREEZE_KEY, said)]
+        for _ in range(_FREEZE_TRIES):
+            found = await self.frozen()
+            if found is not None:
+                return found
+            if known is not None:
+                check_since(await self.head(), known)
+            last = await self._last_freeze()
+            if last is not None:
+                _check_is_newest(last, known, ABSENT)
+            conditions = [
+                KeyAt(FROZEN_KEY, ABSENT),
+                KeyAt(LAST_FREEZE_KEY, ABSENT if last is None else last.revision),
+            ]
+            told = _log_note(f"frozen by {by}", note)
+            try:
+                done = await self.commit_as_system(puts, conditions, told)
+            except Conflict:
+                continue
+            return Freeze(by, note, done.time_ms, done.revision)
+        raise Unavailable(f"board {self.name}", "others freeze and thaw it all the time")
+
+    async def _last_freeze(self) -> Freeze | None:
+        """The newest freeze, also if it was thawed; None if there was none."""
+        for entry in (await self.read([LAST_FREEZE_KEY])).entries:
+            return freeze_in(entry.value, entry.time_ms, entry.mod_revision)
+        return None
+
+    async def thaw(self, by: str, note: str, known: Revision | None = None) -> Freeze | None:
+        """Thaw it; returns the freeze that this ended, None if there was none.
+
+        `known` as in `freeze`: a freeze that began since then is not ended, but a Conflict. Errors:
+        as of `freeze`.
+        """
+        check_note(note)
+        for _ in range(_FREEZE_TRIES):
+            found = await self.frozen()
+            if found is None:
+                return None
+            _check_is_newest(found, known, found.revision)
+            stands = KeyAt(FROZEN_KEY, found.revision)
+            try:
+                await self.commit_as_system(
+                    [Delete(FROZEN_KEY)], [stands], _log_note(f"thawed by {by}", note)
+                )
+            except Conflict:
+                continue
+            return found
+        raise Unavailable(f"board {self.name}", "others freeze and thaw it all the time")
+
+
+def _check_is_newest(last: Freeze, known: Revision | None, actual: Revision) -> None:
+    """Errors: Conflict, when the newest freeze began after `known`."""
+    if known is not None and last.revision > known:
+        by, at = last.by, last.revision
+        raise Conflict(FROZEN_KEY, known, actual, by=by, at_revision=at, head=at)
+
+
+def _log_note(what: str, note: str) -> str:
+    """The note of the commit in the log."""
+    text = f"{what}: {note}" if note else what
+    return text.encode()[:NOTE_BYTES_MAX].decode(errors="ignore")
 
 
 class Closing(Protocol):
@@ -152,31 +469,40 @@ class Boards:
         except BlackboardError as error:
             log.warning("board %s cannot be compared with its archive: %s", name, error)
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, epoch: str | None = None) -> None:
         """Remove a board and everything that is stored of it, except what branches share.
 
         All users of the board get NoSuchBoard. The engine removes it atomically: after a crash the
         board either exists or does not. What is left outside the engine is removed by repeating
         `remove`, by the next search for lost boards, or by the next board of this name.
-        Errors: NoSuchBoard if the board does not exist; Unavailable: it may have been removed.
+        Errors: NoSuchBoard if the board does not exist; StaleEpoch if it is not in `epoch`
+        ("" = there is none, None = any); Unavailable: it may have been removed.
         Cancellation: the removal continues; CancelledError is raised when it is done, or after
         FINISH_TIMEOUT_MS.
         """
-        await finish(self._remove(name))
+        await finish(self._remove(name, epoch))
 
-    async def _remove(self, name: str) -> None:
+    async def _remove(self, name: str, epoch: str | None) -> None:
         self._check_stays(name)
         host = self.host
         host.removing.add(name)
         try:
             if not await self.exists(name) and await host.store.removed(name) is None:
                 raise NoSuchBoard(name)
+            await self._check_epoch(name, epoch)
             mark = None if host.archive is None else await host.archive.mark(name)
             await self.let_go(name, NoSuchBoard(name))
-            await host.store.remove(name, above=0 if mark is None else mark.revision)
+            # A process that was stopped until here must not take the next board of the name.
+            above = 0 if mark is None else mark.revision
+            await host.store.remove(name, above=above, epoch=epoch)
             await host.finish_removal(name)
         finally:
             host.removing.discard(name)
+
+    async def _check_epoch(self, name: str, epoch: str | None) -> None:
+        """Errors: StaleEpoch, when a board that exists is not in `epoch`."""
+        if epoch is not None and await self.exists(name):
+            check_epoch(await self.host.store.open(name), epoch)
 
     async def let_go(self, name: str, error: BlackboardError) -> None:
         """Stop serving a board. Its watchers get `error`."""
@@ -217,14 +543,19 @@ class Boards:
             batches=sum(count.batches for count in counts),
             refused=sum(count.refused for count in counts),
             archive=None if host.archiver is None else host.archiver.statistics(),
+            backup=None if host.backup is None else host.backup.statistics(),
             lag_ms=host.load.lag_ms,
             backlog_bytes=host.load.backlog_bytes,
             votes=None if host.lock_masters is None else host.lock_masters.counts(),
             charges=host.charges.statistics(),
+            latencies=host.latencies,
+            started_s=host.started_s,
+            lost_boards=len(host.lost),
+            disk=None if host.directory is None else space_of(host.directory),
         )
 
     async def settled(self) -> None:
-        """Wait until every commit that is now on its way to an engine has an outcome."""
+        """Wait until every commit that is in flight now has an outcome."""
         for board in self:
             await board.queue.settled()
 
@@ -244,9 +575,9 @@ class Boards:
         await host.revocations.aclose()
         await host.audit.aclose()
         await host.imports.aclose()
-        for deeds in (self.recoveries, self.redactions):
-            if deeds is not None:
-                await deeds.aclose()
+        for background in (self.recoveries, self.redactions):
+            if background is not None:
+                await background.aclose()
         for board in self:
             await board.queue.aclose()
             await board.feed.aclose()

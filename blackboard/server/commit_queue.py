@@ -1,8 +1,8 @@
 """Group commit: commits that were queued during an engine call share the next call.
 
 Invariants
-- At most FLIGHTS_MAX engine calls per board are in flight. Commits leave in the order in which they
-  came.
+- At most CALLS_IN_FLIGHT_MAX engine calls per board are in flight. Commits leave in the order in
+  which they came.
 - A writer that waits for each answer, as every lane does, never has commits in two calls.
 - A commit that was taken from the queue gets an outcome, even if its sender is gone.
 - A commit leaves for the engine only while its sender's token is valid, however long it waited.
@@ -28,12 +28,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from blackboard import telemetry
 from blackboard.core.commit import Commit, CommitId
-from blackboard.core.entry_digest import SALT_BYTES
+from blackboard.core.log_entry import SALT_BYTES
 from blackboard.core.model import Outcome
 from blackboard.engines.base import Begins, Store
 from blackboard.errors import BlackboardError, OutcomeUnknown, Overloaded
 from blackboard.limits import BATCH_COMMITS_MAX, DEFAULT, LANES_MAX, CommitLimits, Limits
+from blackboard.server.latency import Latencies
 from blackboard.server.security.revocations import Permit, Permits
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
@@ -84,6 +86,7 @@ class Load:
     def note(self, lag_ms: float) -> None:
         """Record how late the loop was."""
         self._lags_ms.append(lag_ms)
+        # Several looks in a row: a single long turn of the loop is no overload.
         self.is_late = min(self._lags_ms) > self._limits.loop_lag_ms_max
 
     def lateness(self) -> Overloaded | None:
@@ -104,7 +107,7 @@ class Load:
 
 def salted(commit: Commit) -> Commit:
     """The commit with a new salt."""
-    return replace(commit, salt=_salt())
+    return replace(commit, salt=new_salt())
 
 
 _SALTS: Final[deque[bytes]] = deque()
@@ -112,7 +115,8 @@ _SALTS: Final[deque[bytes]] = deque()
 os.register_at_fork(after_in_child=_SALTS.clear)  # else parent and child would use the same ones
 
 
-def _salt() -> bytes:
+def new_salt() -> bytes:
+    """The salt of one commit."""
     try:
         return _SALTS.popleft()
     except IndexError:
@@ -129,10 +133,16 @@ def system_id() -> CommitId:
     return CommitId(SYSTEM_AGENT, int(incarnation, 16) % LANES_MAX, incarnation, 0)
 
 
-Answered = Callable[[Outcome | BlackboardError], None]
-"""Gets the outcome of one commit, once. It is called between two steps of the queue, so it must not
-queue commits itself."""
-Waiting = tuple[Prepared, Answered, Permit | None]
+Ticket = int | str
+"""What a sender calls a commit."""
+Outcomes = list[tuple[Ticket, Outcome | BlackboardError]]
+Answered = Callable[[Outcomes], None]
+"""Gets the outcomes of commits that were queued with it, in their order, each once: together those
+that one engine call decided. It is called between two steps of the queue, so it must not queue
+commits itself."""
+Waiting = tuple[Prepared, Permit | None, Answered, Ticket, tuple[float, telemetry.OpenSpan | None]]
+"""A queued commit; the last member is when it was queued, by the clock of the loop, and its
+span."""
 
 
 @dataclass(slots=True)
@@ -142,6 +152,10 @@ class CommitCounts:
     commits: int = 0
     batches: int = 0
     refused: int = 0
+
+
+def _forget(commit: Commit, error: BlackboardError) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass
@@ -155,6 +169,10 @@ class CommitQueue:
     """Checks the tokens of commits again when their batch leaves."""
     limits: CommitLimits = DEFAULT.commits
     counts: CommitCounts = field(default_factory=CommitCounts)
+    latencies: Latencies = field(default_factory=Latencies)
+    """Those of the process."""
+    refused: Callable[[Commit, BlackboardError], None] = _forget
+    """Called with each commit that its engine refused."""
     _waiting: deque[Waiting] = field(default_factory=deque)
     _with_permit: int = 0
     """The number of waiting commits that came with a token."""
@@ -163,7 +181,7 @@ class CommitQueue:
     _quiet: asyncio.Event = field(default_factory=asyncio.Event)
     _workers: "set[asyncio.Task[None]]" = field(default_factory=set)
     """Calls of an engine that needs a task for each."""
-    flights: "set[_Flight]" = field(default_factory=set)
+    in_flight: "set[_EngineCall]" = field(default_factory=set)
     """The engine calls that are in flight."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     """Kept, because until Python 3.12 `get_running_loop` makes a system call (getpid)."""
@@ -182,7 +200,14 @@ class CommitQueue:
         self.add(prepared, permit, partial(_resolve, outcome))
         return outcome
 
-    def add(self, prepared: Prepared, permit: Permit | None, answered: Answered) -> None:
+    def add(
+        self,
+        prepared: Prepared,
+        permit: Permit | None,
+        answered: Answered,
+        ticket: Ticket = 0,
+        traceparent: str = "",
+    ) -> None:
         """Queue one commit; `answered` gets its outcome. `permit`: None = a commit of the service.
 
         Errors: Overloaded when COMMITS_QUEUED_MAX commits or BACKLOG_BYTES_MAX bytes are waiting;
@@ -192,41 +217,44 @@ class CommitQueue:
             what, reason = f"board {self.board}", "too many commits are waiting"
             raise Overloaded(what, reason, self.load.retry_ms)
         self.load.check_backlog()
-        self._waiting.append((prepared, answered, permit))
+        commit, span = prepared.commit, None
+        if telemetry.is_on():
+            span = telemetry.commit(self.board, commit.author, len(commit.ops), traceparent)
+        self._waiting.append((prepared, permit, answered, ticket, (self.loop.time(), span)))
         self._with_permit += permit is not None
         self.load.backlog_bytes += prepared.size
-        if self._working < self.limits.flights_max:
+        if self._working < self.limits.calls_in_flight_max:
             self._working += 1
             self.loop.call_soon(self._go_on)  # commits that arrive in this turn share its call
 
     async def aclose(self) -> None:
         """Wait until every queued commit has its outcome."""
-        while self._working:
+        while self._working:  # again, as an answered sender may have queued its next commit
             self._quiet.clear()
             await self._quiet.wait()
 
     async def settled(self) -> None:
         """Wait for the engine calls that are now in flight."""
-        if self.flights:
-            await asyncio.wait([flight.landed for flight in self.flights])
+        if self.in_flight:
+            await asyncio.wait([call.landed for call in self.in_flight])
 
     # --- engine calls -----------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         """Begin an engine call with commits that wait; if none do, this call is not needed."""
         while self._waiting:
-            flight = _Flight(self, self._take())
+            call = _EngineCall(self, self._take())
             try:
-                permits = self._permitted(flight)
-                if not flight.batch:
-                    flight.land()
+                permits = self._permitted(call)
+                if not call.batch:
+                    call.land()
                     continue
-                if not self._begin(flight, permits):
-                    worker = self.loop.create_task(self._work(flight, permits))
+                if not self._begin(call, permits):
+                    worker = self.loop.create_task(self._work(call, permits))
                     self._workers.add(worker)
                     worker.add_done_callback(self._workers.discard)
             except BaseException:
-                self._fail(flight)
+                self._fail(call)
                 raise
             return
         self._end()
@@ -236,92 +264,120 @@ class CommitQueue:
         if not self._working:
             self._quiet.set()
 
-    def _fail(self, flight: "_Flight") -> None:
+    def _fail(self, call: "_EngineCall") -> None:
         """After a bug: nobody is left waiting."""
-        flight.land()
-        self._give_up(flight.batch)
+        call.land()
+        self._give_up(call.batch)
         self._end()
 
-    def _begin(self, flight: "_Flight", permits: Permits | None) -> bool:
+    def _begin(self, call: "_EngineCall", permits: Permits | None) -> bool:
         """Whether a batch is on its way without a task. It does not overtake those with one."""
         if self._engine is None or self._workers or (permits is not None and permits.are_shared):
             return False
-        return self._engine.begin(self.board, flight.commits, flight)
+        return self._engine.begin(self.board, call.commits, call)
 
-    async def _work(self, flight: "_Flight", permits: Permits | None) -> None:
+    async def _work(self, call: "_EngineCall", permits: Permits | None) -> None:
         try:
-            outcomes = await self._commit(flight, permits)
+            outcomes = await self._commit(call, permits)
         except BaseException:
-            self._fail(flight)
+            self._fail(call)
             raise
-        flight.land()
-        self._answer(flight.batch, outcomes)
+        call.land()
+        self._answer(call, outcomes)
         self._go_on()
 
-    def _answer(self, batch: list[Waiting], outcomes: Sequence[Outcome | BlackboardError]) -> None:
+    def _answer(self, call: "_EngineCall", outcomes: Sequence[Outcome | BlackboardError]) -> None:
+        batch, now_s = call.batch, self.loop.time()
         self.counts.batches += 1
         self.counts.commits += len(batch)
-        self.counts.refused += sum([isinstance(o, BlackboardError) for o in outcomes])
-        for (_, answered, _), outcome in zip(batch, outcomes, strict=True):
-            self._tell(answered, outcome)
+        self.latencies.engine_calls.observe(now_s - call.began_s)
+        observe = self.latencies.commits.observe
+        for *_, (queued_s, _) in batch:
+            observe(now_s - queued_s)
+        if telemetry.is_on():
+            _trace(batch, outcomes, now_s - call.began_s)
+        refused = sum([isinstance(o, BlackboardError) for o in outcomes])
+        self.counts.refused += refused
+        if refused:
+            self._note(batch, outcomes)
+        self._tell_all(batch, outcomes)
 
-    def _tell(self, answered: Answered, outcome: Outcome | BlackboardError) -> None:
+    def _note(self, batch: list[Waiting], outcomes: Sequence[Outcome | BlackboardError]) -> None:
+        for (prepared, *_), outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, BlackboardError):
+                self.refused(prepared.commit, outcome)
+
+    def _tell_all(
+        self, batch: list[Waiting], outcomes: Sequence[Outcome | BlackboardError]
+    ) -> None:
+        if telemetry.is_on():
+            _end_spans(batch, outcomes)
+        together: dict[Answered, Outcomes] = {}
+        for (_, _, answered, ticket, _), outcome in zip(batch, outcomes, strict=True):
+            together.setdefault(answered, []).append((ticket, outcome))
+        for answered, found in together.items():
+            self._tell(answered, found)
+
+    def _tell(self, answered: Answered, outcomes: Outcomes) -> None:
         try:
-            answered(outcome)
+            answered(outcomes)
         except Exception as error:  # noqa: BLE001 - a bug of one must not reach the others
-            context = {"message": f"a commit of {self.board} was not answered", "exception": error}
+            context = {"message": f"commits of {self.board} were not answered", "exception": error}
             self.loop.call_exception_handler(context)
 
     def _take(self) -> list[Waiting]:
         """The next batch: at least one commit, then as many as the limits allow.
 
-        While another call could also leave, the batch takes only its share of the queue: then the
-        disk can sync for one half of the writers while the commits of the other half are decided.
+        While another call of a task could also leave, the batch takes only its share of the queue:
+        then an engine can work for one half of the writers while the other half is on its way. An
+        engine that decides at once would write both halves together, one turn later.
         """
-        share = -(-len(self._waiting) // (self.limits.flights_max - len(self.flights)))
-        batch = [self._waiting.popleft()]
+        calls = 1 if self._engine else self.limits.calls_in_flight_max - len(self.in_flight)
+        share = -(-len(self._waiting) // calls)
+        batch = [self._waiting.popleft()]  # whatever its size, or it would wait for ever
         size = batch[0][0].size
         while self._waiting and len(batch) < min(share, BATCH_COMMITS_MAX):
             size += self._waiting[0][0].size
             if size > self.limits.batch_bytes_max:
                 break
             batch.append(self._waiting.popleft())
-        self.load.backlog_bytes -= sum(prepared.size for prepared, _, _ in batch)
+        self.load.backlog_bytes -= sum([waiting[0].size for waiting in batch])
         return batch
 
-    def _permitted(self, flight: "_Flight") -> Permits | None:
+    def _permitted(self, call: "_EngineCall") -> Permits | None:
         """Leave the commits that are still permitted; the others get the reason. Returns the
         permits of what is left, if any has one."""
-        permits, batch = self.permits, flight.batch
+        permits, batch = self.permits, call.batch
         if not self._with_permit or permits is None:
             return None
-        with_permit = sum(permit is not None for _, _, permit in batch)
+        given = [permit for _, permit, *_ in batch]
+        with_permit = len(given) - given.count(None)
         if not with_permit:
             return None
         self._with_permit -= with_permit
-        refused = permits.recheck([permit for _, _, permit in batch])
-        flight.batch = (
+        refused = permits.recheck(given)
+        call.batch = (
             [each for n, each in enumerate(batch) if n not in refused] if refused else batch
         )
-        for number, refusal in refused.items():
-            self._tell(batch[number][1], refusal)
+        self._tell_all([batch[number] for number in refused], list(refused.values()))
         return permits
 
     async def _commit(
-        self, flight: "_Flight", permits: Permits | None
+        self, call: "_EngineCall", permits: Permits | None
     ) -> list[Outcome | BlackboardError]:
         try:
             if permits is None:
-                return list(await self.store.commit(self.board, flight.commits))
-            granted = [permit for _, _, permit in flight.batch]
-            return list(await permits.commit(self.board, flight.commits, granted))
+                return list(await self.store.commit(self.board, call.commits))
+            granted = [permit for _, permit, *_ in call.batch]
+            return list(await permits.commit(self.board, call.commits, granted))
         except BlackboardError as error:
-            return _each(error, flight.batch)
+            return _each(error, call.batch)
 
-    def landed(self, batch: list[Waiting], outcomes: Sequence[Outcome | BlackboardError]) -> None:
+    def landed(self, call: "_EngineCall", outcomes: Sequence[Outcome | BlackboardError]) -> None:
         """Answer a batch that no task waits for, and go on."""
-        self._answer(batch, outcomes)
+        self._answer(call, outcomes)
         if self._waiting:
+            # In a turn of its own: writers that were just answered can join the next batch.
             self.loop.call_soon(self._go_on)
         else:
             self._end()
@@ -329,34 +385,34 @@ class CommitQueue:
     def _give_up(self, batch: list[Waiting]) -> None:
         """Give up: the outcome of `batch` is unknown, and the commits behind it are given up
         too."""
-        self.load.backlog_bytes -= sum(prepared.size for prepared, _, _ in self._waiting)
+        self.load.backlog_bytes -= sum([waiting[0].size for waiting in self._waiting])
         given_up = batch + list(self._waiting)
         self._waiting.clear()
         self._with_permit = 0
-        for prepared, answered, _ in given_up:
-            self._tell(answered, _unknown(prepared))
+        self._tell_all(given_up, [_unknown(prepared) for prepared, *_ in given_up])
 
 
-class _Flight:
+class _EngineCall:
     """An engine call; its `BatchAnswer` if no task waits for it. It is in flight from the turn in
     which its permits are checked: who revokes one waits for it."""
 
-    __slots__ = ("_queue", "batch", "landed")
+    __slots__ = ("_queue", "batch", "began_s", "landed")
 
     def __init__(self, queue: CommitQueue, batch: list[Waiting]) -> None:
         self._queue = queue
         self.batch = batch
+        self.began_s = queue.loop.time()
         self.landed: asyncio.Future[None] = queue.loop.create_future()
-        queue.flights.add(self)
+        queue.in_flight.add(self)
 
     @property
     def commits(self) -> list[Prepared]:
         """The commits of its batch."""
-        return [prepared for prepared, _, _ in self.batch]
+        return [waiting[0] for waiting in self.batch]
 
     def land(self) -> None:
         """The call has ended."""
-        self._queue.flights.discard(self)
+        self._queue.in_flight.discard(self)
         self.landed.set_result(None)
 
     def done(self) -> bool:
@@ -366,17 +422,38 @@ class _Flight:
     def set_result(self, result: list[Outcome], /) -> None:
         """As `BatchAnswer.set_result`."""
         self.land()
-        self._queue.landed(self.batch, result)
+        self._queue.landed(self, result)
 
     def set_exception(self, exception: BlackboardError, /) -> None:
         """As `BatchAnswer.set_exception`."""
         self.land()
-        self._queue.landed(self.batch, _each(exception, self.batch))
+        self._queue.landed(self, _each(exception, self.batch))
 
 
-def _resolve(
-    future: "asyncio.Future[Outcome | BlackboardError]", outcome: Outcome | BlackboardError
+def _trace(
+    batch: list[Waiting], outcomes: Sequence[Outcome | BlackboardError], took_s: float
 ) -> None:
+    """Add the call of the engine to the spans of the commits that it decided."""
+    for (*_, (_, span)), outcome in zip(batch, outcomes, strict=True):
+        if span is not None:
+            error = outcome if isinstance(outcome, BlackboardError) else None
+            span.engine_call(took_s, len(batch), error)
+
+
+def _end_spans(batch: list[Waiting], outcomes: Sequence[Outcome | BlackboardError]) -> None:
+    """End the spans of commits with their outcomes."""
+    for (prepared, *_, (_, span)), outcome in zip(batch, outcomes, strict=True):
+        if span is None:
+            continue
+        if isinstance(outcome, BlackboardError):
+            span.fail(outcome)
+        else:
+            span.at(outcome.revision, prepared.commit.epoch)
+        span.end()
+
+
+def _resolve(future: "asyncio.Future[Outcome | BlackboardError]", outcomes: Outcomes) -> None:
+    [(_, outcome)] = outcomes
     if not future.done():
         future.set_result(outcome)
 

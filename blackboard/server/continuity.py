@@ -48,7 +48,7 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
         new = await store.begin_epoch(board, head, above=above)
         if new.revision > above:
             lost = Lost(head.revision if shared is None else shared, above, new.revision)
-            log.warning("%s", told(board, lost))
+            log.warning("%s", loss_message(board, lost))
             return lost
     raise Unavailable(what=f"board {board}", reason="it changes while it is compared")
 
@@ -92,9 +92,9 @@ async def _entry_at(store: Store, board: str, revision: Revision) -> LogEntry | 
     return found[0] if found and found[0].revision == revision else None
 
 
-def told(board: str, lost: Lost) -> str:
+def loss_message(board: str, lost: Lost) -> str:
     """The message about a loss."""
     what = f"the engine lost revisions {lost.survived + 1} to {lost.through}, which the archive has"
-    if is_reserved(board):  # server/security/kept.py restores these
+    if is_reserved(board):  # server/security/own_boards.py restores these
         return f"board {board}, the service's own: {what}; its records are put back from there"
     return f"board {board}: {what}; `blackboard recover {board}` brings them back"

@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,9 +33,8 @@ from blackboard.client.link import Delivery
 from blackboard.core import history, watch
 from blackboard.core.commit import Head, LogEntry
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
-from blackboard.core.pattern_index import PatternIndex
 from blackboard.core.redaction import is_redaction
-from blackboard.core.view import Grounds, View
+from blackboard.core.view import Grounds, PatternIndex, View
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.engines.base import Store
 from blackboard.engines.payer import Payer, charged, paid_by
@@ -51,6 +51,7 @@ from blackboard.limits import (
     LOG_ENTRIES_MAX,
     WatchLimits,
 )
+from blackboard.server.latency import Histogram
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
@@ -168,6 +169,8 @@ class Feed:
         """The last restore that was shown, as long as the ring has it."""
         self._tail: asyncio.Task[None] | None = None
         self._failure: BlackboardError | None = None
+        self.delivered = Histogram()
+        """How old revisions were when they had been delivered."""
 
     @contextlib.asynccontextmanager
     async def watch(
@@ -234,7 +237,7 @@ class Feed:
         if after < self._after:
             return None
         found = []
-        for entry in reversed(self._ring):
+        for entry in reversed(self._ring):  # most watchers lack only the newest
             if entry.revision <= after:
                 break
             found.append(entry)
@@ -281,7 +284,7 @@ class Feed:
     def _tell(self, entries: tuple[LogEntry, ...]) -> None:
         """Deliver `entries` to the watchers whose views show part of them, and wake those whose
         progress marks are due."""
-        if any(entry.epoch is not None for entry in entries):
+        if any(entry.epoch is not None for entry in entries):  # it concerns every view
             self.poke()
         else:
             concerned: dict[View, None] = {}
@@ -300,6 +303,9 @@ class Feed:
                     del self._sleeping[view]
                     sleepers.wake(self._last)
         self._last = entries[-1]
+        now_ms = time.time() * 1000
+        for entry in entries:
+            self.delivered.observe(max(now_ms - entry.time_ms, 0) / 1000)
         self._wake_due()
 
     def _wake_waiting_for_any(self) -> None:
@@ -338,7 +344,8 @@ class Feed:
         return still_asleep
 
     def _wake_due(self) -> None:
-        """Wake the watchers whose progress mark is due: at most once a second, and so many.
+        """Wake the watchers whose progress mark is due: once a second at most, and
+        PROGRESS_MARKS_PER_S_MAX of them at most.
 
         Those that wait longest come first; the others follow in the next seconds.
         """
@@ -428,9 +435,9 @@ class Feed:
         error = tail.exception()
         log.error("feed of %s ended", self.board, exc_info=error)
         reason = f"its log cannot be read: {error}"
-        told = error if isinstance(error, BlackboardError) else None
+        known = error if isinstance(error, BlackboardError) else None
         self._stop()
-        self._fail(told or Unavailable(what=f"board {self.board}", reason=reason))
+        self._fail(known or Unavailable(what=f"board {self.board}", reason=reason))
 
     async def _follow(self) -> None:
         reader = asyncio.current_task()
@@ -486,6 +493,7 @@ class Feed:
             self._ring_bytes += history.cost_of(entry)
             self._ring_changes += len(entry.changes)
         self._newest = entries[-1].revision
+        # The newest stays, however large: otherwise every watcher would read it from the log.
         while len(self._ring) > 1 and (
             self._ring_bytes > self.limits.watch_queue_bytes_max
             or self._ring_changes > self.limits.watch_queue_changes_max
@@ -494,6 +502,7 @@ class Feed:
         for entry in entries:
             if entry.author == SYSTEM_AGENT and is_redaction(entry):
                 self._drop_below(entry.revision)
+        # What was made for the head before lacks these entries.
         self._shared.clear()
         if self._large is not None and self._large.entry.revision <= self._after:
             self._large = None
@@ -516,7 +525,7 @@ class Taker(Protocol):
 
     @property
     def payer(self) -> Payer:
-        """Who pays for making them."""
+        """The account that is charged for making them."""
 
     def take(self, delivery: Delivery) -> bool:
         """Take a delivery now; False to leave it to the iteration."""
@@ -533,7 +542,7 @@ class Watcher:
         self._feed = feed
         self._cursor = Cursor(start)
         self._loop = asyncio.get_running_loop()
-        self._told_at = self._loop.time()
+        self._marked_s = self._loop.time()
         self._asked: Revision | None = None
         self._taker: Taker | None = None
 
@@ -545,7 +554,7 @@ class Watcher:
     @property
     def due_s(self) -> float:
         """When it is due to get a progress mark, by the loop's clock."""
-        return self._told_at + self._feed.limits.progress_interval_ms / 1000
+        return self._marked_s + self._feed.limits.progress_interval_ms / 1000
 
     def deliver_to(self, taker: "Taker") -> None:
         """Give deliveries to `taker` while the iteration waits for the next one. What it does not
@@ -580,7 +589,7 @@ class Watcher:
             return False
         self._cursor.position = delivery.position
         self._cursor.on(WatchEvent.CAUGHT_UP)
-        self._told_at = now_s
+        self._marked_s = now_s
         return True
 
     @property
@@ -604,7 +613,7 @@ class Watcher:
                 now_s = self._loop.time()
                 if delivery.revisions or self._mark_is_due(now_s):
                     self._asked = None if self._is_answered() else self._asked
-                    self._told_at = now_s
+                    self._marked_s = now_s
                     return delivery
         except BlackboardError:
             self._cursor.on(WatchEvent.ENDED)
@@ -680,7 +689,7 @@ class Watcher:
 
     def _mark_is_due(self, now_s: float) -> bool:
         interval_ms = self._feed.limits.progress_interval_ms
-        return self._is_answered() or (now_s - self._told_at) * 1000 >= interval_ms
+        return self._is_answered() or (now_s - self._marked_s) * 1000 >= interval_ms
 
 
 class Permitted:

@@ -3,9 +3,10 @@
 `GATES` is the whole list. A gate that is off for a service, a principal or a transport is not in
 the list of its commits (`CommitGates.names`), and costs them nothing.
 
-A gate with a `check` is called here, for each commit. The others are implemented where they apply:
-around the request (audit, share), at its board (votes), in the queue and where a batch leaves it
-(room, token again, access number, encryption), and in the engine, which decides.
+A gate with a `check_board` is called here, once for commits that come together; one with a `check`,
+and `log rate`, for each. The others are implemented where they apply: around the request (audit,
+share), at its board (votes), in the queue and where a batch leaves it (room, token again, access
+number, encryption), and in the engine, which decides.
 
 Invariants
 - A commit that a gate refuses does not reach any later gate, and changes nothing.
@@ -33,9 +34,12 @@ from blackboard.limits import (
     TTL_MS_MAX,
 )
 from blackboard.server.host import Host
+from blackboard.server.overload.rate_limits import clock_ms
 from blackboard.server.security.revocations import shared_of
+from blackboard.wire.codec import Prepared, prepare
 
-Check = Callable[[Host, Principal, str, Commit], None]
+Check = Callable[[Principal, Commit], None]
+BoardCheck = Callable[[Host, Principal, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +82,14 @@ class Gate:
 
     name: str
     refuses: str
-    """What it refuses, and with which error."""
+    """The commits that it refuses, and the error."""
     why: str
     """Why it is at this place in the order."""
     when: When = ALWAYS
+    check_board: BoardCheck | None = None
+    """Set if it looks at no commit."""
     check: Check | None = None
-    """None: it is implemented further on, or around the request."""
+    """Without both, it is implemented further on, or around the request."""
 
 
 GATES: Final = (
@@ -115,33 +121,33 @@ GATES: Final = (
         "serving",
         "Unavailable while the service stops; EngineRefused while the engine would lose data",
         "of no use to anybody if it is not served",
-        check=lambda host, principal, board, commit: host.check_serving(),
+        check_board=lambda host, principal, board: host.check_serving(),
     ),
     Gate(
         "token",
         "Unauthenticated: expired or revoked; Unavailable: revocations are not known",
         "before anything is said about boards and keys",
         TOKEN,
-        lambda host, principal, board, commit: host.revocations.check(principal),
+        lambda host, principal, board: host.revocations.check(principal),
     ),
     Gate(
         "board",
         "AccessDenied: not a board of this principal; InvalidRequest: not a name",
         "one comparison, before one for each operation",
-        check=lambda host, principal, board, commit: access.require_board(principal, board),
+        check_board=lambda host, principal, board: access.require_board(principal, board),
     ),
     Gate(
         "form",
         "InvalidRequest, LimitExceeded: a malformed key, number, value or note",
         "what follows relies on it; the wire format has validated what is served",
         IN_PROCESS,
-        lambda host, principal, board, commit: check_commit(commit),
+        check=lambda principal, commit: check_commit(commit),
     ),
     Gate(
         "rights",
         "AccessDenied: no right to a key of an operation, condition, fence or read",
         "before the commit is counted or anybody waits for it",
-        check=lambda host, principal, board, commit: access.require_commit(principal, commit),
+        check=access.require_commit,
     ),
     Gate(
         "log rate",
@@ -227,15 +233,30 @@ class CommitGates:
 
     def __init__(self, host: Host, principal: Principal, *, served: bool) -> None:
         self._host = host
+        self._meter = host.meters.meter(principal)
         on = tuple(gate for gate in GATES if gate.when.holds(host, principal, served))
         self.names = tuple(gate.name for gate in on)
         """The names of the gates that are on, in order."""
+        self._board_checks = tuple(gate.check_board for gate in on if gate.check_board is not None)
         self._checks = tuple(gate.check for gate in on if gate.check is not None)
 
-    def check(self, principal: Principal, board: str, commit: Commit) -> None:
-        """Pass the gates that apply before the commit is encoded. Errors: those of the gates."""
+    def check_board(self, principal: Principal, board: str) -> None:
+        """Pass the first gates, once for commits that come together. Errors: those of the
+        gates."""
+        for check in self._board_checks:
+            check(self._host, principal, board)
+
+    def passed(self, principal: Principal, commit: Commit) -> Prepared:
+        """Pass the other gates before the board, and encode the commit. Errors: those of the
+        gates."""
         for check in self._checks:
-            check(self._host, principal, board, commit)
+            check(principal, commit)
+        prepared = prepare(commit)
+        if self._meter is not None:
+            refusal = self._meter.take_log(prepared.size, clock_ms())
+            if refusal is not None:
+                raise refusal
+        return prepared
 
 
 # --- form -------------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
-"""What the boards of one process share: the engine, the archive, and access control.
+"""The parts that the boards of one process share: the engine, the archive, and access control.
 
-The state of a single board is in `server/open_board.py`.
+The state of a single board is in `server/boards.py`.
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace as with_fields
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from blackboard.archive.base import Archive
@@ -18,13 +20,14 @@ from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError, EngineRefused, InvalidRequest, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.archiver import Archiver
+from blackboard.server.backups.follow import BackupFollower
 from blackboard.server.checkpoints.imports import Imports
 from blackboard.server.commit_queue import Load
-from blackboard.server.continuity import told
+from blackboard.server.continuity import loss_message
 from blackboard.server.documents.rooms import Documents
+from blackboard.server.latency import Latencies
 from blackboard.server.overload.accounts import BegunBoards, WatchShares
-from blackboard.server.overload.charges import Charges
-from blackboard.server.overload.fair_share import Shares
+from blackboard.server.overload.charges import Charges, Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
 from blackboard.server.security.audit import AUDIT_BOARD, Audit
 from blackboard.server.security.revocations import ACCESS_BOARD, Permits, Revocations
@@ -64,7 +67,12 @@ class Host:
     removing: set[str] = field(default_factory=set)
     """Boards that are being removed now."""
     signer: Signer | None = None
-    """Signs tokens; None: only who has the secret can make one."""
+    """Signs tokens; None: only a holder of the secret can make one."""
+    directory: Path | None = None
+    """Where this service keeps its files, if it is one with a directory of its own."""
+    started_s: float = field(default_factory=time.time)
+    """When it began, in seconds since 1970."""
+    latencies: Latencies = field(default_factory=Latencies)
     _facts: EngineFacts | None = None
     _refused: EngineRefused | None = None
 
@@ -92,6 +100,8 @@ class Host:
             self.archiver = Archiver(self.store, self.archive, self.limits)
             self.revocations.archived = self._archived_revocation
             self.audit.written = partial(self._archive_soon, AUDIT_BOARD)
+        self.backup: BackupFollower | None = None
+        """Ships the history of the boards to another place; None if no backup is followed."""
         self.documents: Documents | None = None
         """The documents that are open here; None until a service can link to their boards."""
 
@@ -181,12 +191,12 @@ class Host:
     def facts(self) -> EngineFacts:
         """The facts about the engine as of the last check."""
         assert self._facts is not None, "the service was not started"
-        lost = tuple(told(name, found) for name, found in sorted(self.lost.items()))
+        lost = tuple(loss_message(name, found) for name, found in sorted(self.lost.items()))
         return with_fields(self._facts, warnings=self._facts.warnings + lost)
 
     @property
     def level(self) -> str:
-        """What the engine's acknowledgements survive, as of the last check. Every commit asks."""
+        """The level of the engine's acknowledgements at the last check. Every commit reads it."""
         assert self._facts is not None, "the service was not started"
         return self._facts.level
 
@@ -223,8 +233,13 @@ class Host:
             await self._looks.settled()
             if self.lock_masters is not None:
                 await self.lock_masters.aclose()
+            if self.backup is not None:
+                await self.backup.stop()
             if self.archiver is not None:
                 await self.archiver.aclose()
+            if self.backup is not None:
+                await self.backup.finish()
+            if self.archiver is not None:
                 await self.archiver.archive.aclose()
         finally:  # else the directory would stay in use
             await self.store.aclose()

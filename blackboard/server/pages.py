@@ -5,7 +5,8 @@ key that the reader may read (docs/decisions/0035-readable-ranges.md).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -14,8 +15,9 @@ from blackboard.archive.base import Archive
 from blackboard.core.access import Reach
 from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Entry, ListOptions, LogEntry, Reading, without_value
+from blackboard.core.directories import Children, ranges_behind
 from blackboard.core.history import Gathered, portions
-from blackboard.core.path import Pattern, Ranges
+from blackboard.core.path import Pattern, Ranges, directory_of, ranges_of
 from blackboard.engines.base import Store
 from blackboard.engines.payer import turn
 from blackboard.errors import InvalidRequest
@@ -25,6 +27,8 @@ from blackboard.units import Key, Prefix
 _LIST_PAGES_MAX: Final = 16
 """Keys that one request searches for matches, as a multiple of its limit, before it answers with a
 `next_key`."""
+_LIST_TRIES: Final = 8
+"""How often a listing starts again because the board changed between its pages."""
 
 
 class Source(Protocol):
@@ -38,6 +42,11 @@ class Source(Protocol):
     ) -> Reading:
         """Up to `limit` entries of the keys in `within` that follow `after` in the order of
         `options`."""
+
+    async def children(
+        self, within: Ranges, prefix: Prefix, after: Key | None, limit: int, options: ListOptions
+    ) -> Reading:
+        """Up to `limit` entries and directories of `prefix`, see `Store.children`."""
 
 
 class PresentSource:
@@ -64,6 +73,13 @@ class PresentSource:
             keys_only=options.keys_only,
         )
 
+    async def children(
+        self, within: Ranges, prefix: Prefix, after: Key | None, limit: int, options: ListOptions
+    ) -> Reading:
+        """As `Source.children`."""
+        read = partial(self._store.children, self._board, within, prefix, after=after)
+        return await read(limit=limit, options=options)
+
 
 class ArchivedSource:
     """The content of a board at a point of its history."""
@@ -88,6 +104,13 @@ class ArchivedSource:
             reverse=options.reverse,
             keys_only=options.keys_only,
         )
+
+    async def children(
+        self, within: Ranges, prefix: Prefix, after: Key | None, limit: int, options: ListOptions
+    ) -> Reading:
+        """As `Source.children`."""
+        read = partial(self._archive.children, self._at, within, prefix, after=after)
+        return await read(limit=limit, options=options)
 
 
 class Sieve:
@@ -130,6 +153,27 @@ class Sieve:
 
 
 async def listed(
+    source: Source,
+    reach: Reach,
+    pattern: Pattern,
+    after: Key | None,
+    limit: int,
+    options: ListOptions,
+) -> Reading | None:
+    """A page of what matches `pattern` and may be read; None if the board changed each time between
+    the pages of the engine."""
+    for _ in range(_LIST_TRIES):
+        if options.delimiter:
+            prefix = pattern.prefix
+            reading = await _by_directory(source, reach, prefix, after, limit, options)
+        else:
+            reading = await _joined(source, reach, Sieve(pattern, reach, limit), after, options)
+        if reading is not None:
+            return reading
+    return None
+
+
+async def _joined(
     source: Source, reach: Reach, sieve: Sieve, after: Key | None, options: ListOptions
 ) -> Reading | None:
     """Join pages of the engine, as long as they are of one revision.
@@ -155,6 +199,57 @@ async def listed(
     return replace(shown, entries=tuple(sieve.found), next_key=sieve.last)
 
 
+async def _by_directory(
+    source: Source,
+    reach: Reach,
+    prefix: Prefix,
+    after: Key | None,
+    limit: int,
+    options: ListOptions,
+) -> Reading | None:
+    """The readable entries directly below `prefix`, and its directories with the number of their
+    readable keys. None as from `_joined`."""
+    if reach.is_exact:
+        return await source.children(reach.ranges, prefix, after, limit, options)
+    found = Children(prefix, limit)
+    left = ranges_behind(reach.ranges, prefix, after, reverse=options.reverse)
+    shown: Reading | None = None
+    while True:
+        page = await source.list(left, None, LIST_ENTRIES_MAX, options)
+        if shown is not None and page.revision != shown.revision:
+            return None
+        shown = page
+        is_cut = _add_children(found, filter(lambda e: reach.readable(e.key), page.entries))
+        last = page.next_key
+        if is_cut or last is None:
+            break
+        if found.is_counted(last):
+            left = ranges_behind(left, prefix, last, reverse=options.reverse)
+        else:
+            left = ranges_of(left, last, reverse=options.reverse)
+        if not left:
+            break
+        await asyncio.sleep(0)
+        await turn()
+    next_key = found.last if is_cut else None
+    return replace(
+        shown, entries=tuple(found.entries), next_key=next_key, directories=found.directories
+    )
+
+
+def _add_children(found: Children, entries: Iterable[Entry]) -> bool:
+    """Add entries to a listing by directory; True once it is full and one is left."""
+    for entry in entries:
+        directory = directory_of(found.prefix, entry.key)
+        if not found.counts(directory) and not found.room:
+            return True
+        if directory is None:
+            found.add_entry(entry)
+        else:
+            found.add_keys(directory, entry.key, 1)
+    return False
+
+
 async def listed_one(
     source: Source, key: Key | None, after: Key | None, options: ListOptions
 ) -> Reading:
@@ -164,28 +259,6 @@ async def listed_one(
     if not options.keys_only:
         return found
     return replace(found, entries=tuple(map(without_value, found.entries)))
-
-
-async def paged(page: Callable[[Key | None], Awaitable[Reading]]) -> AsyncIterator[Reading]:
-    """The pages of a listing, from first to last; `page` returns the page after a key."""
-    after: Key | None = None
-    while True:
-        found = await page(after)
-        yield found
-        after = found.next_key
-        if after is None:
-            return
-
-
-def pages_of(store: Store, board: str, prefix: Prefix) -> AsyncIterator[Reading]:
-    """All present entries of a board below a prefix ("" = the whole board), page by page; different
-    pages may be of different revisions."""
-    return paged(lambda after: store.list(board, prefix, after=after, limit=LIST_ENTRIES_MAX))
-
-
-def archived_pages(archive: Archive, at: Point) -> AsyncIterator[Reading]:
-    """All entries of a board at a point of its history, page by page."""
-    return paged(lambda after: archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX))
 
 
 def check_limit(limit: int, maximum: int) -> None:

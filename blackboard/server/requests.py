@@ -3,8 +3,6 @@
 Data that the principal may not read is neither returned nor hinted at: keys are checked before the
 engine is asked, and the results of patterns are filtered afterwards.
 
-The requests of `client/history.py` are checked and carried out here, too.
-
 The right to checkpoint or restore a whole board does not include the right to read it. Comparisons,
 histories and historical reads show what the principal may read now, a manifest shows the digests of
 fully readable namespaces, and no refusal names a key that was not requested. An export and an
@@ -16,21 +14,22 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
-    nullcontext,
 )
 from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
+from blackboard import telemetry
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.link import Stream, Transport, WatchRequest
 from blackboard.client.views import Cause, Receipt
-from blackboard.core import access, entry_digest, history, path as paths
+from blackboard.core import access, history, log_entry, path as paths
 from blackboard.core.access import Checked, Principal, Right, TokenRequest
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     NAMED,
+    Activity,
     BranchRequest,
     Checkpoint,
     CheckpointInfo,
@@ -47,6 +46,7 @@ from blackboard.core.checkpoints import (
     RecoverRequest,
     Redaction,
     RedactRequest,
+    RefusedCommit,
     Restored,
     RestoreRequest,
     RetentionPolicy,
@@ -63,15 +63,15 @@ from blackboard.core.commit import (
     Epoch,
     Head,
     ListOptions,
-    LogEntry,
     LogPage,
-    Proof,
     Reading,
     signature,
 )
 from blackboard.core.digest import content_of
+from blackboard.core.directories import parse_listing
 from blackboard.core.fields import check_note
 from blackboard.core.freeze import Freeze
+from blackboard.core.history import Tally
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_key, parse_pattern, parse_patterns
@@ -82,16 +82,14 @@ from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
 from blackboard.errors import (
     BlackboardError,
-    Compacted,
     Conflict,
     InvalidRequest,
     LimitExceeded,
     NoSuchBoard,
     RateLimited,
-    Resync,
     Unavailable,
 )
-from blackboard.integrity.stored_form import sealed_form
+from blackboard.integrity.digest_check import sealed_form
 from blackboard.limits import (
     CHECKPOINTS_PAGE_MAX,
     EXPORT_ITEMS_MAX,
@@ -102,40 +100,33 @@ from blackboard.limits import (
     READ_KEYS_MAX,
     REVISION_MAX,
 )
-from blackboard.server.boards import Boards
-from blackboard.server.checkpoints import provenance
+from blackboard.server.boards import Boards, OpenBoard
 from blackboard.server.checkpoints.branch import Branches
-from blackboard.server.checkpoints.reader import HistoryReader, begin_archive
+from blackboard.server.checkpoints.reader import HistoryReader, begin_archive, causes
 from blackboard.server.checkpoints.recover import Recoveries
 from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.restore import Restores
 from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints, info_of
-from blackboard.server.commit_queue import Answered, salted
+from blackboard.server.commit_queue import Answered, Outcomes, Ticket, new_salt
 from blackboard.server.documents.session import Session
 from blackboard.server.feed import Permitted
 from blackboard.server.gates import CommitGates
 from blackboard.server.host import Host
-from blackboard.server.open_board import OpenBoard
 from blackboard.server.overload.rate_limits import clock_ms
 from blackboard.server.pages import (
     ArchivedSource,
     PresentSource,
-    Sieve,
     Source,
     check_limit,
-    gather,
     listed,
     listed_one,
 )
-from blackboard.server.security.audit import Audited
+from blackboard.server.security.audit import UNRECORDED, Audited, audited
 from blackboard.server.security.revocations import Permit
 from blackboard.units import Key, Milliseconds, Revision
-from blackboard.wire.codec import Prepared, decode_value, prepare
-from blackboard.wire.methods import RIGHTS
-
-_LIST_TRIES: Final = 8
-"""How often a listing starts again because the board changed between its pages."""
+from blackboard.wire.codec import decode_value
+from blackboard.wire.methods import RIGHTS, CommitParams
 
 
 class RequestHandler:
@@ -152,6 +143,7 @@ class RequestHandler:
         self._beginner = None if principal.credential is None else self._opener
         self._meter = host.meters.meter(principal)
         self._has_token = principal.credential is not None
+        self._narrowed_from = access.narrowed_from(principal)
         self.gates = CommitGates(host, principal, served=False)
         """The gates for commits from programs in this process."""
         self.served_gates = CommitGates(host, principal, served=True)
@@ -193,7 +185,9 @@ class RequestHandler:
     async def commit(self, board: str, commit: Commit) -> Receipt:
         """Check and carry out one attempt at a commit. See `Transport.commit`."""
         with self._audited("commit", board):
-            prepared = self._passed(self.gates, board, commit)
+            self.gates.check_board(self.principal, board)
+            commit = replace(commit, salt=new_salt(), account=self._narrowed_from)
+            prepared = self.gates.passed(self.principal, commit)
             opened = self._boards.get(board)
             if opened is None and self._beginner is not None:
                 opened = await self._begin(board)
@@ -202,38 +196,39 @@ class RequestHandler:
             outcome = await opened.submit(prepared, self._permit())
         return self.finish(outcome)
 
-    def start(self, board: str, commit: Commit, answered: Answered) -> None:
-        """Queue a commit that the wire layer has validated; `can_start` must hold. `answered` gets
-        its outcome, which `finish` takes.
-
-        For callers with many commits that cannot afford a task for each. Errors: those of `commit`
-        that are known before the commit is sent; then `answered` is not called.
+    def start(
+        self, board: str, wanted: Sequence[tuple[Ticket, CommitParams, str]], answered: Answered
+    ) -> Outcomes:
+        """Queue commits that came together and that the wire layer has validated; `can_start` must
+        hold. `answered` gets their outcomes, which `finish` takes; those that are refused before
+        they are sent are returned, and `answered` does not get them.
         """
-        with self._audited("commit", board):
-            prepared = self._passed(self.served_gates, board, commit)
-            opened = self._boards.get(board)
-            assert opened is not None, "see can_start"
-            opened.queue.add(prepared, self._permit(), answered)
+        opened = self._boards.get(board)
+        assert opened is not None, "see can_start"
+        principal, gates, permit = self.principal, self.served_gates, self._permit()
+        try:
+            gates.check_board(principal, board)
+        except BlackboardError as error:
+            return [(ticket, self._refused(board, error)) for ticket, *_ in wanted]
+        refused: Outcomes = []
+        for ticket, params, trace in wanted:
+            try:
+                commit = params.to_core(principal.name, self._narrowed_from, new_salt())
+                opened.queue.add(gates.passed(principal, commit), permit, answered, ticket, trace)
+            except BlackboardError as error:
+                refused.append((ticket, self._refused(board, error)))
+        return refused
 
-    def _passed(self, gates: CommitGates, board: str, commit: Commit) -> Prepared:
-        """Pass a commit through the gates before its board (server/gates.py), and encode it."""
-        gates.check(self.principal, board, commit)
-        prepared = prepare(self._signed(salted(commit)))
-        refusal = self._take_log(prepared.size)
-        if refusal is not None:
-            raise refusal
-        return prepared
+    def _refused(self, board: str, error: BlackboardError) -> BlackboardError:
+        """Audit the refusal of a commit."""
+        if self._has_token:
+            Audited(self._host.audit, self.principal, "commit", board, ()).note_error(error)
+        return error
 
     @property
     def _signature(self) -> str:
         """The signature of the principal in the service's own records."""
-        return signature(self.principal.name, access.narrowed_from(self.principal))
-
-    def _signed(self, commit: Commit) -> Commit:
-        """The commit with the account of this link, regardless of the account that the writer
-        gave."""
-        account = access.narrowed_from(self.principal)
-        return commit if commit.account == account else replace(commit, account=account)
+        return signature(self.principal.name, self._narrowed_from)
 
     def can_start(self, board: str) -> bool:
         """Whether `start` may be called: the board is open, and there are no lock masters to
@@ -242,13 +237,12 @@ class RequestHandler:
 
     def finish(self, outcome: Outcome | BlackboardError) -> Receipt:
         """The receipt of a commit that took effect. Errors: why it did not."""
-        with self._audited("commit"):
-            if isinstance(outcome, Committed):
-                level = outcome.level or self._host.level
-                return Receipt(
-                    outcome.revision, outcome.time_ms, outcome.results, level, outcome.duplicate
-                )
-            raise self._told(outcome)
+        if isinstance(outcome, Committed):  # a success is not audited: the log has it
+            level = outcome.level or self._host.level
+            return Receipt(
+                outcome.revision, outcome.time_ms, outcome.results, level, outcome.duplicate
+            )
+        raise self._refused("", self._as_seen(outcome))
 
     async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
         """Entries of `keys` as of one revision. Errors: AccessDenied for the first unreadable
@@ -280,7 +274,7 @@ class RequestHandler:
         with self._audited("list", board, pattern):
             self._check(board)
             check_limit(limit, LIST_ENTRIES_MAX)
-            parsed = parse_pattern(pattern)
+            parsed = parse_listing(pattern, options.delimiter)
             opened = await self._boards.find(board, self._opener)
             if opened is None:
                 return _NOTHING
@@ -292,11 +286,10 @@ class RequestHandler:
                 readable = self._readable(check_key(pattern))
                 return await listed_one(source, pattern if readable else None, after, options)
             reach = access.reach(self.principal.grants, pattern)
-            for _ in range(_LIST_TRIES):
-                reading = await listed(source, reach, Sieve(parsed, reach, limit), after, options)
-                if reading is not None:
-                    return reading
-            raise Unavailable(f"board {board}", "it changed between the pages of a listing")
+            reading = await listed(source, reach, parsed, after, limit, options)
+            if reading is None:
+                raise Unavailable(f"board {board}", "it changed between the pages of a listing")
+            return reading
 
     async def leases(
         self, board: str, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
@@ -339,6 +332,7 @@ class RequestHandler:
         with self._audited("log", board, after):
             self._check(board)
             check_limit(limit, LOG_ENTRIES_MAX)
+            author = None if author is None else paths.check_name(author, "author")
             wanted = None if pattern is None else parse_pattern(pattern)
             if proofs and wanted is not None:
                 raise InvalidRequest("proofs", "they are of all that may be read: no pattern")
@@ -346,27 +340,29 @@ class RequestHandler:
             opened = await self._boards.find(board, self._opener)
             if opened is None:
                 return _NO_LOG
-            prove = self._proof if proofs else None
-            gathered = history.Gathered(after, limit, show, prove)
-            return await self._log_pages(HistoryReader(opened), gathered)
+            prove = partial(log_entry.proof_of, readable=self._readable, content=_content_of)
+            gathered = history.Gathered(after, limit, show, prove if proofs else None)
+            return await HistoryReader(opened).gather_log(gathered)
 
-    def _proof(self, entry: LogEntry) -> Proof | None:
-        return entry_digest.proof_of(entry, self._readable, _content_of)
+    async def activity(
+        self, board: str, *, after: Revision, until: Revision | None, parts: int
+    ) -> Activity:
+        """How many readable commits each agent made along a span of revisions."""
+        with self._audited("activity", board, after):
+            self._check(board)
+            opened = await self._boards.find(board, self._opener)
+            if opened is None:
+                return Tally(0, 0, parts).activity(0)
+            reach = access.reach(self.principal.grants, "**")
+            return await HistoryReader(opened).activity((after, until), parts, reach)
 
-    async def _log_pages(self, past: HistoryReader, gathered: history.Gathered) -> LogPage:
-        """Join pages of the engine, so that large commits of others do not end a page early."""
-        after = gathered.through
-        while True:
-            try:
-                page = await past.log(gathered.through, gathered.left)
-                is_whole = await gather(gathered, page.entries)
-            except (Resync, Compacted):
-                if gathered.through == after:
-                    raise
-                is_whole = True  # first what is before it
-            if is_whole or not page.entries or gathered.through >= page.head.revision:
-                shown, proofs = tuple(gathered.shown), tuple(gathered.proofs)
-                return LogPage(page.head, shown, gathered.through, proofs)
+    async def refusals(self, board: str, *, after: int) -> Sequence[RefusedCommit]:
+        """The newest refused commits that the principal may see."""
+        with self._audited("refusals", board, after):
+            self._check(board)
+            if (opened := self._boards.get(board)) is None:
+                return ()
+            return opened.refusals.shown(self.principal, self._readable, after)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The readable commits that led to `key`."""
@@ -377,7 +373,7 @@ class RequestHandler:
             if opened is None:
                 return ()
             entries = (await opened.read([key])).entries
-            return await provenance.causes(HistoryReader(opened), entries, self._readable)
+            return await causes(HistoryReader(opened), entries, self._readable)
 
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
         """Open a watch. It delivers only what the principal may read."""
@@ -489,23 +485,23 @@ class RequestHandler:
                 access.require_board(self.principal, name)
             return await redactions.redact(board, spec, self._signature)
 
-    async def freeze(self, board: str, note: str) -> Freeze:
-        """Freeze the board: from now on its commits are refused."""
+    async def freeze(self, board: str, note: str, known: Revision | None = None) -> Freeze:
+        """Freeze the board: from now on its commits are refused. See `Transport.freeze`."""
         with self._audited("freeze", board, note):
             opened = await self._use(board, "freeze")
-            return await opened.freeze(self._signature, note)
+            return await opened.freeze(self._signature, note, known)
 
-    async def thaw(self, board: str, note: str) -> Freeze | None:
-        """Thaw the board: commits are accepted again."""
+    async def thaw(self, board: str, note: str, known: Revision | None = None) -> Freeze | None:
+        """Thaw the board: commits are accepted again. See `Transport.thaw`."""
         with self._audited("thaw", board, note):
             opened = await self._use(board, "thaw")
-            return await opened.thaw(self._signature, note)
+            return await opened.thaw(self._signature, note, known)
 
-    async def remove(self, board: str) -> None:
+    async def remove(self, board: str, epoch: str | None = None) -> None:
         """Remove a board for good. See `Transport.remove`."""
         with self._audited("remove", board):
             await self._check_whole("remove", board)
-            await self._boards.remove(board)
+            await self._boards.remove(board, epoch)
 
     async def branch(self, board: str, spec: BranchRequest) -> Head:
         """Make a board that begins with the content of this one at a moment."""
@@ -522,14 +518,14 @@ class RequestHandler:
             await self._boards.use(spec.new, self._opener)
             return head
 
-    async def differences(self, board: str, request: DiffRequest) -> Differences:
+    async def differences(self, board: str, spec: DiffRequest) -> Differences:
         """A page of the readable differences."""
-        with self._audited("differences", board, request):
+        with self._audited("differences", board, spec):
             opened = await self._use(board)
-            other = None if request.other is None else await self._use(request.other)
-            check_limit(request.limit, LIST_ENTRIES_MAX)
-            reach = access.reach(self.principal.grants, request.pattern)
-            return await HistoryReader(opened).differences(request, reach, other)
+            other = None if spec.other is None else await self._use(spec.other)
+            check_limit(spec.limit, LIST_ENTRIES_MAX)
+            reach = access.reach(self.principal.grants, spec.pattern)
+            return await HistoryReader(opened).differences(spec, reach, other)
 
     async def history(
         self,
@@ -537,17 +533,21 @@ class RequestHandler:
         key: Key,
         *,
         before: Revision | None = None,
+        after: Revision | None = None,
+        author: str | None = None,
         limit: int = HISTORY_VERSIONS_MAX,
     ) -> Sequence[Version]:
         """Versions of a key, the newest first."""
         with self._audited("history", board, key):
             self._check(board)
             check_limit(limit, HISTORY_VERSIONS_MAX)
-            if before is not None and not 0 <= before <= REVISION_MAX:
-                raise InvalidRequest(field="before", reason=f"not in 0..{REVISION_MAX}")
+            for field, bound in (("before", before), ("after", after)):
+                if bound is not None and not 0 <= bound <= REVISION_MAX:
+                    raise InvalidRequest(field=field, reason=f"not in 0..{REVISION_MAX}")
             access.require(self.principal, Right.READ, check_key(key))
             opened = await self._use(board)
-            return await HistoryReader(opened).history(key, before=before, limit=limit)
+            read = partial(HistoryReader(opened).history, key, before=before, after=after)
+            return await read(author=author, limit=limit)
 
     async def verify(self, board: str, at: Moment) -> Verified:
         """Check everything that is stored up to a moment. Findings name keys, so this needs the
@@ -557,14 +557,13 @@ class RequestHandler:
             past = HistoryReader(opened)
             point = await past.point(at)
             store = opened.store
-            keys = store.keys if isinstance(store, SealedStore) else None
-            erased = () if keys is None else tuple(await keys.erased(board))
+            erased = tuple(await store.keys.erased(board)) if isinstance(store, SealedStore) else ()
             findings: list[str] = []
             async for finding in past.archive.verify(point):
                 findings.append(finding)
                 if len(findings) > FINDINGS_MAX:
-                    told = tuple(findings[:FINDINGS_MAX])
-                    return Verified(point.revision, told, more=True, erased=erased)
+                    first = tuple(findings[:FINDINGS_MAX])
+                    return Verified(point.revision, first, more=True, erased=erased)
             return Verified(point.revision, tuple(findings), erased=erased)
 
     async def export(self, board: str, name: str, *, after: Key | None = None) -> ExportPage:
@@ -588,6 +587,8 @@ class RequestHandler:
         with self._audited("import_begin", board, spec):
             await self._check_whole("import_begin", board)
             check_note(spec.note)
+            if self._host.imports.has_begun(board, spec.request, self._signature):
+                return  # its answer was lost
             await self._boards.check_new(board)
             await self._host.imports.give_up(board, self._signature)
             if await self._boards.exists(board):
@@ -607,8 +608,8 @@ class RequestHandler:
         """Finish an import after its last page."""
         with self._audited("import_end", board, request):
             await self._check_whole("import_end", board)
-            spec, head = await self._host.imports.end(board, request)
-            await begin_archive(self._host, board, head, spec.items)
+            archived = partial(begin_archive, self._host, board)
+            head = await self._host.imports.end(board, request, archived)
             await self._boards.use(board, self._opener)
             return head
 
@@ -629,7 +630,7 @@ class RequestHandler:
 
     @property
     def host(self) -> Host:
-        """What this link leads to."""
+        """The service behind this link."""
         return self._host
 
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
@@ -645,7 +646,7 @@ class RequestHandler:
             self._check_token()
             return self.principal
 
-    async def erase(self, agent: str, board: str | None = None) -> int:
+    async def erase(self, agent: str, board: str | None = None, request: str | None = None) -> int:
         """See `Transport.erase`."""
         with self._audited("erase", board or "", agent):
             keys = self._data_keys("erase")
@@ -653,7 +654,8 @@ class RequestHandler:
             access.check_agent_name(agent)
             if board is not None:
                 access.require_board(self.principal, board)
-            return await keys.destroy([f"private/{agent}", f"inbox/{agent}"], board)
+            namespaces = [f"private/{agent}", f"inbox/{agent}"]
+            return await keys.destroy(namespaces, board, request=request)
 
     async def rewrap(self) -> int:
         """See `Transport.rewrap`."""
@@ -704,9 +706,9 @@ class RequestHandler:
         self, verb: str, board: str = "", *about: object
     ) -> AbstractContextManager[None, None]:
         """A block that audits a request by the rules of `server/security/audit.py`."""
-        if not self._has_token:
-            return _UNRECORDED
-        return Audited(self._host.audit, self.principal, verb, board, about)
+        if not (self._has_token or telemetry.is_on()):
+            return UNRECORDED
+        return audited(self._host.audit, self.principal, verb, board, about)
 
     async def _use(self, board: str, verb: str | None = None) -> OpenBoard:
         """Open a board that the principal may use, with the right that `verb` needs on all of it.
@@ -774,7 +776,7 @@ class RequestHandler:
         self._check_token()
         access.require_board(self.principal, board)
 
-    def _told(self, error: BlackboardError) -> BlackboardError:
+    def _as_seen(self, error: BlackboardError) -> BlackboardError:
         """The refusal as the principal may see it. Of an unreadable key it says only that it is in
         the way (a principal may `append` without reading)."""
         if not isinstance(error, Conflict):
@@ -791,7 +793,6 @@ def _content_of(value: bytes) -> bytes:
     return content_of(sealed_form(value))
 
 
-_UNRECORDED: Final = nullcontext()
 """The block of a request from a program that runs the service in its own process: not audited."""
 _NOTHING: Final = Reading(0, "")
 """The answer to a read of a board that does not exist."""

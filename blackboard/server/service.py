@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from blackboard.archive.base import Archive
+from blackboard.backup.place import BackupPlace
 from blackboard.client.cancellation import finish, heed_cancellation
 from blackboard.client.client import Client
 from blackboard.core import access
@@ -20,6 +21,7 @@ from blackboard.core.access import Principal
 from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError
 from blackboard.limits import DEFAULT, Limits
+from blackboard.server.backups.follow import BackupFollower
 from blackboard.server.boards import Boards, ServiceStatistics
 from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
@@ -28,7 +30,7 @@ from blackboard.server.documents.rooms import Documents
 from blackboard.server.host import Host
 from blackboard.server.overload.rate_limits import Rates
 from blackboard.server.requests import RequestHandler
-from blackboard.server.security.kept import OwnBoards
+from blackboard.server.security.own_boards import OwnBoards
 from blackboard.server.sweeper import Sweeper
 
 if TYPE_CHECKING:  # loaded only where lock masters are configured
@@ -141,6 +143,12 @@ class Service:
             await self._checkpoints.at_shutdown()
         finally:
             await self.boards.aclose()
+
+    def follow(self, place: BackupPlace) -> None:
+        """Ship the history of all boards to a backup from now on, until this service is closed."""
+        host = self.host
+        host.backup = BackupFollower(place, host.store, host.archiver, self._limits)
+        host.backup.start()
 
     def link(self, principal: Principal) -> RequestHandler:
         """A link to the boards for `principal`."""

@@ -45,6 +45,7 @@ from blackboard.integrity.private_files import make_directory, read_text
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret, verify
 from blackboard.limits import (
     DEFAULT,
+    DRAIN_DELAY_MS_MAX,
     LOG_BYTES_PER_ACCOUNT_MAX,
     RATE_BURST_MS,
     REPLICAS_MAX,
@@ -86,7 +87,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = PORT
     level: Literal["disk", "memory"] = "disk"
-    """What an acknowledgement of the embedded engine survives; Redis has its own settings."""
+    """The level of the embedded engine's acknowledgements; Redis has its own settings."""
     replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX)] = 0
     """Number of Redis replicas whose acknowledgement a commit briefly waits for; the level in the
     receipt says whether they had it."""
@@ -126,6 +127,9 @@ class Settings(BaseSettings):
     signing_key: Path | None = None
     """A file with the key that signs checkpoints: 32 bytes in hexadecimal. Every service on one
     archive needs the same key. Generated beside the embedded engine."""
+    backup: str | None = None
+    """Where the history of all boards is shipped continuously: a directory on another disk, or a
+    URL such as s3://bucket/path."""
     checkpoint_revisions: Annotated[int, Field(ge=1)] | None = None
     """Take a checkpoint of each board after this many revisions. Default: never."""
     checkpoint_seconds: Annotated[int, Field(ge=1)] | None = None
@@ -139,6 +143,13 @@ class Settings(BaseSettings):
     """Bytes per hour by which the commits of each principal may let the logs grow."""
     rate_burst_ms: Annotated[int, Field(ge=1)] = RATE_BURST_MS
     """Requests and bytes that an idle principal may send at once, in milliseconds of its rates."""
+    page: bool = True
+    """Serve the page at `/`, with which people look at boards and take them back."""
+    telemetry: bool = False
+    """Send traces by OTLP: the standard OTEL_ variables say where to."""
+    drain_delay_ms: Annotated[int, Field(ge=0, le=DRAIN_DELAY_MS_MAX)] = 0
+    """How long a service that stops serves on while `/readyz` answers 503, in milliseconds: at
+    least as long as a balancer takes to notice."""
     lock_masters: Names = ()
     """URLs of Redis servers, independent of each other, that vote on every lease (Redlock)."""
 
@@ -273,7 +284,7 @@ async def make_store(settings: Settings, limits: Limits = DEFAULT) -> Store:
     from blackboard.engines.redis.store import RedisStore
 
     try:
-        return RedisStore.connect(settings.engine, replicas=settings.replicas)
+        return RedisStore.connect(settings.engine, replicas=settings.replicas, limits=limits)
     except InvalidRequest as error:
         if error.field != "url":
             raise
@@ -281,7 +292,7 @@ async def make_store(settings: Settings, limits: Limits = DEFAULT) -> Store:
         raise InvalidRequest(field="engine", reason=reason) from error
 
 
-async def make_archive(settings: Settings) -> "Archive | None":
+async def make_archive(settings: Settings, limits: Limits = DEFAULT) -> "Archive | None":
     """Open the archive that the settings name; None if they name none.
 
     Errors: InvalidRequest when something is missing; Unavailable; Corrupt.
@@ -289,9 +300,8 @@ async def make_archive(settings: Settings) -> "Archive | None":
     is_embedded = settings.engine == "sqlite"
     if settings.archive == "none" or not (is_embedded or settings.archive):
         return None
-    from blackboard.archive.sql import SqlArchive
+    from blackboard.archive.sql import SqlArchive, archive_url
     from blackboard.integrity.signing import Seal, make_key, read_key
-    from blackboard.server.assembly import archive_url
 
     url, blobs, key = settings.archive, settings.blobs, settings.signing_key
     if blobs is None and (url is None or url.startswith("sqlite:")):
@@ -303,9 +313,8 @@ async def make_archive(settings: Settings) -> "Archive | None":
         reason = "needed to sign checkpoints: every service on one archive has the same key"
         raise InvalidRequest(field="signing_key", reason=reason)
     secret = make_key(settings.data / "signing_key") if key is None else read_key(key)
-    return await SqlArchive.open(
-        url or archive_url(settings.data), blobs=blobs, sealer=Seal(secret)
-    )
+    url, seal = url or archive_url(settings.data), Seal(secret)
+    return await SqlArchive.open(url, blobs=blobs, sealer=seal, limits=limits)
 
 
 def secret_of(settings: Settings) -> str:

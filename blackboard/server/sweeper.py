@@ -37,11 +37,10 @@ from blackboard.limits import (
     REVISION_MAX,
     BoardLimits,
 )
-from blackboard.server.boards import Boards, SweeperStatistics
+from blackboard.server.boards import Boards, OpenBoard, SweeperStatistics
 from blackboard.server.commit_queue import salted, system_id
-from blackboard.server.open_board import OpenBoard
 from blackboard.server.overload.accounts import BOARDS_BOARD
-from blackboard.server.security.kept import ARCHIVED, prune_audit
+from blackboard.server.security.own_boards import ARCHIVED, prune_audit
 from blackboard.wire.codec import SYSTEM_AGENT, prepare
 
 log = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ class Sweeper:
         At most SWEEP_ENTRIES_MAX of each at a time. On a frozen board they stay until the thaw.
         """
         for board in self._boards:
-            with _told(board):
+            with _logged_failure(board):
                 try:
                     await self._sweep(board)
                 except NoSuchBoard as error:  # another process removed it
@@ -176,7 +175,7 @@ class Sweeper:
             last_s = self._trimmed_at.get(board)
             if last_s is None or now_s - last_s >= interval_s:
                 self._trimmed_at[board] = now_s
-                with _told(board):
+                with _logged_failure(board):
                     await self._trim(board.name, kept)
 
     async def trim(self, kept: int) -> None:
@@ -185,7 +184,7 @@ class Sweeper:
         Entries that are not archived yet stay, however long the log is.
         """
         for board in self._boards:
-            with _told(board):
+            with _logged_failure(board):
                 await self._trim(board.name, kept)
 
     async def _trim(self, board: str, kept: int, *, is_archived: bool = True) -> None:
@@ -207,7 +206,7 @@ class Sweeper:
 
 
 @contextlib.contextmanager
-def _told(board: OpenBoard) -> Iterator[None]:
+def _logged_failure(board: OpenBoard) -> Iterator[None]:
     """Log a failure on one board: the others are still swept, and this one next time."""
     try:
         yield

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from blackboard._lazy import lazy
 
 if TYPE_CHECKING:
-    from blackboard.sync.approvals import answer as answer, pending as pending
+    from blackboard.sync.approvals import answer as answer, ask as ask, pending as pending
     from blackboard.sync.blocks import (
         Attachment as Attachment,
         Claim as Claim,
@@ -39,16 +39,20 @@ if TYPE_CHECKING:
         SharedText as SharedText,
     )
     from blackboard.sync.files import Files as Files
+    from blackboard.sync.memory import Memory as Memory
     from blackboard.sync.opening import connect as connect, open as open  # noqa: A004
+    from blackboard.sync.workspace import Workspace as Workspace
 
 _HOMES = {
-    "blackboard.sync.approvals": ("answer", "pending"),
+    "blackboard.sync.approvals": ("answer", "ask", "pending"),
     "blackboard.sync.blocks": ("Attachment", "Claim", "Lock", "Step", "Watch"),
     "blackboard.sync.board": ("Board",),
     "blackboard.sync.client": ("Client",),
     "blackboard.sync.documents": ("Document", "SharedList", "SharedMap", "SharedText"),
     "blackboard.sync.files": ("Files",),
+    "blackboard.sync.memory": ("Memory",),
     "blackboard.sync.opening": ("connect", "open"),
+    "blackboard.sync.workspace": ("Workspace",),
 }
 
 __all__ = sorted({name for names in _HOMES.values() for name in names} - {"open"})

@@ -1,6 +1,6 @@
 """The classes that those of `blackboard.sync` hand their calls to.
 
-Those of documents are loaded on first use: they need pycrdt, an extra of the client.
+Those of documents and workspaces are loaded on first use: they need extras of the client.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,14 @@ from blackboard.client.files import Files
 from blackboard.client.leases.claim import Claim
 from blackboard.client.leases.lock import Lock
 from blackboard.client.leases.presence import Attachment
+from blackboard.client.memory.memory import Memory
 from blackboard.client.step import Step
 from blackboard.client.watch import Watch
 
 if TYPE_CHECKING:
     from blackboard.client.documents.document import Document
     from blackboard.client.documents.shared_types import SharedList, SharedMap, SharedText
+    from blackboard.client.workspace.workspace import Workspace
 
 __all__ = [
     "Attachment",
@@ -27,16 +29,19 @@ __all__ = [
     "Document",
     "Files",
     "Lock",
+    "Memory",
     "SharedList",
     "SharedMap",
     "SharedText",
     "Step",
     "Watch",
+    "Workspace",
 ]
 
 _HOMES = {
     "blackboard.client.documents.document": ("Document",),
     "blackboard.client.documents.shared_types": ("SharedList", "SharedMap", "SharedText"),
+    "blackboard.client.workspace.workspace": ("Workspace",),
 }
 
 

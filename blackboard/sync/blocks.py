@@ -13,8 +13,7 @@ from blackboard.client.step import Ground
 from blackboard.client.views import Entry, Listing, Receipt, RevisionEvent
 from blackboard.core.commit import Condition, HeldFence, Op
 from blackboard.sync import asynchronous
-from blackboard.sync.mirror import Mirror
-from blackboard.sync.portal import Portal
+from blackboard.sync.portal import Mirror, Portal
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 BoardT = TypeVar("BoardT")

@@ -6,7 +6,7 @@ Written by `python -m tools.sync_client`: do not edit.
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from blackboard.client.comparison import RestorePreview
 from blackboard.client.diff import Diff, KeyChange
@@ -52,13 +52,14 @@ from blackboard.limits import (
 from blackboard.sync import asynchronous
 from blackboard.sync.blocks import Attachment, Claim, Lock, Step, Watch
 from blackboard.sync.files import Files
-from blackboard.sync.mirror import Mirror
-from blackboard.sync.portal import threaded
+from blackboard.sync.memory import Memory
+from blackboard.sync.portal import Mirror, threaded
 from blackboard.tables import table
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 if TYPE_CHECKING:
     from blackboard.sync.documents import Document
+    from blackboard.sync.workspace import Workspace
 
 T = TypeVar("T")
 
@@ -154,14 +155,23 @@ class Board(Mirror[asynchronous.Board]):
         at: When | None = None,
         reverse: bool = False,
         keys_only: bool = False,
+        delimiter: Literal["/"] | None = None,
     ) -> Listing:
         """A page of the entries that match `pattern` (`public/plan/**`), in key order.
 
-        With `reverse` from the last key on, before `after`. With `keys_only` without values.
+        With `reverse` from the last key on, before `after`. With `keys_only` without values. With
+        `delimiter` "/" (and `PREFIX/**`) only what lies directly below the prefix: deeper keys are
+        counted, in `directories`, not read, and `limit` counts both.
         """
         return self._portal.run(
             lambda: self._inner.list(
-                pattern, after=after, limit=limit, at=at, reverse=reverse, keys_only=keys_only
+                pattern,
+                after=after,
+                limit=limit,
+                at=at,
+                reverse=reverse,
+                keys_only=keys_only,
+                delimiter=delimiter,
             )
         )
 
@@ -189,22 +199,22 @@ class Board(Mirror[asynchronous.Board]):
         limit: int = LOG_ENTRIES_MAX,
         pattern: str | None = None,
         author: str | None = None,
+        since: When | None = None,
         verify: bool = False,
     ) -> tuple[RevisionEvent, ...]:
-        """Revisions after `after`, oldest first, with what you may see of each.
+        """Revisions after `after` and the moment `since`, oldest first, as far as you may see them.
 
         `pattern` selects revisions that changed a matching key or lease (with these changes only)
-        and those that began an epoch; `author` selects those that this agent committed. Revisions
-        that have left the log come from the archive, for a branch also those of its origin. With
-        `verify`, the digest of each revision is checked against the visible changes; those that
-        pass are `verified`: all but markers of an epoch, commits from before digests had salts, and
-        very large restores. Cost: one request per LOG_ENTRIES_MAX revisions scanned. Errors:
-        Compacted when neither log nor archive reaches back to `after`; Corrupt when a digest does
-        not match; InvalidRequest, also for `verify` with a pattern.
+        and those that began an epoch, `author` those of this agent. Those that have left the log
+        come from the archive, for a branch also those of its origin. With `verify`, the digest of
+        each is checked against the visible changes; those that pass are `verified`: all but markers
+        of an epoch, commits from before digests had salts, and very large restores. Cost: one
+        request per LOG_ENTRIES_MAX revisions scanned. Errors: Compacted when nothing reaches back
+        to `after`; Corrupt when a digest does not match; InvalidRequest.
         """
         return self._portal.run(
             lambda: self._inner.log(
-                after=after, limit=limit, pattern=pattern, author=author, verify=verify
+                after=after, limit=limit, pattern=pattern, author=author, since=since, verify=verify
             )
         )
 
@@ -448,10 +458,33 @@ class Board(Mirror[asynchronous.Board]):
 
         return Document(self._portal, self._portal.run(load))
 
+    def memory(
+        self,
+        store: str = "main",
+        *,
+        namespace: Prefix | None = None,
+        embed: Callable[[Sequence[str]], Any] | None = None,
+        model: str = "",
+    ) -> "Memory":
+        """Texts and facts in `namespace` (by default your own) that are found by meaning.
+
+        `embed` makes one vector of each of a list of texts, at once or awaited; `model` names what
+        makes them. Without both, a search is by words. Errors: InvalidRequest.
+        """
+        return Memory(
+            self._portal, self._inner.memory(store, namespace=namespace, embed=embed, model=model)
+        )
+
     @property
     def files(self) -> Files:
         """Values that are too large for one entry, streamed in and out."""
         return Files(self._portal, self._inner.files)
+
+    def workspace(self, path: str | Path, key: Key | None = None) -> "Workspace":
+        """The directory `path` as part of the board; its key is `private/<agent>/workspace`."""
+        from blackboard.sync.workspace import Workspace
+
+        return Workspace(self._portal, self._inner.workspace(path, key))
 
     def watch(
         self,
@@ -542,7 +575,7 @@ class Board(Mirror[asynchronous.Board]):
 
         The journals of agents are restored, too: calls made since may be made, and paid for, again
         (`preview_restore` lists them). With `keep_calls`, an agent that makes the same call in the
-        same step gets the recorded answer, until the next restore.
+        same step gets the recorded answer, until the next restore or a prune of that history.
 
         Errors: LimitExceeded when more than RESTORE_CHANGES_MAX keys changed since (a branch has no
         such limit); Corrupt when the archive is damaged. After any error except OutcomeUnknown,
@@ -626,13 +659,22 @@ class Board(Mirror[asynchronous.Board]):
         return self._portal.iterate(self._inner.differences(a, b, other=other, pattern=pattern))
 
     def history(
-        self, key: Key, *, before: Revision | None = None, limit: int = HISTORY_VERSIONS_MAX
+        self,
+        key: Key,
+        *,
+        before: Revision | None = None,
+        limit: int = HISTORY_VERSIONS_MAX,
+        author: str | None = None,
+        since: When | None = None,
     ) -> History:
         """The versions of `key`, the newest first; at most `limit`, `before` continues.
 
-        A branch includes the history of its parent, and a restored board the abandoned revisions.
+        With `author` those that this agent wrote, with `since` those after that moment. A branch
+        includes the history of its parent, and a restored board the abandoned revisions.
         """
-        return self._portal.run(lambda: self._inner.history(key, before=before, limit=limit))
+        return self._portal.run(
+            lambda: self._inner.history(key, before=before, limit=limit, author=author, since=since)
+        )
 
     def verify(self, at: When = NOW) -> Verified:
         """Check everything that is stored up to `at`: hash chain, digests, signatures.

@@ -14,7 +14,7 @@ from blackboard.core.freeze import Freeze
 from blackboard.limits import TOKEN_TTL_MS
 from blackboard.sync import asynchronous
 from blackboard.sync.board import Board
-from blackboard.sync.mirror import Mirror
+from blackboard.sync.portal import Mirror
 from blackboard.units import Key, Milliseconds
 
 
@@ -67,7 +67,8 @@ class Client(Mirror[asynchronous.Client]):
         in the middle.
 
         Errors: AccessDenied without the admin right on the whole board; NoSuchBoard when there is
-        none; OutcomeUnknown. Cancellation: it may have been removed.
+        none; StaleEpoch when it was restored, or another one began, just now; OutcomeUnknown.
+        Cancellation: it may have been removed.
         """
         self._portal.run(lambda: self._inner.remove_board(name))
 
@@ -136,8 +137,8 @@ class Client(Mirror[asynchronous.Client]):
 
         `grants` are texts such as `public/**=read,write` (None = an agent's default rights; see
         docs/howto/tokens.md), `boards` the only boards on which it is valid (empty = all). It is
-        valid for `ttl_ms`, at most TOKEN_TTL_MS_MAX, and ends when the token of this client is
-        revoked. Each call makes another token.
+        valid for `ttl_ms`, at most TOKEN_TTL_MS_MAX, and ends when the token of this client expires
+        or is revoked. Each call makes another token.
 
         Errors: AccessDenied unless you are an admin of everything; InvalidRequest for more rights
         than your own, and where no service signs tokens (a client from
@@ -153,13 +154,15 @@ class Client(Mirror[asynchronous.Client]):
 
         Reads, watches, checkpoints and restores continue, and leases can be renewed. If the board
         is already frozen, nothing changes. Returns the freeze, with its author and note. Errors:
-        AccessDenied without the admin right on the whole board; NoSuchBoard.
+        AccessDenied without the admin right on the whole board; NoSuchBoard; Conflict when somebody
+        else has frozen and thawed it just now.
         """
         return self._portal.run(lambda: self._inner.freeze(board, note=note))
 
     def thaw(self, board: str | None = None, *, note: str = "") -> Freeze | None:
         """Thaw a board, so that it accepts commits again; returns the freeze that this ended, None
-        if there was none. Errors: as of `freeze`.
+        if there was none. Errors: as of `freeze`; Conflict when somebody else has frozen it just
+        now.
         """
         return self._portal.run(lambda: self._inner.thaw(board, note=note))
 

@@ -11,8 +11,7 @@ from typing import Any
 from blackboard.client.documents.overlap import Overlap
 from blackboard.client.documents.shared_types import Delta, MapDelta
 from blackboard.sync import asynchronous
-from blackboard.sync.mirror import Mirror
-from blackboard.sync.portal import Portal
+from blackboard.sync.portal import Mirror, Portal
 from blackboard.units import Key, Milliseconds
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from blackboard.client.files import FileInfo, Progress, Source
 from blackboard.core.checkpoints import When
 from blackboard.sync import asynchronous
-from blackboard.sync.mirror import Mirror
+from blackboard.sync.portal import Mirror
 from blackboard.units import Key, Revision
 
 
@@ -46,7 +46,7 @@ class Files(Mirror[asynchronous.Files]):
         )
 
     def info(self, key: Key, *, at: When | None = None) -> FileInfo | None:
-        """What file is at `key`, or was at `at`; None without one."""
+        """The file at `key`, now or at the moment `at`; None without one."""
         return self._portal.run(lambda: self._inner.info(key, at=at))
 
     def read(self, key: Key, *, at: When | None = None) -> Iterator[bytes]:

@@ -10,6 +10,8 @@ Invariants
 - After a fork, the child begins with a thread of its own; objects of the parent say so.
 - The thread ends with the interpreter: clients that are still open are closed first.
 
+`Mirror` is what the synchronous classes share: an object of the loop, and the way to it.
+
 Source: the portals of anyio and asgiref.
 """
 
@@ -170,7 +172,7 @@ class Portal:
         self._closers[key] = close
 
     def forget(self, key: int) -> None:
-        """What was to be closed at exit is closed."""
+        """Do not close it at the exit: it is closed already."""
         self._closers.pop(key, None)
 
     def close(self) -> None:
@@ -203,7 +205,7 @@ async def _awaited(begin: Callable[[], Awaitable[T]]) -> T:
 
 
 class _Outcome(Generic[T]):
-    """What work in the loop's thread came to, for the one thread that waits for it.
+    """The outcome of work in the loop's thread, for the one thread that waits for it.
 
     Ctrl-C may end a wait between any two instructions, so there is nothing here that it could leave
     held and that the loop would then wait for. A `concurrent.futures.Future` has such a thing: its
@@ -279,3 +281,41 @@ def threaded(function: Callable[..., Any] | None) -> Callable[..., Awaitable[Any
         return await asyncio.to_thread(function, *arguments)
 
     return run
+
+
+# --- the common part of the synchronous classes ---------------------------------------------------
+
+
+R = TypeVar("R")
+
+
+class Mirror(Generic[T]):
+    """The synchronous side of an object that lives in the loop of `portal`."""
+
+    def __init__(self, portal: Portal, inner: T) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def run(self, work: Callable[[T], Awaitable[R]]) -> R:
+        """The result of `await work(object)`, in the loop of this client, with the asynchronous
+        object that this is the synchronous side of.
+
+        For several calls in one go, and for programs that wrap a client. Errors: those of `work`;
+        LocalProtocolError in a callback, which must not wait. Ctrl-C cancels it.
+        """
+        return self._portal.run(lambda: work(self._inner))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mirror):
+            return NotImplemented
+        return self._portal.call(lambda: bool(self._inner == other._inner))
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def _repr_html_(self) -> str | None:
+        show = getattr(self._inner, "_repr_html_", None)
+        return None if show is None else str(self._portal.call(show))

@@ -51,6 +51,7 @@ from blackboard.core.commit import (
     Change,
     ChangeKind,
     CommitId,
+    Directory,
     Entry,
     Epoch,
     Head,
@@ -83,10 +84,10 @@ class _InJson(NamedTuple):
     """How the members named `value` are written in JSON, and read."""
 
     out: Callable[[bytes], Any]
-    told: Callable[[Any], bytes]
+    back: Callable[[Any], bytes]
 
 
-_PLAIN: Final = _InJson(JSON.value_out, JSON.value_told)
+_PLAIN: Final = _InJson(JSON.value_out, JSON.value_from_service)
 _EXPORTED: Final = _InJson(
     lambda value: exported_out(value, JSON), lambda value: exported_in(value, JSON)
 )
@@ -113,7 +114,7 @@ class Message(Struct, frozen=True, gc=False):
         """What the message is about. Errors: ValueError, Rejected."""
         if self.noun is None:
             return getattr(self, self.__struct_fields__[0])
-        return _form(type(self)).told(self)
+        return _form(type(self)).back(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class _Form:
     """In the annotation of a member: how it is made of the record's, and what that was."""
 
     out: Callable[[Any], Any]
-    told: Callable[[Any], Any]
+    back: Callable[[Any], Any]
 
 
 def _same(member: Any) -> Any:
@@ -142,25 +143,25 @@ def _form(kind: type[Message]) -> _Form:
     are: a page has a thousand entries, and a loop over the members takes several times as long."""
     known: dict[str, Any] = {"message": kind, "noun": kind.noun, "UNSET": UNSET}
     defaults = _defaults(kind.noun)
-    out, told = [], []
+    out, back = [], []
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if name not in kind.__struct_fields__:
             continue
         its = kind.renamed.get(name, name)
         form, default = _form_of(hint), defaults.get(its)
         known |= {f"default_{name}": default}
-        known |= {} if form is None else {f"out_{name}": form.out, f"told_{name}": form.told}
+        known |= {} if form is None else {f"out_{name}": form.out, f"back_{name}": form.back}
         written = f"found.{its}" if form is None else f"out_{name}(found.{its})"
-        read = f"found.{name}" if form is None else f"told_{name}(found.{name})"
+        read = f"found.{name}" if form is None else f"back_{name}(found.{name})"
         if UnsetType in get_args(hint):
             is_default = f"found.{its} is None" if default is None else f"not found.{its}"
             written = f"UNSET if {is_default} else {written}"
             read = f"default_{name} if found.{name} is UNSET else {read}"
         out.append(f"{name}={written}")
-        told.append(f"{its}={read}")
+        back.append(f"{its}={read}")
     exec(f"def out(found): return message({', '.join(out)})", known)  # noqa: S102
-    exec(f"def told(found): return noun({', '.join(told)})", known)  # noqa: S102
-    return _Form(known["out"], known["told"])
+    exec(f"def back(found): return noun({', '.join(back)})", known)  # noqa: S102
+    return _Form(known["out"], known["back"])
 
 
 def _defaults(noun: Any) -> dict[str, Any]:
@@ -193,18 +194,18 @@ def _form_of(hint: Any) -> _Form | None:
 
 
 def _or_none(form: _Form) -> _Form:
-    out, told = form.out, form.told
+    out, back = form.out, form.back
     return _Form(
         lambda found: None if found is None else out(found),
-        lambda found: None if found is None else told(found),
+        lambda found: None if found is None else back(found),
     )
 
 
 def _each(form: _Form) -> _Form:
-    out, told = form.out, form.told
+    out, back = form.out, form.back
     return _Form(
         lambda found: tuple([out(each) for each in found]),
-        lambda found: tuple([told(each) for each in found]),
+        lambda found: tuple([back(each) for each in found]),
     )
 
 
@@ -213,7 +214,7 @@ class _Result(NamedTuple):
 
     name: str
     out: Callable[[Any], Any]
-    told: Callable[[Any], Any]
+    back: Callable[[Any], Any]
     values: _InJson | None
 
 
@@ -226,10 +227,10 @@ def _result(kind: Any) -> _Result:
         return _Result(name, write_noun, _same, None)
     form = _form_of(item)
     assert form is not None, "every message has one"
-    out, told = form.out, form.told
+    out, back = form.out, form.back
     if is_list:
-        return _Result(name, partial(_map, out), partial(_map, told), item.values)
-    return _Result(name, out, told, item.values)
+        return _Result(name, partial(_map, out), partial(_map, back), item.values)
+    return _Result(name, out, back, item.values)
 
 
 def _map(turn: Callable[[Any], Any], items: Any) -> list[Any]:
@@ -271,11 +272,11 @@ def read(kind: Any, message: Any, encoding: Encoding = MSGPACK) -> Any:
     """The result that `write` wrote. Errors: RemoteProtocolError."""
     if kind is None:
         return None
-    name, _, told, values = _result(kind)
+    name, _, back, values = _result(kind)
     with from_peer(name):
         if values is not None and not encoding.binary:
-            message = _with_values(message, values.told)
-        return told(msgspec.convert(message, kind, builtin_types=(bytes,)))
+            message = _with_values(message, values.back)
+        return back(msgspec.convert(message, kind, builtin_types=(bytes,)))
 
 
 def _author(name: str, account: str | UnsetType) -> str:
@@ -310,6 +311,8 @@ class WelcomeMessage(Struct, frozen=True):
     server_time_ms: int
     version: str
     limits: dict[str, int]
+    traces: bool = False
+    """Whether requests may have a `traceparent`; older services refuse one."""
 
 
 class Greeted(Struct, frozen=True):
@@ -317,6 +320,7 @@ class Greeted(Struct, frozen=True):
 
     agent: str
     account: str | None = None
+    traces: bool = False
 
 
 class GrantMessage(Struct, frozen=True):
@@ -379,7 +383,8 @@ class WatchMessage(Message, frozen=True):
 
 
 class EntryMessage(Message, frozen=True):
-    """What a key holds. `account` is present if the author's name was narrowed from it."""
+    """What a key holds. `account` is present if the author's name was narrowed from it,
+    `created_ms` if the key was written again since and the time of `create_revision` is known."""
 
     values = _PLAIN
     key: str
@@ -390,6 +395,7 @@ class EntryMessage(Message, frozen=True):
     time_ms: int
     expires_at_ms: int | UnsetType = UNSET
     account: str | UnsetType = UNSET
+    created_ms: int | UnsetType = UNSET
 
     @classmethod
     def of(cls, found: Entry, /) -> Self:
@@ -403,6 +409,7 @@ class EntryMessage(Message, frozen=True):
             found.time_ms,
             UNSET if found.expires_at_ms is None else found.expires_at_ms,
             narrowed_from(found.author) or UNSET,
+            UNSET if found.first_ms is None else found.first_ms,
         )
 
     def to_core(self) -> Entry:
@@ -415,11 +422,13 @@ class EntryMessage(Message, frozen=True):
             _author(self.author, self.account),
             self.time_ms,
             None if self.expires_at_ms is UNSET else self.expires_at_ms,
+            None if self.created_ms is UNSET else self.created_ms,
         )
 
 
 class ReadingMessage(Message, frozen=True):
-    """Result of `read` and `list`; `next_key` continues a listing that was cut short."""
+    """Result of `read` and `list`; `next_key` continues a listing that was cut short, `directories`
+    belong to one with `delimiter`."""
 
     noun = Reading
     values = _PLAIN
@@ -427,6 +436,7 @@ class ReadingMessage(Message, frozen=True):
     epoch: str
     entries: tuple[EntryMessage, ...]
     next_key: str | UnsetType = UNSET
+    directories: tuple[Directory, ...] | UnsetType = UNSET
 
 
 class WaiterMessage(Message, frozen=True):
@@ -585,7 +595,7 @@ class CauseMessage(Message, frozen=True):
     def to_core(self) -> Cause:
         """The cause. Errors: ValueError."""
         _account(self.author, self.account)
-        found: Cause = _form(CauseMessage).told(self)
+        found: Cause = _form(CauseMessage).back(self)
         return found
 
 

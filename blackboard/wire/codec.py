@@ -47,7 +47,7 @@ from blackboard.core.commit import (
     name_of,
     narrowed_from,
 )
-from blackboard.core.history import log_entry
+from blackboard.core.log_entry import log_entry
 from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded, TypeMismatch
 from blackboard.limits import (
     COMMIT_BYTES_MAX,
@@ -179,14 +179,17 @@ def as_type(value: JsonValue, kind: type[T], key: str) -> T:
     except ValueError as error:  # of msgspec and pydantic
         raise TypeMismatch(key, _name_of(kind), _misfit(error)) from error
     except TypeError as error:
-        reason = f"{kind!r:.200} is no type of values: {error}"
-        raise InvalidRequest(field="as_type", reason=reason) from error
+        raise _no_type(kind, str(error)) from error
 
 
 def _validated(kind: Any, value: Any) -> Any:
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
-    raise NotImplementedError
+    raise _no_type(kind, "use a dataclass, a struct, a model, or a type of JSON")
+
+
+def _no_type(kind: Any, reason: str) -> InvalidRequest:
+    return InvalidRequest(field="as_type", reason=f"{kind!r:.200} is no type of values: {reason}")
 
 
 def _name_of(kind: Any) -> str:
@@ -234,7 +237,7 @@ def _refuse_extension(code: int, _: bytes) -> None:
 
 
 class Prepared(Struct, frozen=True, gc=False):
-    """A commit on its way into an engine: encoded once; with its digest, if it has no salt.
+    """A commit as an engine takes it: encoded once; with its digest, if it has no salt.
 
     `control` is what the Redis script checks but the log does not store: `[epoch, retry_since or
     -1, conditions, fences, known or -1]`, conditions and fences flat: ("k", key, revision) or ("n",
@@ -246,12 +249,8 @@ class Prepared(Struct, frozen=True, gc=False):
     body: bytes
     large: tuple[bytes, ...]
     digest: bytes
-
-    @property
-    def size(self) -> int:
-        """Bytes that the commit occupies in a batch."""
-        inline = len(self.control) + len(self.body)
-        return inline + sum(map(len, self.large)) if self.large else inline
+    size: int
+    """Bytes that the commit occupies in a batch."""
 
 
 def prepare(commit: Commit) -> Prepared:
@@ -281,12 +280,12 @@ def prepare(commit: Commit) -> Prepared:
     known = -1 if commit.known is None else commit.known
     control = pack([commit.epoch, since, conditions, fences, known])
     digest = b"" if commit.salt else _digest(body, large)
-    prepared = Prepared(commit, control, body, tuple(large), digest)
-    if commit.begins is not None and prepared.size > RESTORE_BYTES_MAX:
-        raise LimitExceeded("RESTORE_BYTES_MAX", prepared.size, RESTORE_BYTES_MAX)
-    if commit.begins is None and prepared.size > COMMIT_BYTES_MAX:
-        raise LimitExceeded("COMMIT_BYTES_MAX", prepared.size, COMMIT_BYTES_MAX)
-    return prepared
+    size = len(control) + len(body) + sum(map(len, large))
+    if commit.begins is not None and size > RESTORE_BYTES_MAX:
+        raise LimitExceeded("RESTORE_BYTES_MAX", size, RESTORE_BYTES_MAX)
+    if commit.begins is None and size > COMMIT_BYTES_MAX:
+        raise LimitExceeded("COMMIT_BYTES_MAX", size, COMMIT_BYTES_MAX)
+    return Prepared(commit, control, body, tuple(large), digest, size)
 
 
 def decode_entry(

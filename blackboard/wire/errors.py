@@ -75,6 +75,8 @@ RPC_CODES: Final[dict[str, int]] = {
     "migration_failed": -32055,
     "invalid_state": -32056,
     "agent_interrupted": -32057,
+    "file_refused": -32058,
+    "unsaved_files": -32059,
 }
 """The integer that JSON-RPC wants, by stable code. Programs should look at the latter."""
 METHOD_NOT_FOUND: Final = -32601

@@ -75,7 +75,7 @@ class Encoding(Protocol):
     def value_in(self, value: Any) -> bytes:
         """A received value, encoded canonically. Errors: InvalidRequest, LimitExceeded."""
 
-    def value_told(self, value: Any) -> bytes:
+    def value_from_service(self, value: Any) -> bytes:
         """A value from the service, encoded. The client does not check it a second time.
 
         Errors: InvalidRequest, LimitExceeded.
@@ -158,7 +158,7 @@ class _Msgpack:
             raise InvalidRequest(field="value", reason=f"not msgpack: {_brief(error)}") from error
         return canonical
 
-    def value_told(self, value: Any) -> bytes:
+    def value_from_service(self, value: Any) -> bytes:
         if type(value) is not bytes:
             raise InvalidRequest(field="value", reason="must be bytes (msgpack `bin`)")
         return value
@@ -193,7 +193,7 @@ class _Json:
     def value_in(self, value: Any) -> bytes:
         return encode_value(value)
 
-    value_told = value_in
+    value_from_service = value_in
 
 
 SEALED: Final = b"\xc1"
@@ -241,7 +241,7 @@ def _is_canonical(value: bytes) -> bool:
     """
     try:
         return encode_value(_decode(value)) == value
-    except (MsgspecError, Rejected, RecursionError, ValueError):
+    except (MsgspecError, Rejected, RecursionError, ValueError, TypeError):
         return False
 
 

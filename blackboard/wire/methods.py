@@ -23,16 +23,23 @@ from blackboard import limits
 from blackboard.core import commit as core
 from blackboard.core.access import AccessGrant, Checked, Principal
 from blackboard.core.checkpoints import (
+    Activity,
+    BranchRequest,
     Checkpoint,
     CheckpointInfo,
     Differences,
+    DiffRequest,
     ExportPage,
     Instant,
     LostBoard,
     Pruned,
     Recovered,
+    RecoverRequest,
     Redaction,
+    RedactRequest,
+    RefusedCommit,
     Restored,
+    RestoreRequest,
     Verified,
     Version,
     check_request,
@@ -174,8 +181,25 @@ class Params(
     """
 
     method: ClassVar[str]
+    noun: ClassVar[type | None] = None
+    """The record of `core/` that the request is made of, with members of the same names."""
     values: ClassVar[_Values | None] = None
     agent: Name | None = None
+
+    @classmethod
+    def of(cls, board: str, spec: Any) -> Self:
+        """The request for what `spec` says, a `noun`."""
+        members = {name: getattr(spec, name) for name in _members(cls)}
+        return cls(**{"board": board, **members})
+
+    def spec(self) -> Any:
+        """The `noun` that is asked for."""
+        assert self.noun is not None, "only such a request is made of one"
+        return self.noun(**{name: getattr(self, name) for name in _members(type(self))})
+
+
+def _members(kind: type[Params[Any]]) -> list[str]:
+    return [name for name in kind.__struct_fields__ if name not in ("agent", "board")]
 
 
 @_method(answers.WelcomeMessage, None, Charge.WORK)
@@ -283,8 +307,8 @@ class CommitParams(Params[core.Receipt], frozen=True):
             retry_since=commit.retry_since,
         )
 
-    def to_core(self, agent: str) -> core.Commit:
-        """The commit that is asked for, by `agent`."""
+    def to_core(self, agent: str, account: str = "", salt: bytes = b"") -> core.Commit:
+        """The commit that is asked for, by `agent`; `account` and `salt` are the service's."""
         name = self.id
         return core.Commit(
             core.CommitId(agent, name.lane, name.incarnation, name.step),
@@ -295,7 +319,10 @@ class CommitParams(Params[core.Receipt], frozen=True):
             self.based_on,
             self.note,
             self.retry_since,
-            known=self.known,
+            None,
+            self.known,
+            salt,
+            account,
         )
 
 
@@ -326,6 +353,9 @@ class ListParams(Params[core.Reading], frozen=True):
     they were then.
 
     With `reverse` in descending order: keys before `after`. With `keys_only` each value is empty.
+    With `delimiter` "/", `pattern` being PREFIX/** or **, only what lies directly below; what lies
+    deeper is counted by directory, and `limit` counts both. If `after` lies in a directory, the
+    whole of it is skipped.
     """
 
     method = "list"
@@ -336,6 +366,7 @@ class ListParams(Params[core.Reading], frozen=True):
     at: Moment | None = None
     reverse: bool = False
     keys_only: bool = False
+    delimiter: Annotated[str, Meta(pattern="^/$")] | None = None
 
 
 @_method(answers.LeasesMessage, Checked.FILTERED)
@@ -361,6 +392,27 @@ class LogParams(Params[core.LogPage], frozen=True):
     pattern: PatternText | None = None
     author: Name | None = None
     proofs: bool = False
+
+
+@_method(Activity, Checked.FILTERED)
+class ActivityParams(Params[Activity], frozen=True):
+    """How many commits each agent made after revision `after`, up to `until` (null = now), counted
+    in `parts` of that span."""
+
+    method = "activity"
+    board: Name
+    after: RevisionNumber = 0
+    until: RevisionNumber | None = None
+    parts: Annotated[int, Meta(ge=1, le=limits.ACTIVITY_PARTS_MAX)] = 128
+
+
+@_method(list[RefusedCommit], Checked.FILTERED)
+class RefusalsParams(Params[list[RefusedCommit]], frozen=True):
+    """The newest refused commits above number `after`, as far as this process remembers them."""
+
+    method = "refusals"
+    board: Name
+    after: RevisionNumber = 0
 
 
 @_method(list[answers.CauseMessage], Checked.FILTERED)
@@ -443,6 +495,7 @@ class RestoreParams(Params[Restored], frozen=True):
     """Bring back the content of a moment, as one revision that begins an epoch."""
 
     method = "restore"
+    noun = RestoreRequest
     board: Name
     to: Moment
     request: RequestName
@@ -456,6 +509,7 @@ class RecoverParams(Params[Recovered], frozen=True):
     revision that was lost, or the moment `at`. Repeat the request until it is done."""
 
     method = "recover"
+    noun = RecoverRequest
     board: Name
     at: Moment | None = None
     note: Note = ""
@@ -464,39 +518,47 @@ class RecoverParams(Params[Recovered], frozen=True):
 @_method(Redaction, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
 class RedactParams(Params[Redaction], frozen=True):
     """Remove every value that `key` ever had from the board and from all that shares its history.
-    Repeat with the same `request` until it is done."""
+    Repeat with the same `request` until it is done. With `known`, the revision at which the request
+    is made, a copy that comes after a later redaction of the key removes nothing."""
 
     method = "redact"
+    noun = RedactRequest
     board: Name
     key: KeyText
     request: RequestName
     why: Note = ""
+    known: RevisionNumber | None = None
 
 
 @_method(Freeze, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
 class FreezeParams(Params[Freeze], frozen=True):
-    """Refuse commits until the board is thawed; a frozen board stays as it is."""
+    """Refuse commits until the board is thawed; a frozen board stays as it is. With `known`, the
+    revision at which the request is made, a copy that comes after a later freeze is refused."""
 
     method = "freeze"
     board: Name
     note: Note = ""
+    known: RevisionNumber | None = None
 
 
 @_method(Freeze | None, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
 class ThawParams(Params[Freeze | None], frozen=True):
-    """Take commits again."""
+    """Take commits again; `known` as in `freeze`: a later freeze is not ended."""
 
     method = "thaw"
     board: Name
     note: Note = ""
+    known: RevisionNumber | None = None
 
 
 @_method(None, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
 class RemoveParams(Params[None], frozen=True):
-    """Remove a board for good, with its log and its archived history; what branches share stays."""
+    """Remove a board for good, with its log and its archived history; what branches share stays.
+    With `epoch`, only if the board is still in that epoch, "" = if there is none."""
 
     method = "remove"
     board: Name
+    epoch: ShortText | None = None
 
 
 @_method(core.Head, Checked.WHOLE_CHECKPOINT, Charge.WORK, audited=True)
@@ -504,6 +566,7 @@ class BranchParams(Params[core.Head], frozen=True):
     """Make board `new`, which begins with the content of this one at a moment."""
 
     method = "branch"
+    noun = BranchRequest
     board: Name
     new: Name
     at: Moment
@@ -516,6 +579,7 @@ class DifferencesParams(Params[Differences], frozen=True):
     """A page of what differs between two moments; `b` may be one of board `other`."""
 
     method = "differences"
+    noun = DiffRequest
     board: Name
     a: Moment
     b: Moment
@@ -527,13 +591,16 @@ class DifferencesParams(Params[Differences], frozen=True):
 
 @_method(list[answers.VersionMessage], Checked.EACH_KEY)
 class HistoryParams(Params[list[Version]], frozen=True):
-    """Versions of `key`, the newest first; `before` continues."""
+    """Versions of `key`, the newest first; `before` continues. Only those above `after`, and of
+    `author`, if given."""
 
     method = "history"
     board: Name
     key: KeyText
     before: RevisionNumber | None = None
     limit: Annotated[int, Meta(ge=1, le=limits.HISTORY_VERSIONS_MAX)] = limits.HISTORY_VERSIONS_MAX
+    after: RevisionNumber | None = None
+    author: Name | None = None
 
 
 @_method(Verified, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
@@ -578,10 +645,11 @@ class ImportedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     author: ShortText
     time_ms: InstantMs
     expires_at_ms: InstantMs | None = None
+    created_ms: InstantMs | None = None
 
     @classmethod
     def of(cls, entry: core.Entry) -> Self:
-        """An entry on its way into an import."""
+        """An entry to be imported."""
         return cls(
             entry.key,
             entry.value,
@@ -590,6 +658,7 @@ class ImportedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             entry.author,
             entry.time_ms,
             entry.expires_at_ms,
+            entry.first_ms,
         )
 
     def to_core(self) -> core.Entry:
@@ -602,6 +671,7 @@ class ImportedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             self.author,
             self.time_ms,
             self.expires_at_ms,
+            self.created_ms,
         )
 
 
@@ -647,11 +717,13 @@ class AuditParams(Params[list[answers.AuditMessage]], frozen=True):
 
 @_method(answers.KeysMessage, Checked.ADMIN, audited=True)
 class EraseParams(Params[int], frozen=True):
-    """Destroy the data keys of an agent's namespaces, on one board or on all, for good."""
+    """Destroy the data keys of an agent's namespaces, on one board or on all, for good. With
+    `request`, a copy of it that comes late destroys no newer key."""
 
     method = "erase"
     name: Name
     board: Name | None = None
+    request: RequestName | None = None
 
 
 @_method(answers.KeysMessage, Checked.ADMIN, audited=True)
@@ -673,7 +745,8 @@ class RevokeParams(Params[int], frozen=True):
 
 @_method(answers.TokenMessage, Checked.ADMIN, audited=True)
 class IssueParams(Params[str], frozen=True):
-    """A token for the agent `name`, valid for `ttl_ms`; `grants` null = an agent's default ones."""
+    """A token for the agent `name`, valid for `ttl_ms` or as long as the token in use; `grants`
+    null = an agent's default ones."""
 
     method = "issue"
     name: Name

@@ -14,7 +14,7 @@ import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from blackboard import limits
 from blackboard.core import commit as core
@@ -164,6 +164,9 @@ class UsualCommit(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     id: Annotated[int, Meta(ge=-limits.INTEGER_MAX, le=limits.INTEGER_MAX)]
     method: Literal["commit"]
     params: CommitParams
+    traceparent: Annotated[str, Meta(max_length=limits.TRACEPARENT_CHARACTERS_MAX)] | UnsetType = (
+        UNSET
+    )
 
 
 _decode: Final = msgspec.msgpack.Decoder(list[UsualCommit]).decode
@@ -172,7 +175,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 _BEGINS_LIKE_A_COMMIT: Final = b"\xa6method\xa6commit"
 _BEGINNING: Final = 40
-"""The first commit of a frame has its method among so many bytes, after the count and its id."""
+"""The first commit of a frame names its method within this many bytes, after the count and its
+id."""
 
 
 def may_be_commits(frame: bytes) -> bool:

@@ -43,6 +43,7 @@ from blackboard.limits import (
     INTEGER_MAX,
     MESSAGES_PER_FRAME_MAX,
     REQUESTS_IN_FLIGHT_MAX,
+    TRACEPARENT_CHARACTERS_MAX,
 )
 from blackboard.units import Milliseconds
 from blackboard.wire import answers
@@ -57,7 +58,7 @@ from blackboard.wire.frames import (
     Encoding,
     grouped,
 )
-from blackboard.wire.methods import HelloParams, Params
+from blackboard.wire.methods import CommitParams, HelloParams, Params
 from blackboard.wire.requests import parse, read_commits
 
 HELLO_BYTES_MAX: Final = 16 * 1024
@@ -116,6 +117,8 @@ class RequestReceived(Struct, frozen=True):
 
     id: RequestId
     params: Params[Any]
+    traceparent: str = ""
+    """The trace that it belongs to (W3C Trace Context), if its client has one."""
 
 
 class RequestRefused(Struct, frozen=True):
@@ -390,11 +393,13 @@ class ServerSession(_Session):
         if self.state is ConnectionState.HELLO:
             return [self._receive_hello(frame)]
         commits = self.receive_commits(frame)
-        return commits or [self._receive(message) for message in self._split(frame)]
+        if commits:
+            return [RequestReceived(*commit) for commit in commits]
+        return [self._receive(message) for message in self._split(frame)]
 
     def receive_commits(
         self, frame: bytes, count_max: int = MESSAGES_PER_FRAME_MAX
-    ) -> Sequence[ServerEvent]:
+    ) -> list[tuple[RequestId, CommitParams, str]]:
         """Take a frame that contains only plain commits, at most `count_max`; none of any other
         frame, which is left to `receive`."""
         if self.state is not ConnectionState.READY or self.encoding is not MSGPACK:
@@ -406,7 +411,7 @@ class ServerSession(_Session):
         if len(requests) > count_max:
             return []
         self._in_flight |= numbers
-        return [RequestReceived(request.id, request.params) for request in requests]
+        return [(r.id, r.params, r.traceparent or "") for r in requests]
 
     def _receive_hello(self, frame: bytes) -> ServerEvent:
         if len(frame) > HELLO_BYTES_MAX:
@@ -430,7 +435,7 @@ class ServerSession(_Session):
         self._in_flight.add(number)
         if isinstance(params, HelloParams):
             return HelloReceived(number, params)
-        return RequestReceived(number, params)
+        return RequestReceived(number, params, _traceparent_of(message))
 
     def _take_id(self, message: Any) -> RequestId:
         if not isinstance(message, dict):
@@ -505,7 +510,15 @@ def _is_request_id(number: Any) -> TypeGuard[RequestId]:
     return short and _NO_TEXT.search(number) is None
 
 
-_REQUEST_MEMBERS: Final = {"jsonrpc", "id", "method", "params"}
+_REQUEST_MEMBERS: Final = {"jsonrpc", "id", "method", "params", "traceparent"}
+
+
+def _traceparent_of(message: dict[str, Any]) -> str:
+    """The trace of a request; "" for what is none, as W3C Trace Context wants it."""
+    found = message.get("traceparent")
+    is_short = isinstance(found, str) and len(found) <= TRACEPARENT_CHARACTERS_MAX
+    return str(found) if is_short else ""
+
 
 # --- client ---------------------------------------------------------------------------------------
 
@@ -538,8 +551,8 @@ class ClientSession(_Session):
         self._hello_id = self._request("hello", params)
         return self._hello_id
 
-    def send_request(self, method: str, params: dict[str, Any]) -> int:
-        """Send a request; returns its id.
+    def send_request(self, method: str, params: dict[str, Any], traceparent: str = "") -> int:
+        """Send a request; returns its id. Only a service that `traces` takes a `traceparent`.
 
         Errors: LocalProtocolError when the session is not ready or REQUESTS_IN_FLIGHT_MAX requests
         are unanswered; LimitExceeded when the request does not fit a frame.
@@ -548,11 +561,14 @@ class ClientSession(_Session):
             raise LocalProtocolError(reason=f"no requests while the session is {self.state}")
         if len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
             raise LocalProtocolError(reason=f"{REQUESTS_IN_FLIGHT_MAX} requests are unanswered")
-        return self._request(method, params)
+        return self._request(method, params, traceparent)
 
-    def _request(self, method: str, params: dict[str, Any]) -> int:
+    def _request(self, method: str, params: dict[str, Any], traceparent: str = "") -> int:
         number = self._next_id
-        packed = self.encoding.pack({"id": number, "method": method, "params": params})
+        message: dict[str, Any] = {"id": number, "method": method, "params": params}
+        if traceparent:
+            message["traceparent"] = traceparent
+        packed = self.encoding.pack(message)
         if len(packed) > MESSAGE_BYTES_MAX:
             raise LimitExceeded("FRAME_BYTES_MAX", len(packed), FRAME_BYTES_MAX, "request")
         self._next_id += 1
@@ -633,8 +649,8 @@ class ClientSession(_Session):
         return Answered(number, message["result"])
 
     def _receive_changes(self, params: Any) -> Changed | None:
-        told = answers.read(ChangesMessage, params, self.encoding)
-        watch, position, revisions, is_part = told
+        news = answers.read(ChangesMessage, params, self.encoding)
+        watch, position, revisions, is_part = news
         before = self._fragments.pop(watch, None)
         if before is not None:
             revisions = join_revisions(before.revisions, revisions)

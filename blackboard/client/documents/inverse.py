@@ -191,5 +191,13 @@ def _assembled(key: Key, found: dict[Key, Kept]) -> Entry:
         value = content(key, {path: entry.value for path, entry in found.items()})
     except DamagedError as error:
         raise Corrupt(what=f"document {key}", reason=str(error)) from error
-    born = min(entry.create_revision for entry in found.values())
-    return Entry(key, value, last.mod_revision, born, last.author, last.time_ms)
+    first = min(found.values(), key=lambda entry: entry.create_revision)
+    return Entry(
+        key,
+        value,
+        last.mod_revision,
+        first.create_revision,
+        last.author,
+        last.time_ms,
+        created_ms=first.created_ms,
+    )

@@ -227,12 +227,12 @@ def _seen(key: Key, record: Record, lease: Lease | None) -> Claimed:
 
 
 _CLAIMED, _DONE, _RETURNED, _DEAD = "claimed", "done", "returned", "dead letter"
-_TOLD_BYTES_MAX = NOTE_BYTES_MAX - 32
+_REASON_BYTES_MAX = NOTE_BYTES_MAX - 32
 """Length of an error's text, so that it fits into a note after one of those words."""
 
 
 class ClaimBoard(Protocol):
-    """What claims need to read of a Board."""
+    """The reads of a Board that claims need."""
 
     async def entry(self, key: Key) -> Entry | None:
         """The entry at `key`."""
@@ -564,4 +564,4 @@ def _release(fence: HeldFence) -> Release:
 def _error_text(error: BaseException) -> str:
     """An error as one short text for the record."""
     text = f"{type(error).__name__}: {error}".encode(errors="replace")
-    return text[:_TOLD_BYTES_MAX].decode(errors="ignore")
+    return text[:_REASON_BYTES_MAX].decode(errors="ignore")

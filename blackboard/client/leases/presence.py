@@ -311,7 +311,8 @@ def _name_of(entry: Entry) -> str:
 
 
 def _ends(leases: Sequence[Lease]) -> list[Op]:
-    """What ends each lease and empties its queue, so that it can be granted in the same commit."""
+    """The operations that end each lease and empty its queue, so that the same commit can grant
+    it."""
     ops: list[Op] = []
     for lease in leases:
         ops += [Release(lease.key, waiter.holder, 0) for waiter in lease.waiters]

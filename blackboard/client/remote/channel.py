@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
+from blackboard import telemetry
 from blackboard.client.remote.connect import Address, connect, may_pass, translated
 from blackboard.client.remote.documents import RemotePipe
 from blackboard.client.writer import pause_s
@@ -76,7 +77,7 @@ class LostError(Exception):
 
 
 class Abortable(Protocol):
-    """What carries a WebSocket."""
+    """The transport below a WebSocket."""
 
     def abort(self) -> None:
         """Break the connection now."""
@@ -89,7 +90,7 @@ class Open(Protocol):
 
     @property
     def transport(self) -> Abortable:
-        """What carries it."""
+        """The transport below it."""
 
     async def recv(self) -> str | bytes:
         """The next message. Errors: ConnectionClosed."""
@@ -141,6 +142,7 @@ class Channel:
         self.account: str | None = None
         """The name under which the connection acts."""
         self._address, self._is_closed = address, False
+        self._traces = False
         self._dial = dial or partial(connect, limits=limits.connection)
         self._loop = asyncio.get_running_loop()
         self._session: ClientSession | None = None  # not None while requests can be sent
@@ -224,7 +226,8 @@ class Channel:
         if timeout_ms is None:
             timeout_ms = self.limits.connection.request_timeout_ms
         session = await self._ready()
-        number = session.send_request(method, params)
+        traceparent = telemetry.traceparent() if self._traces else ""
+        number = session.send_request(method, params, traceparent)
         loop = self._loop
         request = _Request(loop.create_future(), timeout_ms, loop.time() + timeout_ms / 1000)
         self._requests[number] = request
@@ -381,6 +384,7 @@ class Channel:
             raise Unavailable(what=self.url, reason="the service is stopping")
         greeted: Greeted = answers.read(Greeted, events[0].result)
         self.agent, self.account = greeted.agent, greeted.account
+        self._traces = greeted.traces
         return session
 
     async def _serve(self, socket: Open, session: ClientSession) -> None:

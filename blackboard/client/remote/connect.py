@@ -35,7 +35,7 @@ TokenSource = Callable[[], str | Awaitable[str]]
 _SUBPROTOCOL: Final = Subprotocol("blackboard.v1+msgpack")
 _CLOSE_TIMEOUT_S: Final = 1.0
 _READ_BYTES: Final = 64 * 1024
-"""What one read takes at most; a larger message takes several."""
+"""The most that one read takes; a larger message takes several."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 """OpenSSL's names for an answer that is not TLS."""
 _CLOSE_UNAUTHENTICATED: Final = 4401

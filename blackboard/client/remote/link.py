@@ -12,13 +12,14 @@ Requests for the history of a board are here, too.
 """
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from msgspec import structs
 
+from blackboard import telemetry
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.client import DEFAULT_BOARD, Client, Opening
 from blackboard.client.contexts import Destination, config_directory, load, resolve
@@ -27,33 +28,18 @@ from blackboard.client.remote.channel import Channel, LostError
 from blackboard.client.remote.connect import Address, TokenSource
 from blackboard.client.remote.documents import open_document
 from blackboard.client.remote.stream import RemoteStream
-from blackboard.client.views import Cause, Receipt
-from blackboard.core.access import Principal, TokenRequest
+from blackboard.client.views import Receipt
+from blackboard.core.access import TokenRequest
 from blackboard.core.checkpoints import (
     AUTOMATIC,
-    BranchRequest,
     Checkpoint,
-    CheckpointInfo,
     CheckpointRequest,
-    Differences,
-    DiffRequest,
-    ExportPage,
     ImportRequest,
-    LostBoard,
     Moment,
     Pruned,
-    Recovered,
-    RecoverRequest,
-    Redaction,
-    RedactRequest,
-    Restored,
-    RestoreRequest,
     RetentionPolicy,
-    Verified,
-    Version,
 )
-from blackboard.core.commit import FORWARD, Commit, Entry, Head, ListOptions, LogPage, Reading
-from blackboard.core.freeze import Freeze
+from blackboard.core.commit import FORWARD, Commit, Entry, ListOptions, Reading
 from blackboard.errors import (
     InvalidRequest,
     OutcomeUnknown,
@@ -62,13 +48,14 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import DEFAULT, Limits
-from blackboard.units import Key, Milliseconds, Revision
+from blackboard.units import Key, Milliseconds
 from blackboard.wire import answers, methods
 from blackboard.wire.answers import ReceiptMessage
 from blackboard.wire.frames import MSGPACK
 from blackboard.wire.methods import METHODS, Params
 from blackboard.wire.requests import write_request
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_URL: Final = "http://127.0.0.1:7420"
@@ -110,6 +97,7 @@ def connect(
     """
 
     async def begin() -> Client:
+        telemetry.start_if_asked(os.environ, "blackboard-client")
         address, board = _address(url, token, agent, ca)
         longest_ms = limits.connection.request_timeout_ms if patience_ms is None else patience_ms
         channel = Channel(address, patience_ms=longest_ms, limits=limits)
@@ -141,6 +129,19 @@ def _address(
         raise InvalidRequest(field="ca", reason=f"{address.url!r:.200} is not encrypted: use wss")
     address.tls()  # report an invalid file now, and not as an unreachable service
     return address, found.board or DEFAULT_BOARD
+
+
+def _asking(
+    params: Callable[P, Params[R]], *, changes: bool = False, is_long: bool = False
+) -> Callable[Concatenate["RemoteTransport", P], Coroutine[Any, Any, R]]:
+    """A method that makes its arguments a request of the table, which may be repeated unless it
+    `changes` something: then it also raises OutcomeUnknown."""
+
+    async def ask(self: "RemoteTransport", /, *args: P.args, **named: P.kwargs) -> R:
+        carry_out = self._do if changes else self._ask
+        return await carry_out(params(*args, **named), self._long_ms if is_long else None)
+
+    return ask
 
 
 class RemoteTransport:
@@ -187,9 +188,33 @@ class RemoteTransport:
         """The same connection with the rights and name of `agent`; AccessDenied on use."""
         return RemoteTransport(self._channel, agent)
 
-    async def head(self, board: str) -> Head:
-        """As `Transport.head`."""
-        return await self._ask(methods.HeadParams(board))
+    # Made of the table of methods (wire/methods.py); `Transport` says what each does.
+
+    head = _asking(methods.HeadParams)
+    leases = _asking(methods.LeasesParams)
+    log = _asking(methods.LogParams)
+    activity = _asking(methods.ActivityParams)
+    refusals = _asking(methods.RefusalsParams)
+    why = _asking(methods.WhyParams)
+    checkpoints = _asking(methods.CheckpointsParams)
+    manifest = _asking(methods.ManifestParams)
+    history = _asking(methods.HistoryParams)
+    export = _asking(methods.ExportParams)
+    boards = _asking(methods.BoardsParams)
+    lost_boards = _asking(methods.LostBoardsParams)
+    whoami = _asking(methods.WhoAmIParams)
+    differences = _asking(methods.DifferencesParams.of)
+    freeze = _asking(methods.FreezeParams)
+    thaw = _asking(methods.ThawParams)
+    verify = _asking(methods.VerifyParams, is_long=True)
+    recover = _asking(methods.RecoverParams.of, is_long=True)
+    redact = _asking(methods.RedactParams.of, is_long=True)
+    pin = _asking(methods.PinParams, changes=True)
+    rewrap = _asking(methods.RewrapParams, changes=True)
+    remove = _asking(methods.RemoveParams, is_long=True, changes=True)
+    import_end = _asking(methods.ImportEndParams, is_long=True, changes=True)
+    restore = _asking(methods.RestoreParams.of, is_long=True, changes=True)
+    branch = _asking(methods.BranchParams.of, is_long=True, changes=True)
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
         """As `Transport.commit`."""
@@ -222,34 +247,16 @@ class RemoteTransport:
     ) -> Reading:
         """As `Transport.list`."""
         params = methods.ListParams(
-            board, pattern, after, limit, at, options.reverse, options.keys_only
+            board,
+            pattern,
+            after,
+            limit,
+            at,
+            options.reverse,
+            options.keys_only,
+            options.delimiter or None,
         )
         return await self._ask(params)
-
-    async def leases(
-        self, board: str, pattern: str, *, after: Key | None = None, limit: int
-    ) -> Reading:
-        """As `Transport.leases`."""
-        params = methods.LeasesParams(board, pattern, after, limit)
-        return await self._ask(params)
-
-    async def log(
-        self,
-        board: str,
-        after: Revision,
-        *,
-        limit: int,
-        pattern: str | None = None,
-        author: str | None = None,
-        proofs: bool = False,
-    ) -> LogPage:
-        """As `Transport.log`."""
-        params = methods.LogParams(board, after, limit, pattern, author, proofs)
-        return await self._ask(params)
-
-    async def why(self, board: str, key: Key) -> Sequence[Cause]:
-        """As `Transport.why`."""
-        return await self._ask(methods.WhyParams(board, key))
 
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
         """As `Transport.watch`."""
@@ -284,18 +291,6 @@ class RemoteTransport:
         patience_ms = self.limits.connection.request_timeout_ms + (spec.barrier_ms or 0)
         return await self._do(params, patience_ms)
 
-    async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
-        """As `Transport.checkpoints`."""
-        return await self._ask(methods.CheckpointsParams(board, after, limit))
-
-    async def manifest(self, board: str, name: str) -> CheckpointInfo:
-        """As `Transport.manifest`."""
-        return await self._ask(methods.ManifestParams(board, name))
-
-    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
-        """As `Transport.pin`."""
-        await self._do(methods.PinParams(board, name, pinned))
-
     async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool) -> Pruned:
         """As `Transport.prune`."""
         params = methods.PruneParams(
@@ -303,67 +298,6 @@ class RemoteTransport:
         )
         prune = self._ask if dry_run else self._do
         return await prune(params, self._long_ms)
-
-    async def restore(self, board: str, spec: RestoreRequest) -> Restored:
-        """As `Transport.restore`."""
-        params = methods.RestoreParams(board, spec.to, spec.request, spec.note, spec.keep_calls)
-        return await self._do(params, self._long_ms)
-
-    async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
-        """As `Transport.recover`."""
-        params = methods.RecoverParams(board, spec.at, spec.note)
-        return await self._ask(params, self._long_ms)
-
-    async def redact(self, board: str, spec: RedactRequest) -> Redaction:
-        """As `Transport.redact`."""
-        params = methods.RedactParams(board, spec.key, spec.request, spec.why)
-        return await self._ask(params, self._long_ms)
-
-    async def freeze(self, board: str, note: str) -> Freeze:
-        """As `Transport.freeze`."""
-        return await self._ask(methods.FreezeParams(board, note))
-
-    async def thaw(self, board: str, note: str) -> Freeze | None:
-        """As `Transport.thaw`."""
-        return await self._ask(methods.ThawParams(board, note))
-
-    async def remove(self, board: str) -> None:
-        """As `Transport.remove`."""
-        await self._do(methods.RemoveParams(board), self._long_ms)
-
-    async def branch(self, board: str, spec: BranchRequest) -> Head:
-        """As `Transport.branch`."""
-        params = methods.BranchParams(board, spec.new, spec.at, spec.request, spec.note)
-        return await self._do(params, self._long_ms)
-
-    async def differences(self, board: str, request: DiffRequest) -> Differences:
-        """As `Transport.differences`."""
-        params = methods.DifferencesParams(
-            board,
-            request.a,
-            request.b,
-            request.other,
-            request.pattern,
-            request.after,
-            request.limit,
-        )
-        return await self._ask(params)
-
-    async def history(
-        self, board: str, key: Key, *, before: Revision | None, limit: int
-    ) -> Sequence[Version]:
-        """As `Transport.history`."""
-        params = methods.HistoryParams(board, key, before, limit)
-        return await self._ask(params)
-
-    async def verify(self, board: str, at: Moment) -> Verified:
-        """As `Transport.verify`."""
-        params = methods.VerifyParams(board, at)
-        return await self._ask(params, self._long_ms)
-
-    async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
-        """As `Transport.export`."""
-        return await self._ask(methods.ExportParams(board, name, after))
 
     async def import_begin(self, board: str, spec: ImportRequest) -> None:
         """As `Transport.import_begin`."""
@@ -381,19 +315,6 @@ class RemoteTransport:
         sent = tuple([methods.ImportedEntry.of(entry) for entry in entries])
         await self._ask(methods.ImportPageParams(board, request, number, sent))
 
-    async def import_end(self, board: str, request: str) -> Head:
-        """As `Transport.import_end`."""
-        params = methods.ImportEndParams(board, request)
-        return await self._do(params, self._long_ms)
-
-    async def boards(self) -> Sequence[str]:
-        """As `Transport.boards`."""
-        return await self._ask(methods.BoardsParams())
-
-    async def lost_boards(self) -> Sequence[LostBoard]:
-        """As `Transport.lost_boards`."""
-        return await self._ask(methods.LostBoardsParams())
-
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
         """As `Transport.audit`."""
         found = [
@@ -401,13 +322,9 @@ class RemoteTransport:
         ]
         return [(members.pop("key"), AuditRecord(**members)) for members in found]
 
-    async def erase(self, agent: str, board: str | None = None) -> int:
+    async def erase(self, agent: str, board: str | None = None, request: str | None = None) -> int:
         """As `Transport.erase`."""
-        return await self._do(methods.EraseParams(agent, board))
-
-    async def rewrap(self) -> int:
-        """As `Transport.rewrap`."""
-        return await self._do(methods.RewrapParams())
+        return await self._do(methods.EraseParams(agent, board, request))
 
     async def revoke(
         self,
@@ -425,10 +342,6 @@ class RemoteTransport:
         boards = tuple(sorted(request.boards))
         params = methods.IssueParams(request.name, request.grants, boards, request.ttl_ms)
         return await self._ask(params)
-
-    async def whoami(self) -> Principal:
-        """As `Transport.whoami`."""
-        return await self._ask(methods.WhoAmIParams())
 
     async def aclose(self) -> None:
         """Close the connection and every watch on it, also of links made by `acting_as`."""
@@ -457,6 +370,10 @@ class RemoteTransport:
         Once an attempt may have reached the service, a later attempt that fails or is refused
         proves nothing: the first may have taken effect, or may still be on its way.
         """
+        with telemetry.asking(params.method, getattr(params, "board", ""), self.agent):
+            return await self._done(params, patience_ms)
+
+    async def _done(self, params: Params[R], patience_ms: Milliseconds | None) -> R:
         message, limit_ms = self._written(params), patience_ms or self._answer_ms
         doubts: list[str] = []
 

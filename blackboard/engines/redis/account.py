@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from blackboard.engines.redis.driver import Driver, repeated
+from blackboard.engines.redis.driver import Driver, ask_all
 from blackboard.engines.redis.layout import BOARDS, board_keys, pubsub_channel
 
 _BOARD: Final = "~account"  # a name that no board has
@@ -45,6 +45,7 @@ NEEDED: Final = (
     f"XREAD COUNT 1 STREAMS {_KEY} 0",
     f"XTRIM {_KEY} MINID 1",
     f"ZADD {_KEY} 0 m",
+    f"ZLEXCOUNT {_KEY} - +",
     f"ZRANGEBYLEX {_KEY} - +",
     f"ZREVRANGEBYLEX {_KEY} + -",
     f"ZRANGEBYSCORE {_KEY} 0 1",
@@ -102,7 +103,7 @@ async def read_account(driver: Driver) -> RedisAccount:
     Errors: Unavailable, also when the account may not even ask (EVAL).
     """
     asked = (*NEEDED, *_HARMFUL, _KEYS_OF_OTHERS)
-    replies = await repeated(lambda: driver.ask_all("EVAL", _CHECK, 0, *asked))
+    replies = await ask_all(driver, "EVAL", _CHECK, 0, *asked)
     lacking: dict[str, None] = {}
     excess: dict[str, None] = {}
     for reply in replies:

@@ -15,6 +15,7 @@ from blackboard.core import freeze
 from blackboard.core.commit import (
     ENGINE,
     Committed,
+    Directory,
     Entry,
     Increment,
     Lease,
@@ -42,6 +43,7 @@ from blackboard.errors import (
     LeaseHeld,
     LimitExceeded,
     OutcomeUnknown,
+    Rejected,
     SnapshotFirst,
     StaleEpoch,
     StepSuperseded,
@@ -76,6 +78,8 @@ _LIMITS: Final = (
 )
 _COMMITTED, _DUPLICATE, _UNLOGGED = 1, 2, 3
 _BEHIND: Final = -1
+_FOR_EVER: Final = (HeadMoved, InvalidRequest, StaleEpoch, StepSuperseded)
+"""Refusals that every later attempt at the same commit gets, too."""
 
 
 def commit_arguments(batch: Sequence[Prepared], access: Revision | None = None) -> list[Argument]:
@@ -114,6 +118,18 @@ def unknown(prepared: Prepared, reason: str, *, final: bool = False) -> OutcomeU
     """The outcome of a commit that was sent and not answered."""
     name = prepared.commit.id
     return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, reason, final)
+
+
+def in_doubt(prepared: Prepared, outcome: Outcome) -> Outcome:
+    """The outcome of a commit whose earlier attempt had no answer, and may still arrive.
+
+    The reason of a refusal may be gone by then, unless it is one of `_FOR_EVER`.
+    """
+    if isinstance(outcome, (Rejected, Unavailable)) and not isinstance(outcome, _FOR_EVER):
+        # Only the code: what else a refusal says, its reader may not be allowed to know.
+        reason = f"an attempt without answer may still arrive; the next one: {outcome.code}"
+        return unknown(prepared, reason)
+    return outcome
 
 
 def read_behind(reply: Sequence[Any]) -> Behind | None:
@@ -305,6 +321,19 @@ def read_reading(reply: Sequence[Any]) -> tuple[Reading, bool]:
         read_entry(*flat[at : at + _PARTS]) for at in range(0, len(flat), _PARTS)
     ]
     return Reading(revision, read_epoch(epoch).id, tuple(entries)), bool(is_cut)
+
+
+def read_children(reply: Sequence[Any]) -> Reading:
+    """The reply of read.lua to a listing by directory."""
+    *head, last, flat = reply
+    reading, is_cut = read_reading(head)
+    found = [(flat[at].decode(), flat[at + 1]) for at in range(0, len(flat), 2)]
+    directories = tuple(
+        Directory(prefix, min(count, limits.DIRECTORY_KEYS_MAX), count > limits.DIRECTORY_KEYS_MAX)
+        for prefix, count in found
+    )
+    next_key = last.decode() if is_cut else None
+    return replace(reading, directories=directories, next_key=next_key)
 
 
 def read_leases(reply: Sequence[Any], *, due: bool) -> Reading:

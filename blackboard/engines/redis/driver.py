@@ -39,12 +39,11 @@ from redis.exceptions import (
 )
 
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
-from blackboard.limits import ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS, REPLICA_WAIT_MS
+from blackboard.limits import DEFAULT, EngineLimits
 
 Argument = str | bytes | int
 Answer = TypeVar("Answer")
 
-_TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
 _CONNECTIONS_MAX: Final = 16_384
 _NO_URL: Final = "it is none; are all odd characters of the password percent-encoded?"
 """Python's own message shows parts of the URL, which may be parts of the password."""
@@ -75,7 +74,9 @@ _CANNOT = ("MISCONF", "NOREPLICAS", "BUSY", "OOM")
 class Driver(Protocol):
     """What the engine needs of a driver. `OneServer` and `Cluster` implement it."""
 
-    async def send(self, trial: "RetryBudget", key: str, *command: Argument) -> Any:
+    limits: EngineLimits
+
+    async def send(self, budget: "RetryBudget", key: str, *command: Argument) -> Any:
         """Send one command, once, and return its reply; `key` is one that the command names."""
 
     def listening(self, key: str) -> contextlib.AbstractAsyncContextManager["Listening"]:
@@ -103,11 +104,11 @@ class RetryBudget:
     then says whether so many confirmed it within REPLICA_WAIT_MS.
     """
 
-    def __init__(self, replicas: int = 0) -> None:
+    def __init__(self, limits: EngineLimits = DEFAULT.engine, replicas: int = 0) -> None:
         self.maybe_executed = False
         self.replicas = replicas
         self.reached = False
-        self._until = anyio.current_time() + ENGINE_RETRY_MS / 1000
+        self._until = anyio.current_time() + limits.engine_retry_ms / 1000
         self._pause_s = _PAUSE_FIRST_S
 
     def left_s(self) -> float:
@@ -137,10 +138,11 @@ def _translated(error: Exception) -> Exception:
     return Corrupt(what="engine", reason=reason)
 
 
-def _options() -> dict[str, Any]:
+def _options(limits: EngineLimits) -> dict[str, Any]:
+    timeout_s = limits.engine_timeout_ms / 1000
     return {
-        "socket_timeout": _TIMEOUT_S,
-        "socket_connect_timeout": _TIMEOUT_S,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "max_connections": _CONNECTIONS_MAX,
         "protocol": 2,
@@ -201,21 +203,22 @@ class Listening:
 class OneServer:
     """A server by URL (`redis://`, `rediss://`, `unix://`), over a pool of connections."""
 
-    def __init__(self, url: str) -> None:
-        self._pool = _Pool.from_url(url, **_options())
+    def __init__(self, url: str, limits: EngineLimits = DEFAULT.engine) -> None:
+        self.limits = limits
+        self._pool = _Pool.from_url(url, **_options(limits))
         self._pool.made = []
         self._closed = False
 
-    async def send(self, trial: RetryBudget, key: str, *command: Argument) -> Any:
+    async def send(self, budget: RetryBudget, key: str, *command: Argument) -> Any:
         """Send one command and return its reply; `key` is one that the command names.
 
         Errors: NotNowError, ScriptMissingError, Unavailable, Corrupt.
         Cancellation: the connection is closed if its reply was not read.
         """
-        before = trial.maybe_executed
+        before = budget.maybe_executed
         try:
             async with self._connection() as connection:
-                trial.maybe_executed = True
+                budget.maybe_executed = True
                 cancels = _cancels()
                 await connection.send_command(*command)
                 reply = await connection.read_response()
@@ -223,11 +226,11 @@ class OneServer:
                     # redis-py sends within asyncio.wait_for, which before Python 3.12 loses a
                     # cancellation that arrives just as it finishes.
                     raise asyncio.CancelledError
-                trial.maybe_executed = before
-                trial.reached = await _reached(connection, trial.replicas)
+                budget.maybe_executed = before
+                budget.reached = await self._reached(connection, budget.replicas)
                 return reply
         except _FAILURES as error:
-            trial.maybe_executed = trial.maybe_executed and (before or _executed(error))
+            budget.maybe_executed = budget.maybe_executed and (before or _executed(error))
             if isinstance(error, ReadOnlyError):
                 # The primary became a replica: the host name may lead to another server now.
                 await self._pool.disconnect(inuse_connections=False)
@@ -251,7 +254,7 @@ class OneServer:
 
     async def ask_all(self, *command: Argument) -> list[Any]:
         """Send a command to every server; one reply each."""
-        return [await self.send(RetryBudget(), "", *command)]
+        return [await self.send(RetryBudget(self.limits), "", *command)]
 
     async def aclose(self) -> None:
         """Close all connections. None is opened again, not even by calls in flight."""
@@ -272,19 +275,18 @@ class OneServer:
                 if self._closed:  # meanwhile
                     await connection.disconnect(nowait=True)
 
+    async def _reached(self, connection: AbstractConnection, replicas: int) -> bool:
+        """Whether `replicas` replicas have the last write of this connection; False on a failure.
 
-async def _reached(connection: AbstractConnection, replicas: int) -> bool:
-    """Whether `replicas` replicas have the last write of this connection; False on a failure.
-
-    WAIT counts the writes of its own connection (redis.io/commands/wait).
-    """
-    if not replicas:
-        return False
-    try:
-        await connection.send_command("WAIT", replicas, REPLICA_WAIT_MS)
-        return int(await connection.read_response()) >= replicas
-    except _FAILURES:
-        return False  # the driver has closed the connection
+        WAIT counts the writes of its own connection (redis.io/commands/wait).
+        """
+        if not replicas:
+            return False
+        try:
+            await connection.send_command("WAIT", replicas, self.limits.replica_wait_ms)
+            return int(await connection.read_response()) >= replicas
+        except _FAILURES:
+            return False  # the driver has closed the connection
 
 
 class Cluster:
@@ -294,13 +296,14 @@ class Cluster:
     the command was sent, so such an attempt counts as executed.
     """
 
-    def __init__(self, url: str) -> None:
-        self._client = RedisCluster.from_url(url, require_full_coverage=False, **_options())
+    def __init__(self, url: str, limits: EngineLimits = DEFAULT.engine) -> None:
+        self.limits = limits
+        self._client = RedisCluster.from_url(url, require_full_coverage=False, **_options(limits))
 
-    async def send(self, trial: RetryBudget, key: str, *command: Argument) -> Any:
+    async def send(self, budget: RetryBudget, key: str, *command: Argument) -> Any:
         """As `OneServer.send`, to the node that owns the slot of `key`."""
         target: dict[str, Any] = {}
-        before, trial.maybe_executed = trial.maybe_executed, True
+        before, budget.maybe_executed = budget.maybe_executed, True
         try:
             if command[0] not in (
                 "EVAL",
@@ -309,10 +312,10 @@ class Cluster:
                 await self._client.initialize()
                 target["target_nodes"] = self._client.get_node_from_key(key)
             reply = await self._client.execute_command(*command, **target)
-            trial.maybe_executed = before
+            budget.maybe_executed = before
             return reply
         except _FAILURES as error:
-            trial.maybe_executed = before or _executed(error)
+            budget.maybe_executed = before or _executed(error)
             raise _translated(error) from error
         except (AttributeError, KeyError, IndexError) as error:
             # redis-py raises this while its map of the cluster is incomplete (a failover).
@@ -349,6 +352,9 @@ class Cluster:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._client.aclose()
+        # After a failure, redis-py is about to read the map of the nodes again, and closes nothing.
+        for nodes in ("nodes_cache", "startup_nodes"):
+            await self._client.nodes_manager.aclose(nodes)
 
 
 def _cancels() -> int:
@@ -357,7 +363,7 @@ def _cancels() -> int:
     return task.cancelling() if task else 0
 
 
-def connect(url: str) -> tuple[Driver, str]:
+def connect(url: str, limits: EngineLimits = DEFAULT.engine) -> tuple[Driver, str]:
     """A driver for `url`, and its address for display (without user and password).
 
     Schemes: `redis`, `rediss`, `unix`, and `redis+cluster`, `rediss+cluster`.
@@ -368,9 +374,9 @@ def connect(url: str) -> tuple[Driver, str]:
         scheme, _, kind = parts.scheme.partition("+")
         shown = f"{parts.hostname or ''}:{parts.port or 6379}{parts.path}"
         if kind == "cluster" and scheme in ("redis", "rediss"):
-            return Cluster(url.replace("+cluster", "", 1)), shown
+            return Cluster(url.replace("+cluster", "", 1), limits), shown
         if not kind and scheme in ("redis", "rediss", "unix"):
-            return OneServer(url), parts.path if scheme == "unix" else shown
+            return OneServer(url, limits), parts.path if scheme == "unix" else shown
     except (ValueError, RedisError) as error:
         raise InvalidRequest(field="url", reason=_NO_URL) from error
     raise InvalidRequest(field="url", reason=_NO_SCHEME)
@@ -386,17 +392,25 @@ def _heed_cancellation() -> None:
         raise asyncio.CancelledError
 
 
-async def repeated(
-    attempt: Callable[[], Awaitable[Answer]], trial: RetryBudget | None = None
-) -> Answer:
-    """Run `attempt()` until it answers. Errors: Unavailable when the trial has no time left."""
-    trial = trial or RetryBudget()
+async def repeated(attempt: Callable[[], Awaitable[Answer]], budget: RetryBudget) -> Answer:
+    """Run `attempt()` until it answers. Errors: Unavailable when the budget has no time left."""
     while True:
         try:
-            with anyio.fail_after(trial.left_s()):
+            with anyio.fail_after(budget.left_s()):
                 return await attempt()
         except TimeoutError as error:
             raise Unavailable(what="engine", reason="no answer in time") from error
         except NotNowError as error:
             _heed_cancellation()
-            await trial.pause(error)
+            await budget.pause(error)
+
+
+async def ask(driver: Driver, key: str, *command: Argument) -> Any:
+    """Send an idempotent command until it is answered. Errors: Unavailable, Corrupt."""
+    budget = RetryBudget(driver.limits)
+    return await repeated(lambda: driver.send(budget, key, *command), budget)
+
+
+async def ask_all(driver: Driver, *command: Argument) -> list[Any]:
+    """As `ask`, to every server; one reply each."""
+    return await repeated(lambda: driver.ask_all(*command), RetryBudget(driver.limits))

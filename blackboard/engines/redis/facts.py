@@ -9,7 +9,7 @@ from typing import Any, Final
 import anyio
 
 from blackboard.engines.base import EngineFacts
-from blackboard.engines.redis.driver import Driver, repeated
+from blackboard.engines.redis.driver import Driver, ask_all
 from blackboard.errors import Corrupt, EngineRefused, Unavailable
 
 _SAFE_POLICY: Final = "noeviction"
@@ -61,7 +61,7 @@ async def rewrite_files(driver: Driver) -> str:
     if not kept:
         return _SNAPSHOTS
     try:
-        await repeated(lambda: driver.ask_all("BGREWRITEAOF"))
+        await ask_all(driver, "BGREWRITEAOF")
     except Corrupt as error:
         if "in progress" not in error.reason:  # a rewrite in progress may have begun earlier
             return f"{_BY_HAND} ({error.reason})"
@@ -86,7 +86,7 @@ def _rewrites(info: Info) -> bool:
 
 
 async def _infos(driver: Driver) -> list[Info]:
-    return [_parse(reply) for reply in await repeated(lambda: driver.ask_all("INFO"))]
+    return [_parse(reply) for reply in await ask_all(driver, "INFO")]
 
 
 def _parse(reply: Any) -> Info:
@@ -100,7 +100,7 @@ def _parse(reply: Any) -> Info:
 async def _fsyncs(driver: Driver, count: int) -> list[str | None]:
     """Each server's `appendfsync`; None where the account may not ask."""
     try:
-        replies = await repeated(lambda: driver.ask_all("CONFIG", "GET", "appendfsync"))
+        replies = await ask_all(driver, "CONFIG", "GET", "appendfsync")
     except Unavailable:
         return [None] * count
     return [_setting(reply) for reply in replies]

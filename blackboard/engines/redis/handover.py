@@ -79,7 +79,7 @@ class Handover:
             self._left_s = anyio.current_time()
 
     @contextlib.contextmanager
-    def flight(self) -> Iterator[None]:
+    def in_flight(self) -> Iterator[None]:
         """While a batch of commits is on its way; `note` its reply before it ends."""
         self._in_flight += 1
         try:

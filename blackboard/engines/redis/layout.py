@@ -13,18 +13,17 @@ import msgpack
 
 from blackboard import limits
 from blackboard.core.commit import Entry, Epoch, Head
-from blackboard.core.path import Ranges, check_name, ranges_of
+from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import BoardUsage
 from blackboard.errors import Corrupt
-from blackboard.units import Key, Prefix
 
 BOARDS: Final = "blackboard:boards"
 """The set of the names of all boards; in a cluster it lies in a slot of its own."""
 
-FORMAT: Final = 1
-"""Of this layout, as field `format` of `{board}:m`; the first boards have none. A newer
-layout also writes field `run` in another form: so the scripts of older programs find no open board,
-and open.lua refuses it."""
+FORMAT: Final = 2
+"""Of this layout, as field `format` of `{board}:m`; the first boards have none. The scripts write
+it (scripts/prelude.lua). A newer layout also writes field `run` in another form: so the scripts of
+older programs find no open board, and open.lua refuses it."""
 
 _PARTS = ("m", "log", "i", "n", "k", "x", "l")
 _HEADER = struct.Struct(">QQQQBB")
@@ -32,6 +31,7 @@ _LARGE_VALUE = struct.Struct(">IB")
 _USAGE = struct.Struct(">QQ")
 _VALUE, _LARGE = ord("v"), ord("L")
 _KEY_ONLY: Final = ord("k")  # in replies of read.lua only
+_SINCE: Final = b"\0"
 
 
 @lru_cache(maxsize=4096)
@@ -52,11 +52,9 @@ def pubsub_channel(board: str) -> str:
     return f"{{{board}}}:w"
 
 
-def index_ranges(within: Prefix | Ranges, after: Key | None, *, reverse: bool = False) -> list[str]:
-    """The intervals of the index, in the form of ZRANGEBYLEX, that hold the keys within and >
-    `after`; with `reverse` those < `after`, the last interval first, in the form of
-    ZREVRANGEBYLEX."""
-    ranges = ranges_of(within, after, reverse=reverse)
+def index_ranges(ranges: Ranges, *, reverse: bool = False) -> list[str]:
+    """The intervals of the index that hold the keys in `ranges`, in the form of ZRANGEBYLEX; with
+    `reverse` the last interval first, in the form of ZREVRANGEBYLEX."""
     if reverse:
         return [bound for first, last in reversed(ranges) for bound in (f"({last}", f"[{first}")]
     return [bound for first, last in ranges for bound in (f"[{first}", f"({last}")]
@@ -67,6 +65,7 @@ def read_entry(key: bytes, field: bytes, large: bytes | None) -> Entry:
     try:
         modified, created, time_ms, expires_at_ms, kind, size = _HEADER.unpack_from(field)
         start = _HEADER.size + size
+        author, since, first = field[_HEADER.size : start].partition(_SINCE)
         value = field[start:] if kind == _VALUE else large
         if kind == _KEY_ONLY:
             value = b""
@@ -77,9 +76,10 @@ def read_entry(key: bytes, field: bytes, large: bytes | None) -> Entry:
             value=value,
             mod_revision=modified,
             create_revision=created,
-            author=field[_HEADER.size : start].decode("ascii"),
+            author=author.decode("ascii"),
             time_ms=time_ms,
             expires_at_ms=expires_at_ms or None,
+            first_ms=int.from_bytes(first) if since else None,
         )
     except (struct.error, ValueError) as error:
         raise Corrupt(what=f"entry {key!r}", reason=str(error)) from error
@@ -89,6 +89,8 @@ def write_entry(entry: Entry) -> tuple[bytes, bytes | None]:
     """The field of `{board}:n` that describes `entry`, and its value if that is a large one."""
     is_large = len(entry.value) > limits.VALUE_INLINE_BYTES_MAX
     author = entry.author.encode("ascii")
+    if entry.first_ms is not None:
+        author += _SINCE + entry.first_ms.to_bytes(8)
     head = _HEADER.pack(
         entry.mod_revision,
         entry.create_revision,

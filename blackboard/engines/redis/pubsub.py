@@ -16,11 +16,10 @@ from typing import Any, Final
 import msgpack
 
 from blackboard.engines.redis.driver import Driver, Listening, NotNowError
-from blackboard.limits import ENGINE_TIMEOUT_MS
 from blackboard.units import Key
 
 log = logging.getLogger(__name__)
-_SIGN_OF_LIFE_S: Final = ENGINE_TIMEOUT_MS / 3000
+_PINGS_PER_TIMEOUT: Final = 3
 
 
 def write_message(key: Key, data: bytes) -> bytes:
@@ -45,7 +44,10 @@ async def received(driver: Driver, channel: str) -> AsyncIterator[AsyncIterator[
     async with driver.listening(channel) as connection:
         await connection.tell("SSUBSCRIBE", channel)
         await connection.hear()  # the confirmation
-        living = asyncio.create_task(_ask_for_signs(connection), name=f"signs of life of {channel}")
+        period_s = driver.limits.engine_timeout_ms / 1000 / _PINGS_PER_TIMEOUT
+        living = asyncio.create_task(
+            _ask_for_signs(connection, period_s), name=f"signs of life of {channel}"
+        )
         try:
             yield _messages(connection)
         finally:
@@ -53,10 +55,10 @@ async def received(driver: Driver, channel: str) -> AsyncIterator[AsyncIterator[
             await asyncio.gather(living, return_exceptions=True)
 
 
-async def _ask_for_signs(connection: Listening) -> None:
+async def _ask_for_signs(connection: Listening, period_s: float) -> None:
     with contextlib.suppress(NotNowError):  # the listener gets the same error
         while True:
-            await asyncio.sleep(_SIGN_OF_LIFE_S)
+            await asyncio.sleep(period_s)
             await connection.tell("PING")
 
 

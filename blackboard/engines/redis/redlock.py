@@ -248,9 +248,9 @@ class LockMasters:
             except (ReleaseUnlockedLock, QuorumIsImpossible) as error:
                 log.debug("votes were not given back: %s", type(error).__name__)
 
-    async def _undo(self, anew: asyncio.Task[bool], name: str, owner: str) -> None:
-        await asyncio.wait([anew])
-        if anew.exception() is None and anew.result():
+    async def _undo(self, attempt: asyncio.Task[bool], name: str, owner: str) -> None:
+        await asyncio.wait([attempt])
+        if attempt.exception() is None and attempt.result():
             await self._release(name, owner)
 
     def _vote(self, name: str, owner: str, ttl_ms: Milliseconds) -> _Vote:

@@ -23,7 +23,7 @@ from blackboard.core.history import check_seed
 from blackboard.core.path import namespace_of
 from blackboard.core.state import BoardUsage, shares_of
 from blackboard.engines.redis.driver import Argument
-from blackboard.engines.redis.layout import FORMAT, pack_epoch, pack_usage, write_entry
+from blackboard.engines.redis.layout import pack_epoch, pack_usage, write_entry
 from blackboard.engines.redis.lua import Scripts
 from blackboard.errors import BlackboardError, HeadMoved, InvalidRequest, Unavailable
 
@@ -124,9 +124,7 @@ class _Making:
         for some in _slices(sums):
             await self._call("page", *_Step(meta=some).arguments())
         epoch = self._seed.epoch
-        await self._call(
-            "end", pack_epoch(epoch), epoch.id, epoch.revision, self._seed.time_ms, FORMAT
-        )
+        await self._call("end", pack_epoch(epoch), epoch.id, epoch.revision, self._seed.time_ms)
 
     async def _call(self, step: str, *arguments: Argument) -> None:
         answer = await self._scripts.make(self._board, [step, self._name, *arguments])

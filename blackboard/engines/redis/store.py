@@ -18,16 +18,19 @@ from typing import Any, Final, cast
 
 import anyio
 
-from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
+from blackboard.core.commit import FORWARD, Entry, Head, ListOptions, LogPage, Reading, Seed
+from blackboard.core.directories import ranges_behind
 from blackboard.core.model import Outcome
-from blackboard.core.path import Ranges, check_name
-from blackboard.engines.base import REPLICA, Behind, EngineFacts, check_hold
+from blackboard.core.path import Ranges, check_name, ranges_of
+from blackboard.engines.base import REPLICA, Behind, EngineFacts, check_epoch, check_hold
 from blackboard.engines.payer import metered
 from blackboard.engines.redis.account import RedisAccount, read_account
 from blackboard.engines.redis.codec import (
     as_retry,
     commit_arguments,
+    in_doubt,
     read_behind,
+    read_children,
     read_leases,
     read_log_page,
     read_outcomes,
@@ -40,8 +43,8 @@ from blackboard.engines.redis.driver import (
     NotNowError,
     OneServer,
     RetryBudget,
+    ask,
     connect,
-    repeated,
 )
 from blackboard.engines.redis.facts import read_facts, rewrite_files
 from blackboard.engines.redis.handover import Handover, Handovers
@@ -74,16 +77,13 @@ from blackboard.errors import (
     NoSuchBoard,
     Unavailable,
 )
-from blackboard.limits import ENGINE_TIMEOUT_MS, FRAME_BYTES_MAX, PAGE_BYTES_MAX, REPLICAS_MAX
+from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, PAGE_BYTES_MAX, REPLICAS_MAX, Limits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
-_BLOCK_MS_MAX: Final = ENGINE_TIMEOUT_MS // 2
-"""One blocking read; longer waits repeat it, so that a dead connection is noticed."""
 _DECODED_BYTES: Final = 512 * 1024
 """Bytes of a page of the log above which it is decoded in a thread: this many bytes of small
 changes take ten milliseconds, and a restore may have ten times as many."""
-_TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
 _COMPACT_SLICE: Final = 1000
 """Log entries and tombstones per call of compact.lua: a millisecond or two."""
 _COMPACTED: Final = b"done"
@@ -96,6 +96,7 @@ class RedisStore:
         self, driver: Driver, location: str, *, commit: Script = COMMIT, replicas: int = 0
     ) -> None:
         self._driver = driver
+        self._limits = driver.limits
         self._location = location
         self._scripts = Scripts(driver)
         self._handovers = Handovers()
@@ -103,14 +104,14 @@ class RedisStore:
         self._replicas = replicas
 
     @classmethod
-    def connect(cls, url: str, *, replicas: int = 0) -> "RedisStore":
+    def connect(cls, url: str, *, replicas: int = 0, limits: Limits = DEFAULT) -> "RedisStore":
         """The engine at `redis[s]://host:port/db`, `unix://path` or `redis[s]+cluster://host:port`.
 
         A commit that reached `replicas` replicas before its answer has the level "replica"; each
         answer waits for them at most REPLICA_WAIT_MS, and is then sent without that level. Errors:
         InvalidRequest for a URL that is none of these; for replicas of a cluster.
         """
-        driver, location = connect(url)
+        driver, location = connect(url, limits.engine)
         if not 0 <= replicas <= REPLICAS_MAX:
             raise LimitExceeded("REPLICAS_MAX", replicas, REPLICAS_MAX)
         if replicas and not isinstance(driver, OneServer):
@@ -145,9 +146,7 @@ class RedisStore:
         """
         check_name(board, "board")
         keys = board_keys(board)
-        if await repeated(
-            lambda: self._driver.send(RetryBudget(), keys[0], "HEXISTS", keys[0], "seed")
-        ):
+        if await ask(self._driver, keys[0], "HEXISTS", keys[0], "seed"):
             raise Unavailable(what=f"board {board}", reason="it is being made")
         if not again and await self.removed(board) is not None:
             await self._strike(board)  # a late copy of what lists it may have come after that
@@ -161,13 +160,12 @@ class RedisStore:
     async def _enlist(self, board: str) -> None:
         """Make sure that a board is in the list of all. A server without memory refuses to add even
         one that is listed, so it is asked before."""
-        send = self._driver.send
-        if not await repeated(lambda: send(RetryBudget(), BOARDS, "SISMEMBER", BOARDS, board)):
-            await repeated(lambda: send(RetryBudget(), BOARDS, "SADD", BOARDS, board))
+        if not await ask(self._driver, BOARDS, "SISMEMBER", BOARDS, board):
+            await ask(self._driver, BOARDS, "SADD", BOARDS, board)
 
     async def _strike(self, board: str) -> None:
         """Take a board from the list of all."""
-        await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SREM", BOARDS, board))
+        await ask(self._driver, BOARDS, "SREM", BOARDS, board)
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
         """As `Store.begin_epoch`: atomic; a repeated call begins only one epoch."""
@@ -179,15 +177,14 @@ class RedisStore:
     async def exists(self, board: str) -> bool:
         """As `Store.exists`. Errors: Unavailable."""
         key = board_keys(board)[0]
-        return bool(
-            await repeated(lambda: self._driver.send(RetryBudget(), key, "HEXISTS", key, "run"))
-        )
+        return bool(await ask(self._driver, key, "HEXISTS", key, "run"))
 
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """Decide a batch in one script call; one outcome each, in order.
 
         An attempt without answer is repeated: the script answers what was applied with its first
-        answer. If no attempt is answered in ENGINE_RETRY_MS, each outcome is OutcomeUnknown.
+        answer. If no attempt is answered in ENGINE_RETRY_MS, each outcome is OutcomeUnknown; so is
+        one that a repeat was refused, while an attempt before it may still arrive and be applied.
         A commit that the server has no memory for has the outcome Unavailable; those that only
         remove still pass.
         Errors: Unavailable when certainly none was applied; Corrupt.
@@ -209,7 +206,7 @@ class RedisStore:
         self, board: str, batch: Sequence[Prepared], access: Revision | None
     ) -> list[Outcome | Behind]:
         handover = self._handovers.from_writer(board)
-        with handover.flight() if handover is not None else nullcontext():
+        with handover.in_flight() if handover is not None else nullcontext():
             return await self._decide_now(board, batch, access, handover)
 
     async def _decide_now(
@@ -219,28 +216,31 @@ class RedisStore:
         access: Revision | None,
         handover: Handover | None,
     ) -> list[Outcome | Behind]:
-        seen, trial = self._scripts.seen(board), RetryBudget(self._replicas)
+        seen, budget = self._scripts.seen(board), RetryBudget(self._limits, self._replicas)
 
         def arguments() -> list[Argument]:
-            if trial.maybe_executed:
+            if budget.maybe_executed:
                 return commit_arguments([as_retry(prepared, seen) for prepared in batch], access)
             return commit_arguments(batch, access)
 
         try:
-            reply = await self._scripts.run_again(board, self._commit, arguments, trial)
+            reply = await self._scripts.run_again(board, self._commit, arguments, budget)
         except Unavailable as error:
-            if not trial.maybe_executed:
+            if not budget.maybe_executed:
                 raise
             return [unknown(prepared, error.reason) for prepared in batch]
         behind = read_behind(reply)
         if behind is not None:
-            if trial.maybe_executed:
+            if budget.maybe_executed:
                 return [unknown(prepared, "tokens were revoked") for prepared in batch]
             return [behind] * len(batch)
         self._scripts.note(board, reply[0])
         if handover is not None:
             handover.note(batch, reply)
-        return [*read_outcomes(batch, reply, level=REPLICA if trial.reached else "")]
+        outcomes = read_outcomes(batch, reply, level=REPLICA if budget.reached else "")
+        if budget.maybe_executed:
+            return [in_doubt(*each) for each in zip(batch, outcomes, strict=True)]
+        return [*outcomes]
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
         """Entries of `keys` as of one revision. Errors: Unavailable; LimitExceeded when they are
@@ -263,7 +263,7 @@ class RedisStore:
     ) -> Reading:
         """A page of the entries within, see `Store.list`. Errors: Unavailable."""
         what = "backwards" if reverse else "ranges"
-        ranges = index_ranges(within, after, reverse=reverse)
+        ranges = index_ranges(ranges_of(within, after, reverse=reverse), reverse=reverse)
         values = "keys" if keys_only else "values"
         arguments: list[Argument] = [PAGE_BYTES_MAX, what, limit, values, *ranges]
         reading, is_cut = await self._read(board, arguments)
@@ -271,6 +271,29 @@ class RedisStore:
             return reading
         next_key = reading.entries[-1].key
         return Reading(reading.revision, reading.epoch, reading.entries, next_key)
+
+    async def children(
+        self,
+        board: str,
+        within: Ranges,
+        prefix: Prefix,
+        *,
+        after: Key | None = None,
+        limit: int,
+        options: ListOptions = FORWARD,
+    ) -> Reading:
+        """A page of a listing by directory, see `Store.children`. Errors: Unavailable."""
+        reverse = options.reverse
+        what = "children backwards" if reverse else "children"
+        ranges = index_ranges(
+            ranges_behind(within, prefix, after, reverse=reverse), reverse=reverse
+        )
+        values = "keys" if options.keys_only else "values"
+        depth = len(prefix) + 1 if prefix else 0
+        arguments: list[Argument] = [PAGE_BYTES_MAX, what, limit, values, depth, *ranges]
+        reading = read_children(await self._scripts.run(board, READ, arguments))
+        self._scripts.note(board, reading.revision)
+        return reading
 
     async def due(self, board: str, *, limit: int) -> Reading:
         """Expired entries, the earliest first. Errors: Unavailable."""
@@ -302,6 +325,8 @@ class RedisStore:
         self, board: str, handover: Handover, after: Revision, limit: int, wait_ms: Milliseconds
     ) -> LogPage:
         until = anyio.current_time() + wait_ms / 1000
+        # One blocking read ends before the driver would give up; a dead connection is noticed.
+        block_ms_max = self._limits.engine_timeout_ms // 2
         is_read = handover.continues(after)
         while True:
             if (taken := handover.take(after, limit)) is not None:
@@ -313,7 +338,7 @@ class RedisStore:
                     return page
             left_ms = int((until - anyio.current_time()) * 1000)
             if left_ms > 0:
-                if await self._wait(board, after, min(left_ms, _BLOCK_MS_MAX)):
+                if await self._wait(board, after, min(left_ms, block_ms_max)):
                     await handover.settle(after)
             elif not is_read:
                 return page
@@ -365,26 +390,29 @@ class RedisStore:
     async def drop(self, board: str) -> None:
         """Remove a board, see `Store.drop`. Errors: Unavailable: perhaps removed."""
         keys = board_keys(board)
-        await repeated(lambda: self._driver.send(RetryBudget(), keys[0], "UNLINK", *keys))
+        await ask(self._driver, keys[0], "UNLINK", *keys)
         self._scripts.forget(board)
         self._handovers.forget(board)
         await self._strike(board)
 
-    async def remove(self, board: str, *, above: Revision = 0) -> None:
-        """Remove a board for good, see `Store.remove`: atomic. Errors: Unavailable: perhaps
-        removed."""
+    async def remove(self, board: str, *, above: Revision = 0, epoch: str | None = None) -> None:
+        """Remove a board for good, see `Store.remove`: atomic. Errors: StaleEpoch; Unavailable:
+        perhaps removed."""
         check_name(board, "board")
-        await self._scripts.remove(board, above)
+        if not await self._scripts.remove(board, above, epoch):
+            check_epoch(await self.open(board), epoch)
         self._handovers.forget(board)
         await self._strike(board)
 
     async def removed(self, board: str) -> Revision | None:
         """As `Store.removed`. Errors: Unavailable."""
         key = board_keys(board)[0]
-        found = await repeated(
-            lambda: self._driver.send(RetryBudget(), key, "HMGET", key, "gone", "run")
-        )
+        found = await ask(self._driver, key, "HMGET", key, "gone", "run")
         return None if found[0] is None or found[1] is not None else int(found[0])
+
+    def torn(self, board: str) -> Revision | None:
+        """As `MayTear.torn`."""
+        return self._scripts.torn.get(board)
 
     async def scrub(self, board: str) -> str:
         """As `Scrubs.scrub`: makes each server rewrite its append-only file, for all boards at
@@ -393,15 +421,15 @@ class RedisStore:
 
     async def boards(self) -> Sequence[str]:
         """Names of all boards, sorted. Errors: Unavailable."""
-        names = await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SMEMBERS", BOARDS))
+        names = await ask(self._driver, BOARDS, "SMEMBERS", BOARDS)
         return sorted(name.decode() for name in names)
 
     async def publish(self, board: str, key: Key, data: bytes) -> None:
         """Publish on the board's channel, see `PubSub.publish`. There is no retry."""
         channel, packed = pubsub_channel(board), write_message(key, data)
         try:
-            with anyio.fail_after(_TIMEOUT_S):
-                await self._driver.send(RetryBudget(), channel, "SPUBLISH", channel, packed)
+            with anyio.fail_after(self._limits.engine_timeout_ms / 1000):
+                await self._driver.send(self._once(), channel, "SPUBLISH", channel, packed)
         except (NotNowError, Corrupt, TimeoutError) as error:
             raise Unavailable(what="pub/sub", reason=str(error)) from error
 
@@ -424,12 +452,16 @@ class RedisStore:
         self._scripts.note(board, reading.revision)
         return reading, is_cut
 
+    def _once(self) -> RetryBudget:
+        """For a command that is sent once."""
+        return RetryBudget(self._limits)
+
     async def _wait(self, board: str, after: Revision, block_ms: Milliseconds) -> bool:
         """Block until the log has an entry after `after`, or for `block_ms`; whether it has."""
         key = log_key(board)
         command = ("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", key, f"{after}-0")
         try:
-            return bool(await self._driver.send(RetryBudget(), key, *command))
+            return bool(await self._driver.send(self._once(), key, *command))
         except NotNowError:
             return False  # the read that follows gets the same error, and retries in its bounds
 

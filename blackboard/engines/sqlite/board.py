@@ -4,6 +4,9 @@ file.
 Invariants
 - `_state` is ahead of the file by the group that is being written and the one that gathers. No
   answer depends on it before the file holds it.
+- a group is durable once its rows are in the log of the file. The other tables follow: in parts, in
+  the transactions of groups when they are far behind, or in place of a group
+  (engines/sqlite/follower.py); always before the journal is copied or the file is closed.
 - commits are decided in the order in which they came, on the event loop, without a pause between
   `decide` and `evolve`; a large restore is decided in a thread, while nothing else touches `_state`
   (`_apart`).
@@ -17,32 +20,35 @@ Invariants
 - after a failed write (`failure` is set) every call of the board fails: it must be loaded again
   from its file, but not in this process after a failed sync (`failure.is_last`).
 
-`WriteGroup` holds the commits that one transaction writes, with the callers to answer. `LogTail`
-holds the newest log entries, so that the file is not read for readers that keep up.
+`WriteGroup` holds the commits that one transaction writes, with the callers to answer.
 """
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, chain, islice, starmap
-from typing import Final
+from itertools import chain, starmap
+from typing import Final, TypeVar
 
 from blackboard import limits
 from blackboard.core.commit import (
     Committed,
+    Directory,
     Entry,
     Epoch,
     Head,
+    ListOptions,
     LogEntry,
     LogPage,
     Reading,
     Renew,
     without_value,
 )
+from blackboard.core.directories import Children
 from blackboard.core.lease import dated
 from blackboard.core.model import Outcome, decide, log_entry, prolong
 from blackboard.core.path import Ranges, ranges_of
@@ -50,65 +56,19 @@ from blackboard.core.state import State, evolve
 from blackboard.engines.base import BatchAnswer
 from blackboard.engines.payer import metered
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
-from blackboard.engines.sqlite.rows import Taken, Touched
+from blackboard.engines.sqlite.follower import LARGE_CHANGES, Backlog
+from blackboard.engines.sqlite.rows import LogRows, Taken
+from blackboard.engines.sqlite.tail import LogTail
 from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
-from blackboard.limits import WatchLimits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_results
+
+T = TypeVar("T")
 
 
 def date_leases(state: State, now_ms: Milliseconds) -> None:
     """Give each lease of a loaded board its full time to live."""
     state.leases = {key: dated(lease, now_ms) for key, lease in state.leases.items()}
-
-
-class LogTail:
-    """The newest log entries, without a gap, as many as WATCH_QUEUE_* allow."""
-
-    def __init__(self, limits: WatchLimits) -> None:
-        self._limits = limits
-        self._entries: list[LogEntry] = []
-        self._sizes: list[int] = []
-        self._changes = 0
-        self._bytes = 0
-
-    def page(self, after: Revision, newest: Revision, limit: int) -> list[LogEntry] | None:
-        """The entries after `after`; None when they are not all here."""
-        if after >= newest:
-            return []
-        if not self._entries or after + 1 < self._entries[0].revision:
-            return None
-        start = after + 1 - self._entries[0].revision
-        sizes = accumulate(islice(self._sizes, start, start + limit), initial=0)
-        count = sum(1 for before in sizes if before < limits.PAGE_BYTES_MAX)
-        return self._entries[start : start + min(count, limit)]
-
-    def extend(self, entries: list[LogEntry], sizes: list[int]) -> None:
-        """Add written entries, and drop the oldest ones."""
-        self._entries += entries
-        self._sizes += sizes
-        self._bytes += sum(sizes)
-        self._changes += sum([len(entry.changes) for entry in entries])
-        drop = 0
-        while (
-            self._bytes > self._limits.watch_queue_bytes_max
-            or self._changes > self._limits.watch_queue_changes_max
-        ):
-            self._bytes -= self._sizes[drop]
-            self._changes -= len(self._entries[drop].changes)
-            drop += 1
-        self._drop(drop)
-
-    def forget(self, below: Revision) -> None:
-        """Drop the entries below a revision."""
-        count = sum(1 for entry in self._entries if entry.revision < below)
-        self._bytes -= sum(self._sizes[:count])
-        self._changes -= sum([len(entry.changes) for entry in self._entries[:count]])
-        self._drop(count)
-
-    def _drop(self, count: int) -> None:
-        del self._entries[:count]
-        del self._sizes[:count]
 
 
 Waiting = tuple[BatchAnswer, Sequence[Prepared], list[Outcome]]
@@ -122,11 +82,14 @@ class WriteGroup:
     calls: list[Waiting] = field(default_factory=list)
     entries: list[LogEntry] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    touched: Touched = field(default_factory=Touched)
+    log: LogRows = field(default_factory=LogRows)
+    log_below: Revision | None = None
     commits: int = 0
     bytes: int = 0
     head: Head | None = None
     log_remains: bool = False
+    follows: Taken | None = None
+    """What it writes, if no commit waits for it."""
 
     def is_full(self, bytes_max: int) -> bool:
         """Whether the next commit has to wait for another transaction."""
@@ -136,9 +99,11 @@ class WriteGroup:
     def changes_nothing(self) -> bool:
         """Whether it needs no transaction: its commits were refused, are duplicates, or only moved
         deadlines of leases, which the file does not hold."""
-        return not self.entries and self.touched.log_below is None
+        return not self.entries and self.log_below is None
 
-    def apply(self, state: State, batch: Sequence[Prepared], now_ms: Milliseconds) -> list[Outcome]:
+    def apply(
+        self, state: State, backlog: Backlog, batch: Sequence[Prepared], now_ms: Milliseconds
+    ) -> list[Outcome]:
         """Decide a batch, and change `state` by what was accepted.
 
         If a rule raises unexpectedly, `state` is invalid.
@@ -151,7 +116,8 @@ class WriteGroup:
                 continue
             if not prolong(state, prepared.commit, outcome):
                 entry = log_entry(prepared.commit, outcome, prepared.digest)
-                self.touched.note(state, entry, prepared, encode_results(outcome.results))
+                row = self.log.add(entry, prepared, encode_results(outcome.results))
+                backlog.note(state, entry, row)
                 evolve(state, entry)
                 self.entries.append(entry)
                 self.sizes.append(prepared.size)
@@ -188,10 +154,8 @@ def _unknown(prepared: Prepared, failure: WriteError) -> OutcomeUnknown:
 
 _GIVE_WAY_EVERY_S: Final = 0.002
 _GIVE_WAY_S: Final = 0.0001  # a thread wakes up in half of it
-_LARGE_CHANGES: Final = 512
-"""Changes of a commit, each of which may be on a page of its own. After such a commit the journal
-is copied into the file at once, rather than during the next commit."""
-_COPY_AFTER_S: Final = 0.1  # the callers that waited for the commit have continued by then
+_FOLLOW_AFTER_S: Final = 0.1
+"""After a large commit, the tables follow so soon: the callers that waited have continued then."""
 _IDLE_S: Final = 10.0
 """After so long without a write, and at most twice as long, a board empties its journal. A person
 who types, or an agent that thinks, commits more often."""
@@ -232,6 +196,7 @@ class EmbeddedBoard:
         self._epochs = loaded.epochs
         # After the last group that was handed over; only the writer uses it.
         self._weight = loaded.weight
+        self._backlog = loaded.backlog
         self._writers = threads.writers
         self._readers = threads.readers
         self._now_ms = now_ms
@@ -239,7 +204,7 @@ class EmbeddedBoard:
         self._gathering = WriteGroup()
         self._writing: WriteGroup | None = None
         self._starting = False
-        self._copying: asyncio.TimerHandle | None = None
+        self._following: asyncio.TimerHandle | None = None
         self._is_copy_due = False
         self._idle_s = _IDLE_S
         self._idle: asyncio.TimerHandle | None = None
@@ -263,8 +228,8 @@ class EmbeddedBoard:
         return self._file.read_only
 
     def give_up(self, reason: str) -> None:
-        """Make every later call fail, so that the board is loaded again. Must not be called during
-        a write."""
+        """Make every later call fail, so that the board is loaded again. What is being written is
+        written nevertheless."""
         self._fail(WriteError(reason, certain=True))
 
     # --- writing ----------------------------------------------------------------------------------
@@ -291,20 +256,21 @@ class EmbeddedBoard:
                 return await self._decide_apart(batch)
             answer: asyncio.Future[list[Outcome]] = self._loop.create_future()
             self._decide(batch, answer)
+            self._start_soon()
             return await answer
         finally:
             self._queued -= len(batch)
 
     def begin(self, batch: Sequence[Prepared], answer: BatchAnswer) -> bool:
         """As `Begins.begin`."""
-        if (
-            self.failure is not None
-            or self.read_only
-            or self._must_wait(begins=False, is_large=False)
-            or any(prepared.commit.begins is not None for prepared in batch)
-        ):
+        begins = any(prepared.commit.begins is not None for prepared in batch)
+        if self.failure is not None or self.read_only or begins:
+            return False
+        if self._must_wait(begins=False, is_large=False):
             return False
         self._decide(batch, answer)
+        waits = self._starting or self._writing is not None or self._gathering.changes_nothing
+        (self._start_soon if waits else self._start)()  # no other batch comes in this turn
         return True
 
     def _must_wait(self, *, begins: bool, is_large: bool) -> bool:
@@ -322,14 +288,13 @@ class EmbeddedBoard:
         group, state = self._gathering, self._state
         epoch = state.epoch
         try:
-            outcomes = group.apply(state, batch, self._now_ms())
+            outcomes = group.apply(state, self._backlog, batch, self._now_ms())
         except BaseException:
             self._fail(_undecided())
             raise
         if state.epoch is not epoch:
             self._lift()
         group.calls.append((answer, batch, outcomes))
-        self._start_soon()
 
     def _decide_apart(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
         """As `_decide`, in a thread. The batch is a group by itself, which counts as being
@@ -341,17 +306,14 @@ class EmbeddedBoard:
         work.add_done_callback(lambda done: self._applied(group, (answer, batch), done))
         return answer
 
-    def _work_apart(
-        self, group: WriteGroup, batch: Sequence[Prepared]
-    ) -> tuple[list[Outcome], Taken]:
-        outcomes = group.apply(self._state, batch, self._now_ms())
-        return outcomes, group.touched.taken(self._state)
+    def _work_apart(self, group: WriteGroup, batch: Sequence[Prepared]) -> list[Outcome]:
+        return group.apply(self._state, self._backlog, batch, self._now_ms())
 
     def _applied(
         self,
         group: WriteGroup,
         call: "tuple[asyncio.Future[list[Outcome]], Sequence[Prepared]]",
-        work: "asyncio.Future[tuple[list[Outcome], Taken]]",
+        work: "asyncio.Future[list[Outcome]]",
     ) -> None:
         """Called when the thread is done: the event loop owns the state again."""
         assert self._apart is not None
@@ -363,13 +325,12 @@ class EmbeddedBoard:
             if not answer.done():
                 answer.set_exception(error)
             return self._written(group, _undecided())
-        outcomes, taken = work.result()
-        group.calls.append((answer, batch, outcomes))
+        group.calls.append((answer, batch, work.result()))
         self._note_head(group)
         if group.changes_nothing:
             return self._written(group, None)
         self._lift()
-        return self._hand_over(group, taken)
+        return self._hand_over(group, self._taken(group))
 
     async def _whole(self) -> None:
         """Wait while a thread owns the state. Errors: Unavailable."""
@@ -412,12 +373,12 @@ class EmbeddedBoard:
         oldest = min(oldest, state.revision + 1)
         if oldest > state.oldest:
             doomed = {k: t for k, t in state.tombstones.items() if t.revision < oldest}
-            self._gathering.touched.forget(doomed)
+            self._backlog.forget(doomed)
             state.compact(oldest)
         remains = True
         while remains:
             group = self._gathering
-            group.touched.log_below = state.oldest
+            group.log_below = state.oldest
             answer: asyncio.Future[list[Outcome]] = self._loop.create_future()
             group.calls.append((answer, (), []))
             self._start_soon()
@@ -439,7 +400,8 @@ class EmbeddedBoard:
                 break
             await self._next_wake()
         self._writing = group = WriteGroup(head=self._durable)
-        found = self._loop.run_in_executor(self._writers, self._file.scrub)
+        scrub = partial(self._written_first, self._rest(), self._file.scrub)
+        found = self._loop.run_in_executor(self._writers, scrub)
         found.add_done_callback(lambda done: self._written(group, _failure_of(done)))
         try:
             return await asyncio.shield(found)
@@ -461,16 +423,31 @@ class EmbeddedBoard:
         if self._writing is not None:
             return None  # a large restore came first; the group starts after it
         if not self._gathering.calls:
-            return self._copy_journal()
+            return self._follow()
         group, self._gathering = self._gathering, WriteGroup()
         self._note_head(group)
         if group.changes_nothing:
             return self._finish(group)
-        self._writing = group
-        return self._hand_over(group, group.touched.taken(self._state))
+        return self._hand_over(group, self._taken(group))
 
-    def _hand_over(self, group: WriteGroup, work: Taken | Callable[[], None]) -> None:
-        self._writers.submit(self._write, group, work)
+    def _taken(self, group: WriteGroup) -> Taken:
+        """What the transaction of `group`, which ends at the present state, writes."""
+        backlog, log_below = self._backlog, group.log_below
+        if backlog.is_due or self._file.is_journal_long or log_below is not None:
+            return backlog.take(self._state, group.log, log_below=log_below)
+        return Taken(group.log.rows)
+
+    def _rest(self) -> Taken | None:
+        """All that the tables are behind, when no group is being written or gathers."""
+        if not self._backlog.rows:
+            return None
+        return self._backlog.take(self._state, LogRows(), everything=True)
+
+    def _hand_over(
+        self, group: WriteGroup, taken: Taken | None, then: Callable[[], None] | None = None
+    ) -> None:
+        self._writing = group
+        self._writers.submit(self._write, group, taken, then)
         if not self._gives_way:
             self._give_way_later(group)
 
@@ -478,20 +455,30 @@ class EmbeddedBoard:
         self._gives_way = True
         self._loop.call_later(_GIVE_WAY_EVERY_S, self._give_way, group)
 
-    def _copy_soon(self) -> None:
-        """Copy the journal when no commit waits, or soon after."""
-        self._copying = None
+    def _follow_soon(self) -> None:
+        """After a large commit: let the tables follow when no commit waits, or soon after."""
+        self._following = None
         if self.failure is None:
-            self._is_copy_due = True
+            self._backlog.hurry()
             self._start_soon()
 
-    def _copy_journal(self) -> None:
-        """Copy the journal in place of a group: commits that arrive in the meantime wait."""
-        if self._is_copy_due or self._is_shrink_due:
-            work = self._file.shrink_journal if self._is_shrink_due else self._file.checkpoint
-            self._is_copy_due = self._is_shrink_due = False
-            self._writing = WriteGroup(head=self._durable)
-            self._hand_over(self._writing, work)
+    def _follow(self) -> None:
+        """Let the tables follow, or copy the journal, in place of a group: commits that arrive in
+        the meantime wait."""
+        backlog, then = self._backlog, None
+        is_due = backlog.is_due or self._is_copy_due or self._is_shrink_due
+        if self.read_only or self._file.is_closed or not is_due:
+            return
+        group = WriteGroup(head=self._durable)
+        group.follows = backlog.take(self._state, LogRows()) if backlog.rows else None
+        if self._is_copy_due:
+            backlog.scattered = 0
+            then = self._file.checkpoint
+        elif self._is_shrink_due and not backlog.rows:
+            self._is_shrink_due = False
+            then = self._file.shrink_journal
+        self._is_copy_due = False
+        self._hand_over(group, group.follows, then)
 
     def _watch_idle(self) -> None:
         """Note a write, and empty the journal when no other one followed it for `_idle_s`."""
@@ -506,7 +493,10 @@ class EmbeddedBoard:
             return None
         if not self._is_idle:
             return self._watch_idle()
-        self._is_shrink_due = True
+        self._is_shrink_due = self._file.is_journal_large
+        if not self._is_shrink_due:
+            return None
+        self._backlog.hurry()
         return self._start_soon()
 
     def _give_way(self, group: WriteGroup) -> None:
@@ -521,47 +511,67 @@ class EmbeddedBoard:
         if self._writing is not None:
             self._give_way_later(self._writing)
 
-    def _write(self, group: WriteGroup, work: Taken | Callable[[], None]) -> None:
-        """Runs in a writer thread: writes a group, or calls what takes its place. Notifies the
-        event loop in any case."""
+    def _write(
+        self, group: WriteGroup, taken: Taken | None, then: Callable[[], None] | None
+    ) -> None:
+        """Runs in a writer thread: writes a group, or what takes its place. Notifies the event loop
+        in any case."""
         failure: WriteError | None = WriteError("the writer ended", certain=False)
         try:
-            if isinstance(work, Taken):
-                writes = work.writes(self._weight)
-                self._weight = writes.weight
-                group.log_remains = self._file.write(writes)
-            else:
-                work()
+            if taken is not None:
+                group.log_remains = self._write_rows(taken)
+            if then is not None:
+                then()
             failure = None
         except WriteError as error:
             failure = error
+        except Exception as error:
+            logging.getLogger(__name__).exception("board %s: a write failed", self.name)
+            failure = WriteError(f"the writer ended: {error!r}", certain=False)
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 self._loop.call_soon_threadsafe(self._written, group, failure)
 
+    def _write_rows(self, taken: Taken) -> bool:
+        writes = taken.writes(self._weight)
+        remains = self._file.write(writes)
+        self._weight = writes.weight
+        return remains
+
+    def _written_first(self, taken: Taken | None, then: Callable[[], T]) -> T:
+        """In a writer thread: call `then` after `taken` was written."""
+        if taken is not None:
+            self._write_rows(taken)
+        return then()
+
     def _written(self, group: WriteGroup, failure: WriteError | None) -> None:
         self._writing = None
+        if failure is not None and group.follows is not None and failure.no_room:
+            self._backlog.put_back(group.follows)
+            failure = None
         if failure is not None:
             self._fail(failure)  # first: a caller that gets the error must not find the board open
-            group.tell_failure(self.name, failure)
-            return
+            return group.tell_failure(self.name, failure)
         if not group.changes_nothing:
             self._watch_idle()
-        self._finish(group)
-        if self._gathering.calls or self._is_copy_due or self._is_shrink_due:
-            self._start_soon()
+        return self._finish(group)
 
     def _finish(self, group: WriteGroup) -> None:
         """Publish `group`, which the file holds now, to readers and callers."""
         assert group.head is not None
         self._durable = group.head
         self._tail.extend(group.entries, group.sizes)
-        is_large = any(len(entry.changes) >= _LARGE_CHANGES for entry in group.entries)
-        if is_large and self._copying is None:
-            self._copying = self._loop.call_later(_COPY_AFTER_S, self._copy_soon)
-        self._is_copy_due |= self._file.is_copy_due
+        is_large = any(len(entry.changes) >= LARGE_CHANGES for entry in group.entries)
+        if is_large and self._following is None:
+            self._following = self._loop.call_later(_FOLLOW_AFTER_S, self._follow_soon)
+        self._is_copy_due |= self._backlog.is_copy_due
+        if self._file.is_journal_long:
+            self._backlog.hurry()
         group.tell()
         self._loop.call_soon(self._wake)  # readers; the callers of `commit` come first
+        is_behind = self._is_copy_due or self._is_shrink_due or self._backlog.is_due
+        if self._gathering.calls or is_behind:
+            self._start_soon()
 
     def _fail(self, failure: WriteError) -> None:
         """Make every later call fail. The gathering group was never sent to the file."""
@@ -625,13 +635,37 @@ class EmbeddedBoard:
         """
         while self._starting or self._writing is not None:
             await self._next_wake()
-        let_go = self._file.close if self.failure is None else self._file.abandon
+        let_go = self._file.abandon
+        if self.failure is None:
+            let_go = partial(self._close, None if self.read_only else self._rest())
         self.failure = self.failure or WriteError("it was closed", certain=True)
         if self._idle is not None:
             self._idle.cancel()
         self._lift()
         self._wake()
         await self._loop.run_in_executor(self._writers, let_go)
+
+    def _close(self, rest: Taken | None) -> None:
+        """In a writer thread."""
+        try:
+            self._write_rest(rest)
+        except WriteError as failure:
+            self._file.abandon()
+            raise Unavailable(f"board {self.name}", failure.reason) from failure
+        self._file.close()
+
+    def _write_rest(self, rest: Taken | None) -> None:
+        """Let the tables follow to the end; if there is no room for that, record only where the log
+        ends."""
+        if rest is None:
+            return
+        try:
+            self._write_rows(rest)
+        except WriteError as failure:
+            if not failure.no_room:
+                raise
+            assert rest.place is not None
+            self._write_rows(Taken([], place=(*rest.undo[0], rest.place[-1])))
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -675,6 +709,21 @@ class EmbeddedBoard:
             size += len(key) + len(entry.value)
         return await self._reading(tuple(found), next_key)
 
+    async def children(self, page: Children, ranges: Ranges, options: ListOptions) -> Reading:
+        """Fill an empty page of `Store.children`."""
+        await self._whole()
+        state, next_key = self._state, None
+        for key, directory, count in state.children(page.prefix, ranges, reverse=options.reverse):
+            if not page.counts(directory) and not page.room:
+                next_key = page.last
+                break
+            if directory is not None:
+                page.add_keys(directory, key, count)
+                continue
+            entry = state.entries[key]
+            page.add_entry(without_value(entry) if options.keys_only else entry)
+        return await self._reading(tuple(page.entries), next_key, page.directories)
+
     async def due(self, *, limit: int) -> Reading:
         """As `Store.due`."""
         await self._whole()
@@ -696,9 +745,15 @@ class EmbeddedBoard:
         await self._settled(reading.revision)
         return reading
 
-    async def _reading(self, entries: tuple[Entry, ...], next_key: Key | None) -> Reading:
+    async def _reading(
+        self,
+        entries: tuple[Entry, ...],
+        next_key: Key | None,
+        directories: tuple[Directory, ...] = (),
+    ) -> Reading:
         """A reading of the present state, returned once it is durable."""
-        reading = Reading(self._state.revision, self._state.epoch.id, entries, next_key)
+        revision, epoch = self._state.revision, self._state.epoch.id
+        reading = Reading(revision, epoch, entries, next_key, directories=directories)
         await self._settled(reading.revision)
         return reading
 

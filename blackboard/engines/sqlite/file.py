@@ -3,52 +3,58 @@
 Invariants
 - One process has the file open for writing; within it, one thread at a time calls `write`.
 - `write` is one transaction. At level "disk" it has reached the disk when `write` returns.
-- Nothing is repaired: damage raises Corrupt and is left unchanged.
+- A commit is durable as a row of the log. The other tables follow (engines/sqlite/follower.py);
+  `load` reads them, and applies the rest of the log to what they hold.
+- Nothing is copied from the journal into the file before the head records the end of the log.
+- Nothing is repaired: damage raises Corrupt and is left unchanged. The torn end of a journal is no
+  damage, and is removed before anything is written (engines/sqlite/journal.py).
 - After a failed sync (`suspect` is set), nothing is read or written any more, and the journal
   stays: see engines/sqlite/suspect.py. To see every failure, we copy the journal into the file
   ourselves; SQLite never does so after a commit or when a connection is closed.
 
 Journal: WAL (https://www.sqlite.org/wal.html), so that a reader of the old log never waits for a
-writer. `synchronous=FULL` syncs the WAL once per transaction; OFF leaves that to the kernel.
-
-Damage in the middle of a journal is detected, too. SQLite reads a write-ahead log
-(https://www.sqlite.org/walformat.html) up to the first frame with a wrong checksum; so it drops a
-write that a power loss cut off. A flipped bit in the middle looks the same, and SQLite would drop
-everything after it. The difference: a transaction is synced before the next one begins, so a power
-loss leaves at most one incomplete transaction. If two transactions end after the place where SQLite
-stopped, they were on the disk once.
-
-Damage to the last transaction, or to the end of the one before it, cannot be distinguished from a
-power loss.
+writer. `synchronous=FULL` syncs the WAL once per transaction; OFF leaves that to the kernel. What a
+power loss leaves of it: engines/sqlite/journal.py.
 """
 
 import contextlib
 import sqlite3
 import stat
-import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import lru_cache
+from itertools import chain, pairwise
 from operator import ne
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
 from blackboard import limits
 from blackboard.core.commit import BRANCH, CREATED, ENGINE, RECOVER, RESTORE, Epoch, LogEntry
+from blackboard.core.history import check_sequence
 from blackboard.core.state import State, evolve
 from blackboard.engines.disk import check_readable, is_full
 from blackboard.engines.sqlite import suspect
-from blackboard.engines.sqlite.deferred_rows import DeferredRows, insert
+from blackboard.engines.sqlite.convert import FORMAT, OLDEST_FORMAT, convert, foreign_to
+from blackboard.engines.sqlite.follower import Backlog
+from blackboard.engines.sqlite.journal import (
+    PAGE_BYTES,
+    check_journal,
+    cut,
+    journal_path,
+    open_index,
+    use_journal,
+    valid_frames,
+)
 from blackboard.engines.sqlite.rows import (
-    ENTRY,
+    CHECKSUM_MODULUS,
     LEASE,
     TABLES,
+    LogRows,
     Row,
     Writes,
     checksum,
-    epoch_row,
     fill,
     outdated_leases,
     read_epoch_row,
@@ -56,100 +62,26 @@ from blackboard.engines.sqlite.rows import (
     unpack_large,
     weigh,
     weight_of,
+    without,
 )
-from blackboard.engines.sqlite.schema import distrust, foreign_object
+from blackboard.engines.sqlite.schema import distrust
+from blackboard.engines.sqlite.values import MOVE, movable, rows_of
 from blackboard.errors import Corrupt, NewerFormat, OlderFormat, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
 
-_HEAD_BYTES: Final = 32
-_SALTS: Final = slice(16, 24)
-_FRAME: Final = struct.Struct(">2I8s8x")  # page, pages after a commit (else 0), salts, checksum
-_VALID: Final = struct.Struct("=16xI")
-"""In the header of the journal's index, in the byte order of this machine: the number of frames
-that SQLite found valid."""
 ROOM_BYTES: Final = 128 * 1024
 """Room for a journal and its index, with a commit or two. A file that was opened read-only for lack
 of room is opened for writing again once there is this much."""
-CUT_OFF_MAX: Final = 1
-"""Transactions that a power loss can leave incomplete."""
-
-
-def journal_path(path: Path) -> Path:
-    """The journal of the file at `path`."""
-    return path.with_name(f"{path.name}-wal")
-
-
-def open_index(path: Path) -> BinaryIO:
-    """Open the index of the journal of the file at `path` for reading.
-
-    A connection must have read the file. It must be closed after all connections of this process:
-    closing it drops their locks on the index (https://www.sqlite.org/howtocorrupt.html, 2.2).
-    Errors: OSError.
-    """
-    return path.with_name(f"{path.name}-shm").open("rb", buffering=0)
-
-
-def valid_frames(index: BinaryIO) -> int:
-    """How many frames of the journal SQLite found valid, or wrote. Errors: OSError."""
-    index.seek(0)
-    head = index.read(_VALID.size)
-    return int(_VALID.unpack(head)[0]) if len(head) == _VALID.size else 0
-
-
-def forgotten(path: Path, page_bytes: int, index: BinaryIO) -> int:
-    """How many transactions end in the journal of the file at `path` after the frame where SQLite
-    stopped. More than CUT_OFF_MAX are damage.
-
-    A connection must have read the file, and still have it open. Errors: OSError.
-    """
-    journal = journal_path(path)
-    if not journal.exists():
-        return 0
-    with journal.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-        if len(head) < _HEAD_BYTES:
-            return 0
-        valid = valid_frames(index) if _is_whole(head) else 0
-        return _ends(file, _HEAD_BYTES + valid * (_FRAME.size + page_bytes), page_bytes, head)
-
-
-def _ends(file: BinaryIO, at: int, page_bytes: int, head: bytes) -> int:
-    """Count the frames from `at` on that end a transaction of this journal.
-
-    Frames of an older journal may follow; they have other salts. A frame that only pads a sector
-    repeats the one before it, including its page.
-    """
-    salts = head[_SALTS] if _is_whole(head) else None
-    found, last = 0, (b"", b"")
-    file.seek(at)
-    while len(frame := file.read(_FRAME.size)) == _FRAME.size:
-        page, pages, own = _FRAME.unpack(frame)
-        this = (frame[:8], file.read(page_bytes))
-        salts = salts or own
-        found += bool(page and pages and own == salts and this != last)
-        last = this
-    return found
-
-
-def _is_whole(head: bytes) -> bool:
-    """Whether the checksum of a journal's header is right."""
-    order = ">" if head[3] & 1 else "<"
-    first = second = 0
-    for one, other in struct.iter_unpack(f"{order}2I", head[:24]):
-        first = (first + one + second) & 0xFFFFFFFF
-        second = (second + other + first) & 0xFFFFFFFF
-    return struct.unpack(">2I", head[24:]) == (first, second)
-
-
 Level = Literal["disk", "memory"]
 """What an acknowledged commit survives: a power loss, or only the end of this process."""
 
 APPLICATION_ID: Final = 0x42424244  # "BBBD", in the file's header
-FORMAT: Final = 3  # of the schema, as user_version
 _COMPACT_ROWS: Final = 4096  # log entries removed by one transaction
-PAGE_BYTES: Final = 4096
+_MOVED_BYTES: Final = 4 * 1024 * 1024  # values moved with it, but for those of its first commit
+_ROWS_PER_STATEMENT: Final = 128
+"""Times 8 columns: SQLite takes 32,766 parameters."""
 _CACHE_KIB: Final = 32 * 1024
 _WAL_PAGES: Final = 4096  # 16 MiB between two checkpoints
 _IDLE_JOURNAL_BYTES: Final = 16 * PAGE_BYTES
@@ -192,7 +124,11 @@ _LOG: Final = (
     "INSERT INTO log (revision, time_ms, body, large, results, digest, checksum)"
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
-_HEAD: Final = "UPDATE head SET revision = ?, time_ms = ?, oldest = ?, checksum = ?"
+_HEAD: Final = "UPDATE head SET revision = ?, time_ms = ?, oldest = ?, log_end = ?, checksum = ?"
+_ABOVE: Final = (
+    "SELECT revision, time_ms, body, large, results, digest, checksum FROM log WHERE revision > ?"
+    " ORDER BY revision"
+)
 INSERT_EPOCH: Final = (
     "INSERT INTO epoch (revision, time_ms, number, id, cause, from_revision)"
     " VALUES (?, ?, ?, ?, ?, ?)"
@@ -208,13 +144,17 @@ _READ_LOG: Final = """
 
 class WriteError(Exception):
     """A transaction failed. `certain` says that certainly nothing of it is in the file; `is_last`
-    that a sync failed, so this process must not open the file again."""
+    that a sync failed, so this process must not open the file again; `no_room` that the disk was
+    full: the transaction was rolled back, and another one may follow."""
 
-    def __init__(self, reason: str, *, certain: bool, is_last: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, certain: bool, is_last: bool = False, no_room: bool = False
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.certain = certain
         self.is_last = is_last
+        self.no_room = no_room
 
 
 DISTRUSTED: Final = (
@@ -226,13 +166,14 @@ DISTRUSTED: Final = (
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """The content of a file. `clean` says that it certainly holds all that was acknowledged;
-    `weight` is that of all its rows except the head (engines/sqlite/rows.py), once the rows in
-    `outdated` have replaced the older ones."""
+    `weight` is that of all its rows except the head and the log (engines/sqlite/rows.py), once the
+    rows in `outdated` have replaced the older ones; `backlog` is what the tables are behind."""
 
     state: State
     epochs: list[Epoch]
     clean: bool
     weight: int
+    backlog: Backlog
     outdated: list[Row] = field(default_factory=list)
 
 
@@ -287,84 +228,117 @@ class BoardFile:
         self._reader: sqlite3.Connection | None = None
         self._reading = threading.Lock()
         self._closed = False
-        self._deferred = DeferredRows()
+        self.is_journal_long = False
+        """Whether the journal is copied after the next transaction that writes the head."""
 
     def load(self, board: str) -> "Loaded":
-        """Read and check the whole state.
+        """Read and check the whole state. A file of an older format is converted first; what a
+        power loss left of an incomplete transaction is removed from the journal in the end.
 
-        Cost: about 5 us per entry. Only the row numbers of the log are read; each row's digest is
-        checked when that row is read. Errors: Corrupt, Unavailable; the file and its journal are
-        unchanged.
+        Cost: about 5 us per entry, and 30 us per log entry above the mark. Of the others only the
+        row numbers are read; each row's digest is checked when that row is read. Errors: Corrupt,
+        Unavailable; the file and its journal are unchanged.
         """
         with self._translated(), closing(self._writer.cursor()) as cursor:
-            self._check_format(cursor)
-            if not self.read_only:
-                use_journal(self._writer, self.path)
-            head = cursor.execute(
-                "SELECT revision, time_ms, oldest, checksum, clean FROM head WHERE board = ?",
-                (board,),
-            ).fetchone()
-            if not self.read_only:  # that read has made it
-                self._index = self._index or open_index(self.path)
-            if head is None:
-                raise self._corrupt(f"it is not the file of board {board}")
-            revision, time_ms, oldest, kept, clean = head
-            if clean and self._index is not None:
-                _check_journal(self.path, self._index)
-            rows = cursor.execute("SELECT * FROM epoch ORDER BY number").fetchall()
-            epochs = [read_epoch_row(row) for row in rows]
-            self._check_log(cursor, epochs, revision, oldest)
-            state = State(epochs[-1], revision=revision, oldest=oldest, time_ms=time_ms)
+            self._prepare(cursor, board)
+            head = "SELECT revision, time_ms, oldest, log_end, checksum, clean FROM head"
+            mark, time_ms, oldest, log_end, kept, clean = cursor.execute(head).fetchone()
+            begun = cursor.execute("SELECT * FROM epoch ORDER BY number").fetchall()
+            epochs = [read_epoch_row(row) for row in begun]
+            self._check_log(cursor, epochs, max(mark, log_end), oldest)
+            state = State(epochs[-1], revision=mark, oldest=oldest, time_ms=time_ms)
             for table in TABLES:
-                fill(state, table, cursor.execute(table.select))
+                fill(state, table, rows_of(cursor, table))
             indexed = (key for (key,) in cursor.execute("SELECT key FROM entry ORDER BY key"))
             if any(map(ne, indexed, state.entries)):  # the entries were read through this index
                 raise self._corrupt("the index of its entries is damaged")
-            self._deferred.fill(state, cursor)
             outdated, more = outdated_leases(state, cursor.execute(LEASE.select))
-            weight = weight_of(state) + sum(map(weigh, rows))
-            if checksum(weight - more, revision, time_ms, oldest) != kept:
+            weight = (weight_of(state) + sum(map(weigh, begun))) % CHECKSUM_MODULUS
+            if checksum(weight - more, mark, time_ms, oldest, log_end) != kept:
                 raise self._corrupt("its tables do not add up")
-            return Loaded(state, epochs, bool(clean), weight, outdated)
+            backlog = Backlog((mark, time_ms, oldest))
+            epochs += self._replay(cursor, state, backlog)
+            if not _follow(epochs):
+                raise self._corrupt("its epochs are not complete")
+            self._cut_journal()
+            return Loaded(state, epochs, bool(clean), weight, backlog, outdated)
 
-    def _check_format(self, cursor: sqlite3.Cursor) -> None:
+    def _prepare(self, cursor: sqlite3.Cursor, board: str) -> None:
+        """Check what the file is and that its journal is whole, and convert an older format."""
+        version = self._check_format(cursor)
+        if not self.read_only:
+            use_journal(self._writer, self.path)
+        head = cursor.execute("SELECT clean FROM head WHERE board = ?", (board,)).fetchone()
+        if not self.read_only:  # that read has made it
+            self._index = self._index or open_index(self.path)
+        if head is None:
+            raise self._corrupt(f"it is not the file of board {board}")
+        if head[0] and self._index is not None:
+            check_journal(self.path, self._index)
+        if version < FORMAT:
+            if self.read_only:
+                raise Unavailable(str(self.path), f"{self.read_only}; its format is an older one")
+            self._cut_journal()
+            convert(self._writer, version)
+
+    def _cut_journal(self) -> None:
+        """Before the first transaction is written: leave nothing of one that was cut off."""
+        if self._index is not None:
+            cut(self.path, self._index)
+
+    def _replay(self, cursor: sqlite3.Cursor, state: State, backlog: Backlog) -> list[Epoch]:
+        """Apply the log above the mark, in order; returns the epochs that begin there."""
+        begun: list[Epoch] = []
+        without(state, backlog.note_ahead(state))
+        for row in cursor.execute(_ABOVE, (state.revision,)):
+            if row[2] is None:
+                raise self._corrupt(f"the log entry of revision {row[0]} has no content")
+            entry = self._log_entry(row)
+            check_sequence(state.revision, (entry,))
+            backlog.note(state, entry, row)
+            evolve(state, entry)
+            if entry.epoch is not None:
+                begun.append(entry.epoch)
+        return begun
+
+    def _check_format(self, cursor: sqlite3.Cursor) -> int:
         [found] = cursor.execute("PRAGMA application_id").fetchone()
         if found != APPLICATION_ID:
             raise self._corrupt(f"it is not the file of a board: its application_id is {found}")
         [found] = cursor.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
             raise NewerFormat(str(self.path), found, FORMAT)
-        if found < FORMAT:
+        if found < OLDEST_FORMAT:
             raise OlderFormat(str(self.path), found, FORMAT)
-        foreign = foreign_object(self._writer)
+        foreign = foreign_to(self._writer, found)
         if foreign is not None:
             raise self._corrupt(f"its schema is not that of a board: {foreign}")
+        return int(found)
 
     def _check_log(
-        self, cursor: sqlite3.Cursor, epochs: list[Epoch], revision: Revision, oldest: Revision
+        self, cursor: sqlite3.Cursor, epochs: list[Epoch], log_end: Revision, oldest: Revision
     ) -> None:
-        """Errors: Corrupt unless every revision from `oldest` to `revision` is there, or was
-        skipped by an epoch."""
+        """Errors: Corrupt unless every revision from `oldest` to `log_end` or beyond is there, or
+        was skipped by an epoch."""
         [kept, last] = cursor.execute(
             "SELECT count(*), max(revision) FROM log WHERE revision >= ?", (oldest,)
         ).fetchone()
-        if not _follow(epochs):
+        if not epochs:
             raise self._corrupt("its epochs are not complete")
         markers = [e.revision for e in epochs if e.revision and e.cause != RESTORE]
         markers = [revision for revision in markers if revision >= oldest]
         newest = max([last or 0, oldest - 1, *markers])
-        expected = log_entries(epochs, oldest, revision)
-        if newest != revision or kept + len(markers) != expected:
+        expected = log_entries(epochs, oldest, newest)
+        if newest < log_end or kept + len(markers) != expected:
             raise self._corrupt(
-                f"its log ends at {newest} with {kept} entries, its head is {oldest}..{revision}"
+                f"its log ends at {newest} with {kept} entries, its head is {oldest}..{log_end}"
             )
 
     def update(self, loaded: Loaded) -> None:
         """Replace the rows of an older form, all or none. Errors: Unavailable."""
         if not loaded.outdated:
             return
-        state = loaded.state
-        place = (state.revision, state.time_ms, state.oldest)
+        place = (*loaded.backlog.mark, loaded.state.revision)
         with translated(self.path):
             self._writer.execute("BEGIN IMMEDIATE")
             insert(self._writer, LEASE.upsert, loaded.outdated)
@@ -389,25 +363,31 @@ class BoardFile:
 
         Errors: Unavailable.
         """
-        row = epoch_row(epoch, time_ms)
-        weight = loaded.weight + weigh(row)
-        place = (epoch.revision, time_ms, loaded.state.oldest)
+        marker, state = marker_entry(epoch, time_ms), loaded.state
+        loaded.backlog.note(state, marker, None)
+        evolve(state, marker)
+        return replace(self.follow(loaded), epochs=[*loaded.epochs, epoch])
+
+    def follow(self, loaded: Loaded) -> Loaded:
+        """Bring the tables to the end of the log; returns the content then. Errors: Unavailable;
+        the file must then be closed."""
+        if not loaded.backlog.rows:
+            return loaded
+        writes = loaded.backlog.take(loaded.state, LogRows(), everything=True).writes(loaded.weight)
         with self._translated():
-            self._writer.execute("BEGIN IMMEDIATE")
-            self._writer.execute(INSERT_EPOCH, row)
-            self._writer.execute(_HEAD, (*place, checksum(weight, *place)))
+            self._stage(writes)
             self._writer.execute("COMMIT")
-        evolve(loaded.state, marker_entry(epoch, time_ms))
-        return replace(loaded, epochs=[*loaded.epochs, epoch], weight=weight)
+        return replace(loaded, weight=writes.weight)
 
     def write(self, writes: Writes) -> bool:
         """Apply one transaction; returns whether log entries remain below `log_below`.
 
-        Errors: WriteError. The file must then be closed and loaded again, unless it was the last.
+        Errors: WriteError. The file must then be closed and loaded again, unless it was the last,
+        or there was `no_room`.
         """
         try:
             more = self._stage(writes)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, Corrupt) as error:
             raise self._failed(error, certain=True) from error
         try:
             self._writer.execute("COMMIT")
@@ -416,17 +396,27 @@ class BoardFile:
             # cannot hold it. After a failed sync it is unknown what the disk holds.
             full = _primary_code(error) == sqlite3.SQLITE_FULL
             raise self._failed(error, certain=full) from error
-        if self._index is not None and valid_frames(self._index) >= _WAL_PAGES:
+        self.is_journal_long = self._has_grown()
+        if self.is_journal_long and writes.head is not None:
             self.checkpoint()
         return more
 
-    def _failed(self, error: sqlite3.Error, *, certain: bool) -> WriteError:
+    def _has_grown(self) -> bool:
+        """Whether the journal is long enough to be copied. No error: the commit is in the file."""
+        try:
+            return self._index is not None and valid_frames(self._index) >= _WAL_PAGES
+        except OSError:  # the disk does not say how much of it is in use
+            return self.is_journal_large
+
+    def _failed(self, error: sqlite3.Error | Corrupt, *, certain: bool) -> WriteError:
         """A transaction failed: roll it back."""
         self._note(error)
         with contextlib.suppress(sqlite3.Error):
             self._writer.rollback()
-        reason = f"{DISTRUSTED} ({error})" if self.suspect else str(error)
-        return WriteError(reason, certain=certain, is_last=self.suspect)
+        reason = f"{self.path}: {error}"
+        reason = f"{DISTRUSTED} ({reason})" if self.suspect else reason
+        no_room = certain and _primary_code(error) == sqlite3.SQLITE_FULL
+        return WriteError(reason, certain=certain, is_last=self.suspect, no_room=no_room)
 
     def _note(self, error: BaseException | None) -> None:
         """Mark this file as suspect if `error` is a failed sync."""
@@ -447,26 +437,24 @@ class BoardFile:
     def _stage(self, writes: Writes) -> bool:
         connection, more = self._writer, False
         connection.execute("BEGIN IMMEDIATE")
-        for statement, rows in writes.deletes:
-            connection.executemany(statement, rows)
-            if statement == ENTRY.delete:
-                self._deferred.drop(connection, rows)
-        for statement, rows in ((_LOG, writes.log), (INSERT_EPOCH, writes.epochs), *writes.upserts):
-            if statement == ENTRY.upsert:
-                self._deferred.put(connection, rows)
-            else:
-                insert(connection, statement, rows)
-        if writes.log_below is not None:
+        if writes.log_below is not None:  # first: its pages are used again
             more = self._shorten_log(writes.log_below)
-        connection.execute(_HEAD, writes.head)
+        insert(connection, _LOG, writes.log)
+        if writes.head is not None:
+            for statement, rows in writes.deletes:
+                connection.executemany(statement, rows)
+            for statement, rows in ((INSERT_EPOCH, writes.epochs), *writes.upserts):
+                insert(connection, statement, rows)
+            connection.execute(_HEAD, writes.head)
         return more
 
     def _shorten_log(self, below: Revision) -> bool:
         [first] = self._writer.execute("SELECT min(revision) FROM log").fetchone()
         if first is None or first >= below:
             return False
-        reach = min(first + _COMPACT_ROWS, below)
+        reach, moved = movable(self._writer, min(first + _COMPACT_ROWS, below), _MOVED_BYTES)
         self._writer.execute("DELETE FROM log WHERE revision < ?", (reach,))
+        insert(self._writer, MOVE, moved)
         return bool(reach < below)
 
     def checkpoint(self) -> None:
@@ -483,9 +471,8 @@ class BoardFile:
 
         Not to be called during a `write`.
         """
-        with contextlib.suppress(OSError):
-            if journal_path(self.path).stat().st_size > _IDLE_JOURNAL_BYTES:
-                self._copy_journal("TRUNCATE")
+        if self.is_journal_large:
+            self._copy_journal("TRUNCATE")
 
     def scrub(self) -> bool:
         """Copy the journal into the file and empty it, so that neither holds what was removed
@@ -506,7 +493,6 @@ class BoardFile:
         A failure changes nothing: the journal stays, and is copied later. Errors: WriteError with
         `is_last` after a failed sync.
         """
-        self._deferred.note_copy()
         try:
             [busy, *_] = self._writer.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
         except sqlite3.Error as error:
@@ -516,14 +502,17 @@ class BoardFile:
         return not busy
 
     @property
+    def is_journal_large(self) -> bool:
+        """Whether `shrink_journal` empties the journal."""
+        try:
+            return journal_path(self.path).stat().st_size > _IDLE_JOURNAL_BYTES
+        except OSError:
+            return False
+
+    @property
     def is_closed(self) -> bool:
         """Whether it was closed or abandoned."""
         return self._closed
-
-    @property
-    def is_copy_due(self) -> bool:
-        """Whether to copy the journal now, while it is short. Not to be asked during a `write`."""
-        return self._deferred.is_copy_due
 
     def read_log(self, after: Revision, last: Revision, *, limit: int) -> list[LogEntry]:
         """Log entries after `after` up to `last`; at most `limit`, about PAGE_BYTES_MAX bytes.
@@ -597,17 +586,27 @@ class BoardFile:
         return Corrupt(what=str(self.path), reason=reason)
 
 
-def use_journal(connection: sqlite3.Connection, path: Path) -> None:
-    """Make sure that a file has a write-ahead log. Copies by VACUUM INTO have none.
+def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
+    """Insert many rows with few statements.
 
-    Errors: Unavailable: on a full disk, SQLite keeps the mode as it was, and raises nothing.
-    sqlite3.Error.
+    Each step of a statement releases the interpreter lock and must get it back from a busy event
+    loop, which takes far longer than the step. A statement of many rows is one step. Their numbers
+    are powers of two, so that the same few statements stay prepared.
     """
-    for statement in ("PRAGMA journal_mode", "PRAGMA journal_mode=WAL"):
-        [mode] = connection.execute(statement).fetchone()
-        if mode == "wal":
-            return
-    raise Unavailable(what=str(path), reason=f"its journal mode stays {mode!r}: is the disk full?")
+    at = 0
+    while at < len(rows):
+        size = min(_ROWS_PER_STATEMENT, 1 << (len(rows) - at).bit_length() - 1)
+        values = chain.from_iterable(rows[at : at + size])
+        connection.execute(_repeated(statement, size), tuple(values))
+        at += size
+
+
+@lru_cache(maxsize=256)
+def _repeated(statement: str, times: int) -> str:
+    """`INSERT ... VALUES (...)` for so many rows at once."""
+    head, _, rest = statement.partition(" VALUES ")
+    row, conflict, clause = rest.partition(" ON CONFLICT ")
+    return f"{head} VALUES {', '.join([row] * times)}{conflict}{clause}"
 
 
 def check_ordinary(path: Path) -> None:
@@ -622,12 +621,6 @@ def check_ordinary(path: Path) -> None:
         if not stat.S_ISREG(mode):
             kind = _KINDS.get(stat.S_IFMT(mode), "a device or a socket")
             raise Corrupt(what=str(path), reason=f"{found.name} is {kind}, and not a file")
-
-
-def has_no_journal(path: Path) -> bool:
-    """Whether the file at `path` has no journal with content. Errors: OSError."""
-    journal = journal_path(path)
-    return not journal.exists() or not journal.stat().st_size
 
 
 def is_without_room(error: BaseException | None) -> bool:
@@ -684,33 +677,29 @@ def translated(path: Path) -> Iterator[None]:
 
 def check_damage(path: Path, error: BaseException | None, what: str) -> None:
     """Do nothing if `error` of SQLite is damage in the database at `path`. Blocking, as it reads
-    the file. Errors: Unavailable when the disk fails to read it, which may be temporary."""
+    the file. Errors: Unavailable when the disk fails to read it, or failed and does so no more."""
     if not isinstance(error, sqlite3.Error) or _primary_code(error) not in _DAMAGE:
         return
     try:
         check_readable(path, journal_path(path))
     except OSError as failure:
         raise Unavailable(what=what, reason=str(failure)) from error
+    if _is_sound(path):
+        reason = f"a read failed that succeeds now ({error})"
+        raise Unavailable(what=what, reason=reason) from error
 
 
-def _primary_code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; SQLITE_ERROR if the error is the driver's own."""
+def _is_sound(path: Path) -> bool:
+    """Whether SQLite finds no damage when it reads the whole file again, on a connection that has
+    cached nothing. False if it cannot look, such as while another one has the file to itself."""
+    try:
+        with contextlib.closing(_connect(path)) as connection:
+            [[found]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    except sqlite3.Error:
+        return False
+    return bool(found == "ok")
+
+
+def _primary_code(error: sqlite3.Error | Corrupt) -> int:
+    """SQLite's primary result code; SQLITE_ERROR if the error is the driver's own, or ours."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-
-
-def look_at_journal(path: Path, connection: sqlite3.Connection) -> None:
-    """Before the file at `path` is copied: check that SQLite, which reads it on `connection`,
-    leaves out nothing that was on the disk. Errors: Corrupt, OSError, sqlite3.Error; nothing is
-    changed.
-    """
-    [clean] = connection.execute("SELECT clean FROM head").fetchone()
-    if clean:
-        with open_index(path) as index:
-            _check_journal(path, index)
-
-
-def _check_journal(path: Path, index: BinaryIO) -> None:
-    lost = forgotten(path, PAGE_BYTES, index)
-    if lost > CUT_OFF_MAX:
-        reason = f"its journal is damaged, and {lost} transactions lie behind that"
-        raise Corrupt(what=str(path), reason=reason)

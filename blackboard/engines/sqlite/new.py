@@ -17,16 +17,15 @@ from typing import Final
 from blackboard.core.commit import Entry, Epoch, Seed
 from blackboard.engines.disk import sync_path
 from blackboard.engines.sqlite import suspect
-from blackboard.engines.sqlite.deferred_rows import insert
+from blackboard.engines.sqlite.convert import FORMAT
 from blackboard.engines.sqlite.file import (
     APPLICATION_ID,
-    FORMAT,
     INSERT_EPOCH,
-    PAGE_BYTES,
+    insert,
     translated,
-    use_journal,
 )
-from blackboard.engines.sqlite.rows import ENTRY, NEXT_ITEM, checksum, epoch_row, weigh
+from blackboard.engines.sqlite.journal import PAGE_BYTES, use_journal
+from blackboard.engines.sqlite.rows import ENTRY, NEXT_ITEM, checksum, epoch_row, stored, weigh
 from blackboard.engines.sqlite.schema import schema_text
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.integrity.private_files import make_file, open_new, read_text
@@ -151,7 +150,7 @@ class NewFile:
         """Add `entries`, unchanged."""
         with self._open() as connection:
             rows = [ENTRY.row(entry.key, entry) for entry in entries]
-            insert(connection, ENTRY.upsert, rows)
+            insert(connection, ENTRY.upsert, list(map(stored, rows)))
             self._weight += sum(map(weigh, rows))
 
     def finish(self, board: str, seed: Seed) -> None:
@@ -162,9 +161,9 @@ class NewFile:
             begun = epoch_row(epoch, seed.time_ms)
             self._weight += sum(map(weigh, seed.next_item)) + weigh(begun)
             # The head's time is that of the newest log entry.
-            place = (first, seed.time_ms if first else 0, max(first, 1))
+            place = (first, seed.time_ms if first else 0, max(first, 1), first)
             head = (board, *place, checksum(self._weight, *place))
-            connection.execute("INSERT INTO head VALUES (?, ?, ?, ?, ?, 1)", head)
+            connection.execute("INSERT INTO head VALUES (?, ?, ?, ?, ?, ?, 1)", head)
             connection.execute(INSERT_EPOCH, begun)
             connection.execute("COMMIT")
             use_journal(connection, self._beside)

@@ -3,8 +3,9 @@
 Invariants
 - Each table is one mapping of `State`; a row is a pure function of one item of that mapping.
 - The weights of all rows, including those of the epochs and of the head, add up to the checksum in
-  the file: SQLite itself notices neither a flipped bit in a value, nor a mixture of pages of
-  different times. It is no protection against an adversary.
+  the file. A row of `entry` weighs as much as if it held its value (engines/sqlite/values.py).
+  SQLite itself notices neither a flipped bit in a value, nor a mixture of pages of different times.
+  It is no protection against an adversary.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from blackboard.core.lease import accounts, from_result
 from blackboard.core.path import namespace_of
 from blackboard.core.state import BoardUsage, LaneAnswer, State, Tombstone, hold, shares_of
 from blackboard.limits import LEASE_TTL_MS
-from blackboard.units import Milliseconds, Revision
+from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import Prepared, decode_results, encode_results
 
 K = TypeVar("K")
@@ -36,8 +37,9 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def weigh(row: Row) -> int:
-    """What a row adds to the checksum of its file."""
-    packed = _encode(row)
+    """What a row adds to the checksum of its file. A NULL in the last column adds nothing, so that
+    rows from before a table got that column count as they did."""
+    packed = _encode(row[:-1] if row[-1] is None else row)
     return crc32(packed) + (adler32(packed) << _ADLER_SHIFT)
 
 
@@ -53,6 +55,8 @@ class Table(Generic[K, V]):
     live: Callable[[State], Mapping[K, V]]
     row: Callable[[K, V], Row]
     key_columns: int = 1
+    stored: tuple[str, ...] = ()
+    """Columns that follow in the file, and that no item has."""
 
     @cached_property
     def select(self) -> str:
@@ -63,11 +67,12 @@ class Table(Generic[K, V]):
     @cached_property
     def upsert(self) -> str:
         """Write a row, whether or not its key is there."""
-        places = ", ".join("?" for _ in self.columns)
-        rest = self.columns[self.key_columns :]
+        columns = (*self.columns, *self.stored)
+        places = ", ".join("?" for _ in columns)
+        rest = columns[self.key_columns :]
         news = ", ".join(f"{column} = excluded.{column}" for column in rest)
         return (
-            f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES ({places})"
+            f"INSERT INTO {self.name} ({', '.join(columns)}) VALUES ({places})"
             f" ON CONFLICT ({', '.join(self._keys)}) DO UPDATE SET {news}"
         )
 
@@ -131,7 +136,16 @@ def outdated_leases(state: State, rows: Iterable[Row]) -> tuple[list[Row], int]:
 
 ENTRY: Final = Table[str, Entry](
     "entry",
-    ("key", "value", "mod_revision", "create_revision", "author", "time_ms", "expires_at_ms"),
+    (
+        "key",
+        "value",
+        "mod_revision",
+        "create_revision",
+        "author",
+        "time_ms",
+        "expires_at_ms",
+        "first_ms",
+    ),
     live=lambda state: state.entries,
     row=lambda key, e: (
         key,
@@ -141,7 +155,9 @@ ENTRY: Final = Table[str, Entry](
         e.author,
         e.time_ms,
         e.expires_at_ms,
+        e.first_ms,
     ),
+    stored=("place", "size"),
 )
 TOMBSTONE: Final = Table[str, Tombstone](
     "tombstone",
@@ -194,6 +210,15 @@ def epoch_row(epoch: Epoch, time_ms: Milliseconds) -> Row:
     return epoch.revision, time_ms, epoch.number, epoch.id, cause, epoch.from_revision
 
 
+def stored(row: Row, place: int | None = None) -> Row:
+    """The row of an entry as the file has it; without its value, if that is in the log at
+    `place`."""
+    if place is None:
+        return (*row, None, None)
+    key, value, *rest = row
+    return (key, b"", *rest, place, len(value))
+
+
 def read_epoch_row(row: Row) -> Epoch:
     """The inverse of `epoch_row`."""
     revision, _, number, name, cause, from_revision = row
@@ -221,10 +246,11 @@ def fill(state: State, table: Table[Any, Any], rows: Iterable[Row]) -> None:
         state.answers = {(row[0], row[1]): _answer(row) for row in rows}
 
 
-def supersede(state: State, rows: Sequence[Row]) -> None:
-    """Replace entries of `state` by `rows` with the same keys."""
-    if rows:
-        state.entries.update((row[0], Entry(*row)) for row in rows)
+def without(state: State, entries: Sequence[Entry]) -> None:
+    """Remove entries from a state that was loaded, as if they had never been there."""
+    for entry in entries:
+        del state.entries[entry.key]
+    if entries:
         _index(state)
 
 
@@ -261,9 +287,16 @@ def weight_of(state: State) -> int:
     return sum(weigh(table.row(*item)) for table in TABLES for item in table.live(state).items())
 
 
-def checksum(weight: int, revision: Revision, time_ms: Milliseconds, oldest: Revision) -> int:
-    """The checksum in the head of a file, when all other rows weigh `weight`."""
-    return (weight + weigh((revision, time_ms, oldest))) % CHECKSUM_MODULUS
+def checksum(
+    weight: int,
+    revision: Revision,
+    time_ms: Milliseconds,
+    oldest: Revision,
+    log_end: Revision,
+) -> int:
+    """The checksum in the head of a file, when all other rows but those of the log weigh
+    `weight`."""
+    return (weight + weigh((revision, time_ms, oldest, log_end))) % CHECKSUM_MODULUS
 
 
 # --- to the file ----------------------------------------------------------------------------------
@@ -281,6 +314,33 @@ def pack_large(values: Sequence[bytes]) -> bytes | None:
     return packed
 
 
+Place = tuple[Revision, Milliseconds, Revision]
+"""revision, time_ms, oldest."""
+
+
+@dataclass(slots=True)
+class LogRows:
+    """Rows that are appended to the log, in order, and their bytes."""
+
+    rows: list[Row] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, entry: LogEntry, prepared: Prepared, results: bytes) -> Row:
+        """Add the row of an entry, which holds all that decided it; returns it."""
+        large, digest = pack_large(prepared.large), entry.digest
+        sealed = seal(entry.revision, entry.time_ms, results, digest)
+        row = (entry.revision, entry.time_ms, prepared.body, large, results, digest, sealed)
+        self.rows.append(row)
+        self.size += row_bytes(row)
+        return row
+
+
+def row_bytes(row: Row) -> int:
+    """The bytes of a row of the log that is not a marker, without its numbers."""
+    _, _, body, large, results, _, _ = row
+    return len(body) + len(large or b"") + len(results)
+
+
 @dataclass(slots=True)
 class Writes:
     """One transaction: what a group of commits does to the file."""
@@ -289,29 +349,41 @@ class Writes:
     epochs: list[Row]
     upserts: list[tuple[str, list[Row]]]
     deletes: list[tuple[str, list[Row]]]
-    head: tuple[Revision, Milliseconds, Revision, int]
-    """revision, time_ms, oldest, checksum."""
+    head: tuple[Revision, Milliseconds, Revision, Revision, int] | None
+    """The mark (revision, time_ms, oldest), the end of the log, the checksum; None if only the log
+    grows."""
     weight: int
-    """The weight of all rows that the file then has, except for its head."""
+    """The weight of all rows that the file then has, except for its head and its log."""
     log_below: Revision | None
     """Remove log entries below this revision, some at a time."""
 
 
+Places = dict[Key, tuple[Revision, int]]
+"""Of values that the log holds: the revision of the row, and where in it (`places_of`)."""
+Items = list[tuple[Table[Any, Any], list[tuple[Any, Any, Any]]]]
+"""Of each table, in the order of `TABLES`: key, item in the file, item now; None = absent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The items that a group of commits touched, before and after it. They are copied from the
-    state, which continues to change, so that another thread can make the rows."""
+    """What one transaction writes. The items are copied from the state, which continues to change,
+    so that another thread can make the rows."""
 
     log: list[Row]
-    epochs: list[Row]
-    items: list[tuple[Table[Any, Any], list[tuple[Any, Any, Any]]]]
-    """Of each table, in the order of `TABLES`: key, old and new item; None = absent."""
-    place: tuple[Revision, Milliseconds, Revision]
-    """revision, time_ms, oldest."""
-    log_below: Revision | None
+    epochs: list[Row] = field(default_factory=list)
+    items: Items = field(default_factory=list)
+    place: tuple[Revision, Milliseconds, Revision, Revision] | None = None
+    """The mark, and the end of the log; None if only the log grows."""
+    log_below: Revision | None = None
+    undo: tuple[Place, int, int] = ((0, 0, 0), 0, 0)
+    """The mark before it, and how many rows and bytes of the log were above."""
+    places: Places = field(default_factory=dict)
+    """Of the entries among `items`."""
 
     def writes(self, weight: int) -> Writes:
-        """The transaction; `weight` is that of all rows of the file before it, without its head."""
+        """The transaction; `weight` is that of all rows before it, without the head and the log."""
+        if self.place is None:
+            return Writes(self.log, [], [], [], None, weight, None)
         upserts: list[tuple[str, list[Row]]] = []
         deletes: list[tuple[str, list[Row]]] = []
         for table, items in self.items:
@@ -321,7 +393,7 @@ class Taken:
                 if new is not None:
                     row = row_of(key, new)
                     weight += weigh(row)
-                    present.append(row)
+                    present.append(self._stored(new, row) if table is ENTRY else row)
                 if old is not None:
                     weight -= weigh(row_of(key, old))
                     if new is None:
@@ -332,57 +404,10 @@ class Taken:
         head = (*self.place, checksum(weight, *self.place))
         return Writes(self.log, self.epochs, upserts, deletes, head, weight, self.log_below)
 
-
-@dataclass(slots=True)
-class Touched:
-    """Records which items a group of commits touches, and what they were before it.
-
-    `note` is called for each entry before it is applied; `taken` at the end, when all of them were
-    applied.
-    """
-
-    log: list[Row] = field(default_factory=list)
-    epochs: list[Row] = field(default_factory=list)
-    before: tuple[dict[Any, Any], ...] = field(default_factory=lambda: ({}, {}, {}, {}, {}))
-    log_below: Revision | None = None
-
-    def note(self, state: State, entry: LogEntry, prepared: Prepared, results: bytes) -> None:
-        """Record what `entry`, which is not applied yet, is going to change."""
-        entries, tombstones, leases, next_items, answers = self.before
-        if entry.epoch is not None:
-            self.epochs.append(epoch_row(entry.epoch, entry.time_ms))
-            for key, lease in state.leases.items():  # it ends them all
-                leases.setdefault(key, lease)
-        for change in entry.changes:
-            key = change.key
-            if change.lease is not None:
-                leases.setdefault(key, state.leases.get(key))
-                continue
-            old = state.entries.get(key)
-            entries.setdefault(key, old)
-            if old is None or change.value is None:
-                tombstones.setdefault(key, state.tombstones.get(key))
-            if change.item is not None:
-                prefix = key.rpartition("/")[0]
-                next_items.setdefault(prefix, state.next_item.get(prefix))
-        lane = (entry.signed, entry.id.lane)
-        answers.setdefault(lane, state.answers.get(lane))
-        large, digest = pack_large(prepared.large), entry.digest
-        sealed = seal(entry.revision, entry.time_ms, results, digest)
-        row = (entry.revision, entry.time_ms, prepared.body, large, results, digest, sealed)
-        self.log.append(row)
-
-    def forget(self, tombstones: Mapping[str, Tombstone]) -> None:
-        """Record tombstones that are about to be dropped."""
-        for key, tombstone in tombstones.items():
-            self.before[1].setdefault(key, tombstone)
-
-    def taken(self, state: State) -> Taken:
-        """The touched items, before and now."""
-        items = []
-        for table, before in zip(TABLES, self.before, strict=True):
-            if before:
-                live = table.live(state)
-                items.append((table, [(key, old, live.get(key)) for key, old in before.items()]))
-        place = (state.revision, state.time_ms, state.oldest)
-        return Taken(self.log, self.epochs, items, place, self.log_below)
+    def _stored(self, entry: Entry, row: Row) -> Row:
+        """The row of an entry as the file has it. Its value is in the log if the row of its
+        revision holds it, and stays."""
+        revision, place = self.places.get(entry.key, (0, 0))
+        if revision != entry.mod_revision or revision < (self.log_below or 0):
+            return stored(row)
+        return stored(row, place)

@@ -41,10 +41,11 @@ def distrust(connection: sqlite3.Connection) -> None:
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH_MAX)
 
 
-def foreign_object(connection: sqlite3.Connection) -> str | None:
-    """The first difference between a file's schema and ours; None if they are the same."""
-    found = _objects(connection)
-    odd = sorted(found - _ours() - _BY_SQLITE) or sorted(_ours() - found)
+def foreign_object(connection: sqlite3.Connection, schema: str) -> str | None:
+    """The first difference between a file's schema and that which the statements `schema` make;
+    None if they are the same."""
+    found, ours = _objects(connection), _made_by(schema)
+    odd = sorted(found - ours - _BY_SQLITE) or sorted(ours - found)
     if not odd:
         return None
     kind, name, _ = odd[0]
@@ -52,10 +53,10 @@ def foreign_object(connection: sqlite3.Connection) -> str | None:
 
 
 @cache
-def _ours() -> frozenset[_Object]:
+def _made_by(schema: str) -> frozenset[_Object]:
     connection = sqlite3.connect(":memory:")
     try:
-        connection.executescript(schema_text())
+        connection.executescript(schema)
         return frozenset(_objects(connection))
     finally:
         connection.close()
@@ -70,4 +71,5 @@ def _objects(connection: sqlite3.Connection) -> set[_Object]:
 def _plain(statement: str) -> str:
     """Remove comments to the end of a line. Our statements have no other comments, nor quotes that
     could contain one."""
-    return " ".join(re.sub(r"--[^\n]*", "", str(statement)).split()).lower()
+    text = re.sub(r"--[^\n]*", "", str(statement)).lower()
+    return re.sub(r"\s*([(),])\s*", r"\1", " ".join(text.split()))  # a column was added, or not

@@ -1,12 +1,16 @@
 -- One board in one SQLite file. Twin of `State` in core/state.py, plus the log.
 --
 -- Invariants, in every committed transaction
--- * `log` and `epoch` together hold `head.oldest` .. `head.revision` without a gap, but for the
---   revisions that an epoch of cause "engine" skipped; a restore has a row in both.
--- * the other tables hold the state that results from the whole log, from its very beginning.
+-- * `log` and `epoch` together hold `head.oldest` .. the newest revision without a gap, but for the
+--   revisions that an epoch of cause "engine" skipped. The newest is at least `head.log_end`, and
+--   that at least the mark, `head.revision`. A restore has a row in `log`, and once the mark is
+--   there, in `epoch`.
+-- * the other tables hold the state that results from the log up to the mark, from its very
+--   beginning. Single rows of `entry` and `tombstone` may be newer. The state of the board results
+--   from applying the rest of the log to them (engines/sqlite/follower.py).
 -- * `head.checksum` is the sum of the weights of the rows of all tables but `log` (whose rows have
---   a checksum each; both in engines/sqlite/rows.py) and the rows of `entry` that a row of `owed`
---   replaces, so that flipped bits and pages of different transactions are detected.
+--   a checksum each; both in engines/sqlite/rows.py), so that flipped bits and pages of different
+--   transactions are detected.
 -- * `head.clean` is 0 while a process that does not sync has the file open.
 
 CREATE TABLE head (
@@ -14,6 +18,7 @@ CREATE TABLE head (
     revision INTEGER NOT NULL,
     time_ms  INTEGER NOT NULL,
     oldest   INTEGER NOT NULL,
+    log_end  INTEGER NOT NULL,
     checksum INTEGER NOT NULL,
     clean    INTEGER NOT NULL
 ) WITHOUT ROWID;
@@ -40,6 +45,9 @@ CREATE TABLE log (
     checksum INTEGER NOT NULL
 );
 
+-- A value that its commit's row of `log` holds as it is lies there alone: `value` is empty then, and
+-- `place` and `size` say which bytes of `body` followed by `large` it is, in the row of
+-- `mod_revision`. Otherwise both are NULL.
 -- With row ids: without them SQLite keeps at most a kilobyte of a row in place, and puts the rest
 -- on a page of its own.
 CREATE TABLE entry (
@@ -49,20 +57,14 @@ CREATE TABLE entry (
     create_revision INTEGER NOT NULL,
     author          TEXT    NOT NULL,
     time_ms         INTEGER NOT NULL,
-    expires_at_ms   INTEGER
+    expires_at_ms   INTEGER,
+    first_ms        INTEGER,
+    place           INTEGER,
+    size            INTEGER
 );
 
--- Deferred rows of large commits, not moved to `entry` yet; each replaces the row of `entry` with
--- its key (engines/sqlite/deferred_rows.py).
-CREATE TABLE owed (
-    key             TEXT    NOT NULL PRIMARY KEY,
-    value           BLOB    NOT NULL,
-    mod_revision    INTEGER NOT NULL,
-    create_revision INTEGER NOT NULL,
-    author          TEXT    NOT NULL,
-    time_ms         INTEGER NOT NULL,
-    expires_at_ms   INTEGER
-);
+-- The values that lie in the log, in its order: they are moved before the log is cut.
+CREATE INDEX entry_in_log ON entry (mod_revision) WHERE place IS NOT NULL;
 
 CREATE TABLE tombstone (
     key      TEXT    NOT NULL PRIMARY KEY,

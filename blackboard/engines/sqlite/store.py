@@ -29,12 +29,23 @@ from filelock import FileLock, Timeout
 from msgspec.structs import replace
 
 from blackboard import limits
-from blackboard.core.commit import ENGINE, Entry, Epoch, Head, LogPage, Reading, Seed
+from blackboard.core.commit import (
+    ENGINE,
+    FORWARD,
+    Entry,
+    Epoch,
+    Head,
+    ListOptions,
+    LogPage,
+    Reading,
+    Seed,
+)
+from blackboard.core.directories import Children, ranges_behind
 from blackboard.core.history import check_seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
-from blackboard.engines.base import BatchAnswer, EngineFacts, check_hold
+from blackboard.engines.base import BatchAnswer, EngineFacts, check_epoch, check_hold
 from blackboard.engines.disk import SyncError, has_room, is_full
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
@@ -45,11 +56,10 @@ from blackboard.engines.sqlite.file import (
     Level,
     Loaded,
     check_ordinary,
-    has_no_journal,
     is_without_room,
-    look_at_journal,
     translated,
 )
+from blackboard.engines.sqlite.journal import has_no_journal, look_at_journal
 from blackboard.engines.sqlite.new import (
     NewFile,
     create,
@@ -199,6 +209,8 @@ class SqliteStore:
             if (state.revision, state.epoch.id) == (head.revision, head.epoch.id):
                 epoch = _next_epoch(state, above)
                 file.begin_epoch(loaded, epoch, self._now_ms())
+            else:
+                file.follow(loaded)
             file.close()
 
     async def exists(self, board: str) -> bool:
@@ -250,6 +262,21 @@ class SqliteStore:
         return await opened.page(
             within, after=after, limit=limit, reverse=reverse, keys_only=keys_only
         )
+
+    async def children(
+        self,
+        board: str,
+        within: Ranges,
+        prefix: Prefix,
+        *,
+        after: Key | None = None,
+        limit: int,
+        options: ListOptions = FORWARD,
+    ) -> Reading:
+        """As `Store.children`."""
+        left = ranges_behind(within, prefix, after, reverse=options.reverse)
+        page = Children(prefix, min(limit, limits.LIST_ENTRIES_MAX))
+        return await (await self._board(board)).children(page, left, options)
 
     async def log(
         self, board: str, after: Revision, *, limit: int, wait_ms: Milliseconds = 0
@@ -310,7 +337,7 @@ class SqliteStore:
         """In a thread. Errors: HeadMoved unless the file of a closed board is at `head`."""
         file = self._file(self._path(name))
         try:
-            state = file.load(name).state
+            state = file.follow(file.load(name)).state
         finally:
             file.close()
         if (state.revision, state.epoch.id) != (head.revision, head.epoch.id):
@@ -325,7 +352,7 @@ class SqliteStore:
             self._distrusted.pop(board, None)
             await self._step(partial(remove, self._path(board)))
 
-    async def remove(self, board: str, *, above: Revision = 0) -> None:
+    async def remove(self, board: str, *, above: Revision = 0, epoch: str | None = None) -> None:
         """As `Store.remove`. Errors: also Corrupt when the board cannot be read."""
         check_name(board, "board")
         path = self._path(board)
@@ -334,6 +361,7 @@ class SqliteStore:
             head = None
             if await self.exists(board):
                 head = (await self._board(board)).head
+                check_epoch(head, epoch)
             last = above if head is None else max(head.revision, above)
             number = 0 if head is None else head.epoch.number
         async with self._alone(board):
@@ -426,11 +454,16 @@ class SqliteStore:
     async def _let_go_of(self, name: str) -> None:
         """Close a board, if it is open: what was decided of it is written first, or failed.
 
+        Errors: Unavailable once the store is being closed, which closes its boards itself.
         Cancellation: raised when it is closed; a second writer of its file would damage it.
         """
+        if self._closing is not None:
+            raise Unavailable(what=str(self.directory), reason="the store was closed")
         old = self._boards.pop(name, None)
         if old is not None:
             closing = asyncio.create_task(old.aclose())
+            self._steps.add(closing)  # closing the store waits for it: it needs the threads
+            closing.add_done_callback(self._steps.discard)
             try:
                 await _ended(closing)
             finally:

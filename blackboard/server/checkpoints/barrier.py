@@ -34,8 +34,8 @@ from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, Conflict
 from blackboard.limits import BARRIER_GRACE_MS, OPERATIONS_MAX
+from blackboard.server.boards import OpenBoard
 from blackboard.server.feed import Watcher
-from blackboard.server.open_board import OpenBoard
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import decode_value, encode_value
 

@@ -24,9 +24,9 @@ from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
 from blackboard.core.path import check_name
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.digest_check import Sums
+from blackboard.server.boards import OpenBoard
 from blackboard.server.checkpoints.imports import origin_entry
 from blackboard.server.checkpoints.reader import HistoryReader
-from blackboard.server.open_board import OpenBoard
 from blackboard.wire.codec import decode_value
 
 _SLOT: Final = "~branches.{}"
@@ -134,9 +134,9 @@ class Branches:
             origin.revision + 1,
         )
         seed = Seed(epoch, now_ms, tuple(await self._past.archive.items(origin)))
-        told = origin_entry(origin, by=by, note=spec.note, request=spec.request, time_ms=now_ms)
+        record = origin_entry(origin, by=by, note=spec.note, request=spec.request, time_ms=now_ms)
         try:
-            head = await store.seed(spec.new, seed, self._pages(origin, last, told))
+            head = await store.seed(spec.new, seed, self._pages(origin, last, record))
         except InvalidRequest:
             await self._settle(spec.new)
             return await self._asked_before(spec)
@@ -144,7 +144,7 @@ class Branches:
         return head
 
     async def _pages(
-        self, origin: Point, mark: Mark, told: Entry
+        self, origin: Point, mark: Mark, record: Entry
     ) -> AsyncIterator[Sequence[Entry]]:
         """All entries in key order; `record` comes last, because nothing sorts after `system`.
 
@@ -161,13 +161,13 @@ class Branches:
         except Corrupt:
             await self._past.check_same(origin, mark)
             raise
-        yield (told,)
+        yield (record,)
 
     async def _asked_before(self, spec: BranchRequest) -> Head:
         """The board's head, if the same request made it. Errors: InvalidRequest."""
         reading = await self._host.store.read(spec.new, [ORIGIN_KEY])
-        told = decode_value(reading.entries[0].value) if reading.entries else {}
-        if told.get("request") != spec.request:
+        record = decode_value(reading.entries[0].value) if reading.entries else {}
+        if record.get("request") != spec.request:
             raise InvalidRequest(field="new", reason=f"there is a board {spec.new!r}")
         return await self._host.store.open(spec.new)
 
@@ -176,8 +176,8 @@ class Branches:
         reading = await self._host.store.read(board, [ORIGIN_KEY])
         if not reading.entries:
             return
-        told = decode_value(reading.entries[0].value)
-        origin = Point(told["board"], told["revision"])
+        record = decode_value(reading.entries[0].value)
+        origin = Point(record["board"], record["revision"])
         mark = await self._past.archive.mark(board)
-        if told["shares"] and (mark is None or mark.origin != origin):
+        if record["shares"] and (mark is None or mark.origin != origin):
             await self._past.archive.branch(board, origin)

@@ -7,14 +7,16 @@ Invariants
 - an import whose digests are not those of its manifest leaves no board.
 - at most IMPORTS_MAX run at a time, each with one page in memory; one whose next page does not come
   within IMPORT_IDLE_MS is given up, or as soon as its principal begins another one of that name.
-- an import that ended early says why to its next request, for IMPORT_IDLE_MS.
+- an import that ended answers its next requests, for IMPORT_IDLE_MS: why it ended early, or with
+  its board.
+- a request that is repeated, because its answer was lost, changes nothing.
 
 The origin of a board that did not begin empty: `system/origin`.
 """
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from blackboard.core.checkpoints import ORIGIN_KEY, ImportRequest, Point, check_request
@@ -33,7 +35,7 @@ from blackboard.limits import (
     VALUE_BYTES_MAX,
     Limits,
 )
-from blackboard.units import Key, Milliseconds
+from blackboard.units import Key, Milliseconds, Prefix
 from blackboard.wire.codec import SYSTEM_AGENT, encode_value
 from blackboard.wire.frames import SEALED, SEALED_BYTES_MAX
 
@@ -57,6 +59,8 @@ def origin_entry(
 
 
 _END: Final[tuple[Entry, ...]] = ()
+Then = Callable[[Head, Sequence[tuple[Prefix, int]]], Awaitable[None]]
+"""Called once with the head of the new board, and the counters of its lists."""
 
 
 class Imports:
@@ -68,8 +72,8 @@ class Imports:
         self._open: dict[tuple[str, str], _Import] = {}
 
     async def begin(self, board: str, spec: ImportRequest, by: str) -> None:
-        """Begin, after `give_up`. Errors: InvalidRequest when there is a board of that name;
-        LimitExceeded; Corrupt for an invalid manifest."""
+        """Begin, after `give_up`. Errors: InvalidRequest when there is a board of that name, or
+        another import with that request; LimitExceeded; Corrupt for an invalid manifest."""
         check_request(spec.request)
         if board in await self._store.boards():
             raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
@@ -81,12 +85,19 @@ class Imports:
         running = _Import(self._store, board, spec, by, idle_s)
         self._open[name] = running
 
+        def forget() -> None:
+            if self._open.get(name) is running:  # and not one that began again
+                del self._open[name]
+
         def forget_later(task: "asyncio.Task[Head]") -> None:
-            is_done = not task.cancelled() and task.exception() is None
-            keep_s = 0 if is_done else idle_s
-            task.get_loop().call_later(keep_s, self._open.pop, name, None)
+            task.get_loop().call_later(idle_s, forget)
 
         running.task.add_done_callback(forget_later)
+
+    def has_begun(self, board: str, request: str, by: str) -> bool:
+        """Whether `by` began this import here, and it did not fail since."""
+        running = self._open.get((board, request))
+        return running is not None and running.by == by and not running.has_failed
 
     async def give_up(self, board: str, by: str) -> None:
         """End the imports to `board` that `by` began before: their client was interrupted. When
@@ -97,16 +108,17 @@ class Imports:
                 await asyncio.wait([running.task])
 
     async def page(self, board: str, request: str, number: int, entries: Sequence[Entry]) -> None:
-        """The next page. Errors: InvalidRequest for one that is not; why the import ended."""
+        """The next page; the last one again changes nothing. Errors: InvalidRequest for another
+        one; why the import ended."""
         await self._find(board, request).put(number, entries)
 
-    async def end(self, board: str, request: str) -> tuple[ImportRequest, Head]:
-        """Finish after the last page; returns the request, and the head of the new board.
+    async def end(self, board: str, request: str, then: Then) -> Head:
+        """Finish after the last page; returns the head of the new board, after `then`, which is
+        called once.
 
         Errors: Corrupt; nothing was imported then.
         """
-        running = self._find(board, request)
-        return running.spec, await running.end()
+        return await self._find(board, request).end(then)
 
     def _find(self, board: str, request: str) -> "_Import":
         found = self._open.get((board, request))
@@ -119,6 +131,8 @@ class Imports:
         for running in list(self._open.values()):
             running.task.cancel()
             await asyncio.wait([running.task])
+            if running.ending is not None:
+                await asyncio.wait([running.ending])
 
 
 class _Import:
@@ -139,16 +153,32 @@ class _Import:
         self._sums = Sums()
         self.task = asyncio.create_task(self._seed(), name=f"import of {board}")
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self.ending: asyncio.Task[Head] | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        task = self.task
+        return task.done() and (task.cancelled() or task.exception() is not None)
 
     async def put(self, number: int, entries: Sequence[Entry]) -> None:
+        if number == self._next - 1:
+            return  # its answer was lost; a page that differs is found by the digests
         if number != self._next or not entries:
             raise InvalidRequest(field="number", reason=f"page {self._next} comes next")
         self._next += 1
         await self._give(tuple(entries))
 
-    async def end(self) -> Head:
+    async def end(self, then: Then) -> Head:
+        if self.ending is None:
+            self.ending = asyncio.create_task(self._end(then), name=f"end of {self._what}")
+            self.ending.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self.ending)
+
+    async def _end(self, then: Then) -> Head:
         await self._give(_END)
-        return await asyncio.shield(self.task)
+        head = await asyncio.shield(self.task)
+        await then(head, self.spec.items)
+        return head
 
     async def _give(self, page: Sequence[Entry]) -> None:
         """Hand a page to the task, unless it ends first. Errors: why it ended."""
@@ -242,9 +272,8 @@ def _check_entry(entry: Entry, manifest: Manifest) -> None:
         raise InvalidRequest(field="key", reason=f"{entry.key} is the service's own")
     if not 1 <= entry.create_revision <= entry.mod_revision <= manifest.revision:
         raise InvalidRequest(field="revision", reason=f"{entry.key} is not of that checkpoint")
-    if not all(
-        0 <= time_ms <= INTEGER_MAX for time_ms in (entry.time_ms, entry.expires_at_ms or 0)
-    ):
+    times = (entry.time_ms, entry.expires_at_ms or 0, entry.first_ms or 0)
+    if not all(0 <= time_ms <= INTEGER_MAX for time_ms in times):
         raise InvalidRequest(field="time_ms", reason=f"of {entry.key} is no time")
     limit = SEALED_BYTES_MAX if entry.value.startswith(SEALED) else VALUE_BYTES_MAX
     if len(entry.value) > limit:

@@ -4,15 +4,25 @@ The archive has the history. The newest revisions may not have reached it yet; t
 at most ARCHIVE_WAIT_MS.
 
 Nothing here checks rights: `server/requests.py`, the only way in, does.
+
+`causes` answers why something is so, by walking back from an entry through the commits that it was
+based on. A commit is based on the reads that its writer named; nothing is inferred. An entry that a
+restore put back is based on the version at the restored revision. The walk is breadth first, visits
+each (key, revision) once, and is bounded by WHY_DEPTH_MAX and WHY_COMMITS_MAX.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from blackboard.archive.base import Archive
+from msgspec.structs import replace
+
+from blackboard.archive.base import Archive, archived_pages
+from blackboard.client.views import Cause
 from blackboard.core.access import Reach
 from blackboard.core.checkpoints import (
     NOW,
+    Activity,
     Difference,
     Differences,
     DiffRequest,
@@ -25,19 +35,28 @@ from blackboard.core.checkpoints import (
     check_checkpoint,
     checkpoint_key,
 )
-from blackboard.core.commit import ENGINE, RECOVER, Entry, Head, LogPage, Reading
-from blackboard.core.path import SYSTEM, namespace_of, parse_pattern
+from blackboard.core.commit import ENGINE, RECOVER, RESTORE, Entry, Head, LogEntry, LogPage, Reading
+from blackboard.core.history import Gathered, Tally
+from blackboard.core.path import SYSTEM, check_name, namespace_of, parse_pattern
+from blackboard.engines.base import pages_of
+from blackboard.engines.payer import turn
 from blackboard.errors import (
     Compacted,
     FutureRevision,
     InvalidRequest,
     NoSuchCheckpoint,
+    Resync,
     Unavailable,
 )
-from blackboard.limits import LIST_ENTRIES_MAX, PAGE_BYTES_MAX
+from blackboard.limits import (
+    ACTIVITY_LOG_MAX,
+    LIST_ENTRIES_MAX,
+    LOG_ENTRIES_MAX,
+    PAGE_BYTES_MAX,
+)
+from blackboard.server.boards import OpenBoard
 from blackboard.server.host import Host
-from blackboard.server.open_board import OpenBoard
-from blackboard.server.pages import archived_pages, pages_of
+from blackboard.server.pages import gather
 from blackboard.units import Key, Prefix, Revision
 
 _DIFF_PAGES_MAX: Final = 16
@@ -148,12 +167,24 @@ class HistoryReader:
         async for page in archived_pages(self.archive, at):
             yield _content(page)
 
-    async def history(self, key: Key, *, before: Revision | None, limit: int) -> Sequence[Version]:
-        """Versions of a key, the newest first."""
+    async def history(
+        self,
+        key: Key,
+        *,
+        before: Revision | None,
+        after: Revision | None,
+        author: str | None,
+        limit: int,
+    ) -> Sequence[Version]:
+        """Versions of a key, the newest first, see `Archive.history`."""
+        if author is not None:
+            check_name(author, "author")
         head = await self._board.head()
         await self.reach(head.revision)
         at = Point(self._name, head.revision)
-        return await self.archive.history(at, key, before=before, limit=limit)
+        return await self.archive.history(
+            at, key, before=before, after=after, author=author, limit=limit
+        )
 
     async def put_back(self, key: Key, revision: Revision) -> Revision | None:
         """The revision of the version that a restore to `revision` put back; None if it was
@@ -176,6 +207,53 @@ class HistoryReader:
             return await self._board.log(after, limit)
         except Compacted as gone:
             return await self._archived_log(gone, limit)
+
+    async def gather_log(self, gathered: Gathered) -> LogPage:
+        """Join pages of the engine, so that large commits of others do not end a page early."""
+        after = gathered.through
+        while True:
+            try:
+                page = await self.log(gathered.through, gathered.left)
+                is_whole = await gather(gathered, page.entries)
+            except (Resync, Compacted):
+                if gathered.through == after:
+                    raise
+                is_whole = True  # first what is before it
+            if is_whole or not page.entries or gathered.through >= page.head.revision:
+                shown, proofs = tuple(gathered.shown), tuple(gathered.proofs)
+                return LogPage(page.head, shown, gathered.through, proofs)
+
+    async def activity(
+        self, span: tuple[Revision, Revision | None], parts: int, reach: Reach
+    ) -> Activity:
+        """The readable commits of a span (None: up to now), counted in `parts`.
+
+        The archive counts what it has. Of the rest, and of everything if the reader may read only
+        some keys between others, up to ACTIVITY_LOG_MAX log entries are read.
+        """
+        head = await self._board.head()
+        after, until = span
+        until = head.revision if until is None else min(until, head.revision)
+        if self._board.archive is None or not reach.is_exact:
+            oldest = head.oldest - 1 if self._board.archive is None else 0
+            after = max(after, oldest, until - ACTIVITY_LOG_MAX)
+        tally = Tally(min(after, until), until, parts)
+        through = tally.after
+        if self._board.archive is not None and reach.is_exact:
+            through = await self.archive.count(self._name, reach.ranges, tally)
+        return tally.activity(await self._count_log(through, tally, reach))
+
+    async def _count_log(self, through: Revision, tally: Tally, reach: Reach) -> Revision:
+        last = min(tally.until, through + ACTIVITY_LOG_MAX)
+        while through < last:
+            page = await self.log(through, min(LOG_ENTRIES_MAX, last - through))
+            for entry in page.entries:
+                if entry.revision <= last:
+                    tally.take(entry, reach.readable)
+            if not page.entries:
+                break
+            through = page.entries[-1].revision
+        return min(through, last)
 
     async def _archived_log(self, gone: Compacted, limit: int) -> LogPage:
         head, after = await self._board.head(), gone.revision
@@ -247,3 +325,67 @@ async def begin_archive(
     if fence is not None:
         pages = pages_of(host.store, board, "")
         await archiver.archive.join(board, fence, head, pages, items=items)
+
+
+# --- provenance -----------------------------------------------------------------------------------
+
+
+Ground = tuple[Key, Revision]
+
+
+async def causes(
+    past: HistoryReader, entries: Sequence[Entry], readable: Callable[[Key], bool]
+) -> list[Cause]:
+    """The commits behind `entries` as they are now, nearest first."""
+    waiting = deque(((entry.key, entry.mod_revision), 0) for entry in entries)
+    met = {ground for ground, _ in waiting}
+    found: list[Cause] = []
+    limits = past.limits
+    while waiting and len(found) < limits.why_commits_max:
+        await turn()
+        (key, revision), depth = waiting.popleft()
+        cause = await _cause(past, Cause(key, revision, depth), readable)
+        found.append(cause)
+        for ground in cause.based_on:
+            if ground not in met and cause.depth < limits.why_depth_max:
+                met.add(ground)
+                waiting.append((ground, cause.depth + 1))
+    return found
+
+
+async def _cause(past: HistoryReader, at: Cause, readable: Callable[[Key], bool]) -> Cause:
+    """`at`, which says where, and what the commit there says."""
+    try:
+        entry = await _entry_at(past, at.revision)
+    except Compacted:
+        return replace(at, missing="compacted")
+    if entry is None or not any(change.key == at.key for change in entry.changes):
+        return replace(at, missing="not written there")
+    grounds = await _grounds(past, at.key, entry)
+    shown = tuple(ground for ground in grounds if readable(ground[0]))
+    return replace(
+        at,
+        author=entry.author,
+        account=entry.account,
+        time_ms=entry.time_ms,
+        note=entry.note,
+        based_on=shown,
+    )
+
+
+async def _grounds(past: HistoryReader, key: Key, entry: LogEntry) -> tuple[Ground, ...]:
+    if entry.epoch is None or entry.epoch.cause != RESTORE:
+        return entry.based_on
+    written = await past.put_back(key, entry.epoch.from_revision)
+    return () if written is None else ((key, written),)
+
+
+async def _entry_at(past: HistoryReader, revision: Revision) -> LogEntry | None:
+    """The log entry of `revision`; None if there is none: a writer may claim any ground."""
+    if revision < 1:
+        return None
+    try:
+        page = await past.log(revision - 1, 1)
+    except FutureRevision:
+        return None
+    return next((entry for entry in page.entries if entry.revision == revision), None)

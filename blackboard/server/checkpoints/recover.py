@@ -6,25 +6,31 @@ Leases end with the epoch.
 
 Invariants
 - What the engine still has is archived first, and the board is replaced only if its head has not
-  moved since. So a recovery loses nothing.
+  moved since. So a recovery loses nothing. Only a board with a part of a lost commit is dropped as
+  it is.
 - the archive is compared with its digests before anything is replaced.
 - The revisions of the recovered board are above everything that was archived.
 - a kill in the middle leaves a complete board or none: the next recovery completes it.
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Final, Self
 
+from blackboard.archive.base import archived_pages
 from blackboard.client.cancellation import finish
 from blackboard.core.checkpoints import Instant, Moment, Point, Recovered, RecoverRequest
 from blackboard.core.commit import RECOVER, Entry, Epoch, Head, Seed
 from blackboard.core.path import barrier_key
+from blackboard.encryption.store import SealedStore
+from blackboard.engines.base import MayTear
 from blackboard.errors import (
     BlackboardError,
+    Corrupt,
     HeadMoved,
     InvalidRequest,
     NoSuchBoard,
@@ -36,9 +42,9 @@ from blackboard.limits import HOLD_MS_MAX
 from blackboard.server.archiver import check_archived
 from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.branch import alone
-from blackboard.server.pages import archived_pages
-from blackboard.units import Prefix
+from blackboard.units import Prefix, Revision
 
+log = logging.getLogger(__name__)
 _BARRIERS: Final = barrier_key("")
 
 _TRIES: Final = 5
@@ -135,7 +141,8 @@ class _Recovery:
     async def _stands(self) -> Head | None:
         """The head of the engine's board, once it is archived up to there.
 
-        None when there is none, or only what an unfinished recovery left.
+        None when there is none, or only what an unfinished recovery left, or one with a part of a
+        lost commit, of which nothing can be relied on.
         """
         try:
             await self._boards.use(self._board)
@@ -144,8 +151,19 @@ class _Recovery:
             if await self._host.store.exists(self._board):
                 raise
             return None
+        except Corrupt:
+            if self._torn() is None:
+                raise
+            return None
         await self._archiver.reached(self._board, head.revision, self._archiver.takeover_ms)
         return head
+
+    def _torn(self) -> Revision | None:
+        """The last revision of a board of which the engine has a part of a lost commit; None if it
+        has none."""
+        store = self._host.store
+        raw = store.raw if isinstance(store, SealedStore) else store
+        return raw.torn(self._board) if isinstance(raw, MayTear) else None
 
     async def _target(self, head: Head | None) -> Point | None:
         """The target of the recovery; None when it was already recovered. Errors:
@@ -191,7 +209,8 @@ class _Recovery:
             number = max(number, head.epoch.number)
             if mark.revision != head.revision:
                 raise HeadMoved(head.revision, mark.revision)
-        revision = mark.revision + 1
+        torn = self._torn() if head is None else None
+        revision = max(mark.revision, torn or 0) + 1
         name = secrets.token_hex(8)
         epoch = Epoch(max(number, mark.epoch.number) + 1, name, RECOVER, target.revision, revision)
         items = await self._items(target, mark.revision)
@@ -199,6 +218,9 @@ class _Recovery:
         seed = Seed(epoch, time_ms, items)
         self.so_far = Recovered(False, 0, target.revision, revision, name)
         store = self._host.store
+        if torn is not None:
+            log.warning("board %s: the engine's part of it is dropped", self._board)
+            await store.drop(self._board)
         await store.seed(self._board, seed, self._counted(target), replaces=head)
         self._archiver.poke(self._board)
         await self._archiver.reached(self._board, revision, self._archiver.takeover_ms)

@@ -14,7 +14,7 @@ Invariants
 import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
@@ -24,16 +24,15 @@ from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest, check_request
 from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
 from blackboard.core.fields import check_note
-from blackboard.core.path import check_key, document_prefix, file_prefix
-from blackboard.core.redaction import NOTE, RECORDS, check_redactable, record_key
+from blackboard.core.path import check_key
+from blackboard.core.redaction import NOTE, RECORDS, check_redactable, parts_prefixes, record_key
 from blackboard.encryption.store import SealedStore
-from blackboard.engines.base import Scrubs
+from blackboard.engines.base import Scrubs, check_since, pages_of
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.limits import HOLD_MS_MAX, OPERATIONS_MAX
 from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.branch import alone
 from blackboard.server.host import Host
-from blackboard.server.pages import pages_of
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
@@ -89,15 +88,48 @@ class Redactions:
         """Begin a redaction, or report its progress; waits RECOVER_WAIT_MS for the end.
 
         A repeated request gets the same answer, as long as it is among the newest _KEPT of this
-        process. Errors: InvalidRequest, Unavailable, Corrupt; a repeated request continues it.
+        process. If a redaction of the key began since the request was made, that one is continued
+        or reported. Errors: InvalidRequest, Unavailable, Corrupt; a repeated request continues it;
+        StaleEpoch when the board was restored, or another one began, since the request was made.
         Cancellation: it continues.
         """
         running = self._running.get((board, spec.key, spec.request))
+        if running is None or running.has_failed:
+            said = await self._recorded(board, spec)
+            if said is not None and said["state"] == _DONE:
+                return Redaction(True, _DONE, (board,))
+            if said is not None:
+                board, spec, by = said["board"], _asked(said), said["by"]
+            running = self._running.get((board, spec.key, spec.request))
         if running is None or running.has_failed:
             running = self._begin(board, spec, by)
         wait_ms = self._host.limits.checkpoints.recover_wait_ms
         await asyncio.wait([running.task], timeout=wait_ms / 1000)
         return running.task.result() if running.task.done() else running.so_far
+
+    async def _recorded(self, board: str, spec: RedactRequest) -> dict[str, Any] | None:
+        """The record of the last redaction of the key, if it is this request's, or if it began
+        since this request was made; else None. A copy of a request that comes late must not remove
+        what was put there since.
+
+        Errors: StaleEpoch.
+        """
+        found = await self._host.store.read(board, [record_key(spec.key)])
+        for said in map(_read, found.entries):
+            is_later = spec.known is not None and said.get("known", -1) >= spec.known
+            if said.get("request") == spec.request or is_later:
+                return await self._leading(said)
+        if spec.known is not None:
+            check_since(await self._host.store.open(board), spec.known)
+        return None
+
+    async def _leading(self, said: dict[str, Any]) -> dict[str, Any] | None:
+        """The record on the board where a redaction was begun, which says whether it is done; None
+        if that board is gone."""
+        if said["state"] != _PART:
+            return said
+        found = await self._host.store.read(said["board"], [record_key(said["key"])])
+        return _read(found.entries[0]) if found.entries else None
 
     def _begin(self, board: str, spec: RedactRequest, by: str) -> "_Running":
         old = [name for name, each in self._running.items() if each.task.done()]
@@ -116,9 +148,9 @@ class Redactions:
         """A board that fails delays no other one, and is tried again. A failure is logged once."""
         failed: dict[str, str] = {_LOOKING: ""}
         while True:
-            told, failed = failed, await self._finish_all(failed)
+            before, failed = failed, await self._finish_all(failed)
             for board, failure in failed.items():
-                if told.get(board) != failure:
+                if before.get(board) != failure:
                     log.warning("%s: %s", board if board == _LOOKING else f"board {board}", failure)
             if not failed:
                 return
@@ -151,7 +183,7 @@ class Redactions:
     async def _begun(self, board: str) -> list[tuple[RedactRequest, str]]:
         """The redactions that were recorded on a board and not finished, and who requested them."""
         return [
-            (RedactRequest(said["key"], said["why"], secrets.token_hex(8)), said["by"])
+            (_asked(said), said["by"])
             async for page in pages_of(self._host.store, board, RECORDS)
             for said in map(_read, page.entries)
             if said.get("state") == _BEGUN
@@ -175,6 +207,7 @@ class _Running:
         self._board = board
         self._spec = spec
         self._by = by
+        self._known: dict[str, Revision] = {}
         self._removed: dict[str, Revision] = {}
         self._epochs: dict[str, str] = {}
         self.so_far = Redaction(False, "it is being recorded")
@@ -202,8 +235,8 @@ class _Running:
         boards = tuple(sorted(self._removed))
         done = Redaction(True, _DONE, boards, rows.versions, rows.guessable, left)
         await self._record(_DONE)
-        told = f"{self._spec.key} by {self._by}: {self._spec.why}".removesuffix(": ")
-        self._host.audit.note_service("redact", self._board, told)
+        what = f"{self._spec.key} by {self._by}: {self._spec.why}".removesuffix(": ")
+        self._host.audit.note_service("redact", self._board, what)
         return done
 
     def _tell(self, step: str) -> None:
@@ -239,29 +272,33 @@ class _Running:
         key = self._spec.key
         opened = await self._boards.use(board)
         state = _BEGUN if board == self._board else _PART
+        self._known[board] = (await opened.head()).revision
         # The record comes first: what cannot be recorded is not begun, and what is begun is ended
         # by the next service.
-        ops: list[Op] = [self._put_record(state)]
-        below = (document_prefix(key), file_prefix(key))
+        ops: list[Op] = [self._put_record(board, state)]
+        below = parts_prefixes(key)
         for prefix in below:
             async for entry in opened.entries(prefix):
                 ops.append(Delete(entry.key))
                 if len(ops) == _DELETES:
                     await opened.commit_as_system(ops)
                     ops.clear()
-        ops = [self._put_record(state), Delete(key), *map(DeletePrefix, below)]
+        ops = [self._put_record(board, state), Delete(key), *map(DeletePrefix, below)]
         committed = await opened.commit_as_system(ops, note=NOTE)
         self._removed[board] = committed.revision
         self._epochs[board] = (await opened.head()).epoch.id
 
     async def _record(self, state: str) -> None:
         opened = await self._boards.use(self._board)
-        await opened.commit_as_system([self._put_record(state)], note=_NOTE_DONE)
+        await opened.commit_as_system([self._put_record(self._board, state)], note=_NOTE_DONE)
 
-    def _put_record(self, state: str) -> Op:
+    def _put_record(self, board: str, state: str) -> Op:
+        """The record on `board`, with the revision before the key was removed there: a request that
+        was made at that revision or before needs no redaction of its own."""
         spec = self._spec
-        said = {"key": spec.key, "why": spec.why, "by": self._by, "state": state}
-        return Put(record_key(spec.key), encode_value(said | {"board": self._board}))
+        said: dict[str, Any] = {"key": spec.key, "why": spec.why, "by": self._by, "state": state}
+        said |= {"board": self._board, "request": spec.request, "known": self._known[board]}
+        return Put(record_key(spec.key), encode_value(said))
 
     # --- the engine's log -------------------------------------------------------------------------
 
@@ -328,6 +365,11 @@ async def _is_there(host: Host, archive: Archive, board: str) -> bool:
         return True
     async with alone(archive, board):
         return await host.store.exists(board)
+
+
+def _asked(said: Mapping[str, Any]) -> RedactRequest:
+    """The request that a record is of; an older version recorded no name of it."""
+    return RedactRequest(said["key"], said["why"], said.get("request") or secrets.token_hex(8))
 
 
 def _read(entry: Entry) -> dict[str, Any]:

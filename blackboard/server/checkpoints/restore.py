@@ -73,10 +73,10 @@ from blackboard.errors import (
 )
 from blackboard.integrity.digest_check import ENTRIES_AT_ONCE, Sums
 from blackboard.limits import HOLD_MS_MAX, READ_KEYS_MAX, RESTORE_BYTES_MAX, RESTORE_CHANGES_MAX
+from blackboard.server.boards import OpenBoard
 from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.commit_queue import salted, system_id
-from blackboard.server.open_board import OpenBoard
 from blackboard.server.security.revocations import Permit
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_value, prepare
@@ -102,6 +102,7 @@ class Restores:
         the request to find out.
         """
         check_request(spec.request)
+        # Checked again, with the permit, as the commit is sent: comparing may take seconds.
         revocations = self._board.host.revocations
         revocations.check(who)
         by = signature(who.name, narrowed_from(who))
@@ -112,9 +113,10 @@ class Restores:
         target = await self._past.point(spec.to)
         await self._past.archive.mark_at(target)  # refused before anything is changed
         before = await self._checkpoint_before(spec, by)
-        told = {"by": by, "note": spec.note, "to": target.revision, "before": before}
-        attempt = _Attempt(self._board, self._past, target, spec, told, permit)
+        record = {"by": by, "note": spec.note, "to": target.revision, "before": before}
+        attempt = _Attempt(self._board, self._past, target, spec, record, permit)
         try:
+            # Appends of the archiver would share the disk with what others have to wait for.
             with self._board.archiver.resting(self._board.name):
                 return await self._insist(attempt)
         except HeadMoved as error:
@@ -177,12 +179,12 @@ class Restores:
         reading = await self._board.read([restore_key(spec.request)])
         if not reading.entries:
             return None
-        told = decode_value(reading.entries[0].value)
-        if told["by"] != by:
+        record = decode_value(reading.entries[0].value)
+        if record["by"] != by:
             reason = f"{spec.request!r} was the request of another restore: give this one its own"
             raise InvalidRequest(field="request", reason=reason)
         entry = reading.entries[0]
-        return _restored(told, entry.mod_revision, entry.time_ms)
+        return _restored(record, entry.mod_revision, entry.time_ms)
 
 
 def restore_key(request: str) -> Key:
@@ -190,11 +192,10 @@ def restore_key(request: str) -> Key:
     return f"{RESTORES}/{request_segment(request)}"
 
 
-def _restored(told: dict[str, Any], revision: Revision, time_ms: Milliseconds) -> Restored:
-    epoch = Epoch(told["number"], told["epoch"], RESTORE, told["to"], revision)
-    return Restored(
-        revision, time_ms, epoch, told["to"], told["put_back"], told["removed"], told["before"]
-    )
+def _restored(record: dict[str, Any], revision: Revision, time_ms: Milliseconds) -> Restored:
+    epoch = Epoch(record["number"], record["epoch"], RESTORE, record["to"], revision)
+    counts = (record["put_back"], record["removed"])
+    return Restored(revision, time_ms, epoch, record["to"], *counts, record["before"])
 
 
 @dataclass
@@ -205,7 +206,7 @@ class _Attempt:
     past: HistoryReader
     target: Point
     spec: RestoreRequest
-    told: dict[str, Any]
+    record: dict[str, Any]
     permit: Permit | None
     _through: Revision = 0
     """The log was processed up to here; 0 = not begun."""
@@ -248,15 +249,15 @@ class _Attempt:
             self.target.revision,
             head.revision + 1,
         )
-        told = {
-            **self.told,
+        record = {
+            **self.record,
             "number": epoch.number,
             "epoch": epoch.id,
             "put_back": len(puts) + len(documents),
             "removed": len(deletes),
         }
         until_ms = head.time_ms + self.past.limits.restore_kept_ms
-        answer = PutBack(restore_key(self.spec.request), encode_value(told), until_ms)
+        answer = PutBack(restore_key(self.spec.request), encode_value(record), until_ms)
         commit = Commit(
             system_id(),
             head.epoch.id,
@@ -267,7 +268,7 @@ class _Attempt:
             known=head.revision,
         )
         committed = await self._send(salted(commit))
-        return _restored(told, committed.revision, committed.time_ms)
+        return _restored(record, committed.revision, committed.time_ms)
 
     def _counted(self) -> Iterator[PutBack]:
         """Operations that make `append` continue above items that the engine has no record of."""
@@ -291,7 +292,8 @@ class _Attempt:
         outcome = await self.board.commit_past(prepared, self.permit)
         if isinstance(outcome, Committed):
             return outcome
-        if isinstance(outcome, AttemptTooOld | StaleEpoch):  # there was another commit
+        # Both mean that there was another commit: a new try computes the differences again.
+        if isinstance(outcome, AttemptTooOld | StaleEpoch):
             raise HeadMoved(commit.begins.revision - 1 if commit.begins else 0, outcome.head)
         raise outcome
 
@@ -305,6 +307,7 @@ class _Attempt:
     async def _documents(self, head: Head) -> list[Op]:
         """The operations that restore documents. Their peers have the abandoned content, so it is
         undone, not overwritten. Errors: HeadMoved; Corrupt."""
+        # A document that looks the same needs nothing, although its updates were logged.
         changed = [key for key in sorted(self._parts) if self._then[key] != self._now[key]]
         found: list[Op] = []
         for document in documents_in(changed):

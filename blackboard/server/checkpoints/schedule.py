@@ -36,10 +36,9 @@ from blackboard.core.checkpoints import (
 from blackboard.core.commit import Delete, Head
 from blackboard.errors import BlackboardError, Conflict, InvalidRequest
 from blackboard.limits import INTEGER_MAX, OPERATIONS_MAX
-from blackboard.server.boards import Boards
+from blackboard.server.boards import Boards, OpenBoard
 from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.server.checkpoints.take import Checkpoints
-from blackboard.server.open_board import OpenBoard
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 

@@ -46,13 +46,13 @@ from blackboard.errors import (
     NoSuchCheckpoint,
     OutcomeUnknown,
 )
+from blackboard.integrity.digest_check import sealed_form
 from blackboard.integrity.manifest import Manifest, read_manifest
 from blackboard.integrity.signing import KEY_BYTES, manifest_of
-from blackboard.integrity.stored_form import sealed_form
 from blackboard.limits import CHECKPOINTS_MAX, MANIFEST_BYTES_MAX
+from blackboard.server.boards import OpenBoard
 from blackboard.server.checkpoints.barrier import Barrier
 from blackboard.server.checkpoints.reader import HistoryReader
-from blackboard.server.open_board import OpenBoard
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value
 
 ROOM_BYTES: Final = 64 * 1024
@@ -296,20 +296,20 @@ def _lost(stored: StoredCheckpoint) -> Checkpoint:
 
 def checkpoint_of(board: str, entry: Entry, *, pinned: bool = False) -> Checkpoint:
     """The checkpoint that `entry` records. Errors: Corrupt."""
-    told = decode_value(entry.value)
+    record = decode_value(entry.value)
     try:
-        barrier = told["barrier"] and Answers(
-            told["barrier"]["asked"],
-            *(tuple(told["barrier"][name]) for name in ("delivered", "not_fresh", "left")),
+        barrier = record["barrier"] and Answers(
+            record["barrier"]["asked"],
+            *(tuple(record["barrier"][name]) for name in ("delivered", "not_fresh", "left")),
         )
         return Checkpoint(
             board,
             _name_of(entry),
             entry.mod_revision,
             entry.time_ms,
-            told["kind"],
-            told["by"],
-            told["note"],
+            record["kind"],
+            record["by"],
+            record["note"],
             barrier,
             pinned,
         )

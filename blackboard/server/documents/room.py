@@ -48,7 +48,7 @@ from blackboard.errors import (
 )
 from blackboard.limits import DEFAULT, OVERLAP_TTL_MS, Limits
 from blackboard.server.documents.awareness import Presences, Publishing, RoomPeer
-from blackboard.server.documents.trial import EditStaging
+from blackboard.server.documents.staging import EditStaging
 from blackboard.units import Key, Revision
 from blackboard.wire import ysync
 from blackboard.wire.codec import SYSTEM_AGENT, encode_value
@@ -156,7 +156,7 @@ class Room:
         self._base, self._tail = Base(), UpdateTail(key, limits=limits.documents)
         self._late: list[Item] = []
         self._in_flight = EditsInFlight(self._forward_acknowledged, self.forget)
-        self._trial = EditStaging(key, lambda: self.live, self._in_flight)
+        self._staging = EditStaging(key, lambda: self.live, self._in_flight)
         self._listening: set[RoomPeer] = set()
         self._presences = Presences(lambda client: self._owners.get(client), limits.documents)
         self._writers: dict[str, Writer] = {}
@@ -229,7 +229,7 @@ class Room:
             self._compacting.cancel()
         self._in_flight.close()
         self.live.close()
-        self._trial.forget()
+        self._staging.forget()
 
     async def _serve(self) -> None:
         link = self._link(_keeper(SYSTEM_AGENT, self.key))
@@ -238,7 +238,7 @@ class Room:
         async with watch:
             stored = storage.read_document(self.key, watch.state)
             self._load(stored)
-            await self._trial.begin(stored)
+            await self._staging.begin(stored)
             for found, entry in watch.state.items():
                 if storage.is_update(self.key, found):
                     self._tail.add(found, entry.mod_revision, len(entry.value["update"]))
@@ -370,7 +370,7 @@ class Room:
             made_by.append(edit and edit.member)
             updates.append(item.update)
             if made_by[-1] is None:
-                self._trial.trust(item.update)
+                self._staging.trust(item.update)
         frame: bytes | None = None
         for member in list(self._listening):
             if member in made_by:
@@ -412,7 +412,7 @@ class Room:
 
     def read(self, data: bytes) -> Update:
         """Parse an edit. Errors: DocumentRefused."""
-        return self._trial.read(data)
+        return self._staging.read(data)
 
     def admit(self, data: bytes, update: Update, signed: str) -> tuple[bytes, Update]:
         """Try an edit of the author `signed`, read as `update`; returns its new part, which is to
@@ -422,12 +422,12 @@ class Room:
         """
         if update.is_empty:  # a new peer sends this, and it needs no trial on a copy
             return crdt.EMPTY_UPDATE, update
-        clients = self._trial.news(update)
+        clients = self._staging.news(update)
         for client in clients:
             if self._owner_of(client, signed) != signed:
                 reason = f"client {client} belongs to another author"
                 raise DocumentRefused(self.key, "foreign", reason)
-        news, update = self._trial.take(data, update)
+        news, update = self._staging.take(data, update)
         if news != crdt.EMPTY_UPDATE:
             self._owners.update(dict.fromkeys(clients, signed))
         return news, update
@@ -439,7 +439,7 @@ class Room:
 
         Errors: DocumentRefused; DamagedError.
         """
-        place = self._trial.other_than_known(data, update)
+        place = self._staging.other_than_known(data, update)
         if place is None:
             return
         client, clock = place
@@ -468,7 +468,7 @@ class Room:
 
     def forget(self) -> None:
         """The edit that was just admitted will not be committed."""
-        self._trial.forget()
+        self._staging.forget()
 
     async def commit(self, news: tuple[bytes, Update], member: RoomPeer) -> None:
         """Commit what was admitted. Errors: those of `Board.commit`; it is not tried any more."""

@@ -1,7 +1,6 @@
 """The open documents of a process, each in its own room."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -91,10 +90,6 @@ class Documents:
     async def _close(self, room: Room) -> None:
         self._forget(room)
         await room.aclose()
-
-    def open_documents(self) -> Counter[str]:
-        """How many documents of each board are open."""
-        return Counter(board for board, _ in self._rooms)
 
     async def end(self, board: str) -> None:
         """End every room of a board, and disconnect its members."""

@@ -73,7 +73,7 @@ class Session:
         """Whether its reader is waiting, and has processed everything."""
         self._answer: bytes | None = None
         self._answered_state = crdt.EMPTY_STATE
-        """What the peer knows once it has read its last answer."""
+        """The state of the peer once it has read its last answer."""
         self._is_greeted = False
         self._is_stale = room.mark is not None  # until the peer has sent its state
         self._failure: DocumentRefused | None = None
@@ -93,6 +93,30 @@ class Session:
         """
         self._check()
         self._check_token()
+        self._accept(frame)
+        while not self.has_room and self._failure is None:
+            self._taken.clear()
+            await self._taken.wait()
+        self._check()
+
+    def take(self, frame: bytes) -> bool:
+        """Accept a frame of the peer now, if there is room; False to `send` it instead, because the
+        session or the token has ended."""
+        if self._failure is not None:
+            return False
+        try:
+            self._check_token()
+        except BlackboardError:  # `send` raises it
+            return False
+        self._accept(frame)
+        return True
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `send` would not wait."""
+        return self._incoming_bytes <= DOCUMENT_UPDATE_BYTES_MAX
+
+    def _accept(self, frame: bytes) -> None:
         try:
             messages = ysync.read_frame(frame)
         except (InvalidRequest, LimitExceeded) as error:
@@ -102,10 +126,6 @@ class Session:
             self._take(message)
         if self._incoming:  # awareness messages are already processed
             self._incoming_bytes += len(frame)
-        while self._incoming_bytes > DOCUMENT_UPDATE_BYTES_MAX and self._failure is None:
-            self._taken.clear()
-            await self._taken.wait()
-        self._check()
 
     async def receive(self) -> bytes:
         """The next frame for the peer. Errors: as of `send`.

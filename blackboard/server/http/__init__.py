@@ -1,1 +1,1 @@
-"""The doors of the service: WebSocket, JSON-RPC by POST, health, metrics."""
+"""The ways into the service: WebSocket, JSON-RPC by POST, health, metrics."""

@@ -1,4 +1,4 @@
-"""The service as one ASGI application: WebSocket, JSON-RPC by POST, health, metrics, description.
+"""The service as one ASGI application: WebSocket, JSON-RPC by POST, the page, health, metrics.
 
 `create_app(service, authenticator)` can be mounted in an application of yours;
 `server/http/serve.py` runs it on a port of its own.
@@ -7,6 +7,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -38,14 +39,15 @@ from blackboard.server.http.handshake import (
     trust_of,
 )
 from blackboard.server.http.metrics import Metrics
+from blackboard.server.http.page import Page
 from blackboard.server.http.schema import asyncapi
 from blackboard.server.overload.admission import Admission
-from blackboard.server.overload.fair_share import READ_US
+from blackboard.server.overload.charges import READ_US
 from blackboard.server.service import Service
 from blackboard.units import Milliseconds
 from blackboard.wire.errors import write_error
 from blackboard.wire.frames import CLOSE_TOO_BIG, JSON
-from blackboard.wire.methods import WhoAmIParams
+from blackboard.wire.methods import CommitParams, WhoAmIParams
 from blackboard.wire.session import RequestReceived, ServerSession
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -53,17 +55,26 @@ _READY_S: Final = 1.0  # the engine is asked at most this often
 
 
 def create_app(
-    service: Service, authenticator: Authenticator, *, doors: OriginPolicy | None = None
+    service: Service,
+    authenticator: Authenticator,
+    *,
+    origin_policy: OriginPolicy | None = None,
+    page: Page | None = None,
 ) -> Starlette:
     """The application of a running `service`; `app.state.gate` is its `Handshake`, to be drained.
 
-    `authenticator` turns a bearer token into a principal or raises Unauthenticated. `doors` are the
-    allowed hosts and origins: by default any host, and no web page.
+    `authenticator` turns a bearer token into a principal or raises Unauthenticated. `origin_policy`
+    has the allowed hosts and origins: by default any host, and no web page. With `page`, it is
+    served at `/`, and is a web page that may connect.
     """
-    gate = Handshake(service, authenticator, doors or OriginPolicy())
+    origin_policy = origin_policy or OriginPolicy()
+    gate = Handshake(
+        service, authenticator, origin_policy if page is None else replace(origin_policy, own=True)
+    )
     routes = _Routes(gate)
     app = Starlette(
         routes=[
+            *(() if page is None else _page_routes(page, routes)),
             WebSocketRoute("/v1", gate),
             WebSocketRoute("/v1/boards/{board}/docs/{key:path}", DocumentDoor(gate)),
             Route("/v1/rpc", routes.behind_doors(routes.rpc), methods=["POST"]),
@@ -75,6 +86,14 @@ def create_app(
     )
     app.state.gate = gate
     return app
+
+
+def _page_routes(page: Page, routes: "_Routes") -> list[Route]:
+    return [
+        Route("/", routes.behind_doors(page.index)),
+        Route("/page/enter", routes.behind_doors(page.enter), methods=["POST"]),
+        Route("/page/{path:path}", routes.behind_doors(page.file)),
+    ]
 
 
 class _Routes:
@@ -94,7 +113,7 @@ class _Routes:
         """`answer`, if this Host and Origin are allowed; else 403."""
 
         async def guarded(request: Request) -> Response:
-            unknown = self._gate.doors.refusal(request.scope)
+            unknown = self._gate.origin_policy.refusal(request.scope)
             if unknown is None:
                 return await answer(request)
             self._gate.note_refusal(unknown)
@@ -110,17 +129,22 @@ class _Routes:
     async def readyz(self, _: Request) -> Response:
         """The engine answers too, and the service takes requests.
 
-        It also reports how far the archive is behind. That does not affect readiness, because no
-        commit waits for the archive.
+        It also reports which engine that is, and how far archive and backup are behind. That does
+        not affect readiness, because no commit waits for them.
         """
-        reason = "stopping" if self._gate.draining else await self._engine_failure()
+        reason = "stopping" if self._gate.stopping else await self._engine_failure()
         if reason is not None:
             return JSONResponse({"status": "not ready", "reason": reason}, 503)
-        archive = self._gate.service.statistics().archive
-        if archive is None:
-            return JSONResponse({"status": "ready"})
-        told = {name: getattr(archive, name) for name in ("behind", "lag_ms", "failing")}
-        return JSONResponse({"status": "ready", "archive": told})
+        facts = self._gate.service.facts()
+        engine = {"name": facts.name, "level": facts.level}
+        ready: dict[str, Any] = {"status": "ready", "engine": engine}
+        found = self._gate.service.statistics()
+        if (archive := found.archive) is not None:
+            names = ("behind", "lag_ms", "failing")
+            ready["archive"] = {name: getattr(archive, name) for name in names}
+        if (backup := found.backup) is not None:
+            ready["backup"] = {"lag_ms": backup.lag_ms, "failing": backup.failing}
+        return JSONResponse(ready)
 
     async def metrics(self, _: Request) -> Response:
         """Prometheus' text format."""
@@ -171,7 +195,7 @@ class _Routes:
         admission: Admission,
         event: RequestReceived,
     ) -> None:
-        method, outcome = event.params.method, "ok"
+        method, outcome, begun_s = event.params.method, "ok", time.monotonic()
         await asyncio.sleep(0)  # let other tasks run between the requests of a batch
         await admission.shares.wait(admission.account, READ_US)
         bill = admission.charges.bill(admission.account, method)
@@ -188,6 +212,8 @@ class _Routes:
             outcome = error.code
             session.respond_error(event.id, error)
         self._gate.traffic.count(method, outcome)
+        if method != CommitParams.method:
+            self._gate.latencies.requests[method].observe(time.monotonic() - begun_s)
 
     async def _carry_out(
         self, session: ServerSession, principal: Principal, event: RequestReceived

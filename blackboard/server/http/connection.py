@@ -14,20 +14,9 @@ Invariants
 - Nothing is read from the socket while OUTGOING_BYTES_MAX bytes wait to be sent. A watch adds to
   them only while they are less than one delivery (WATCH_BATCH_BYTES_MAX).
 - Parsing a frame, starting a read and packing a delivery wait for the account's share
-  (fair_share.py), and are charged to it (charges.py).
+  (charges.py), and are charged to it.
 - An accepted request is carried out even if its connection breaks.
 - Every task of a connection has ended before `run` returns.
-
-The reads of a connection run a few at a time; the others wait in a queue.
-
-A page may be large, and a peer may request many and read little. So a read is started only if its
-answer, and those of the running reads, fit beside what waits for the socket. Until then it is a
-small item in the queue, without a task.
-
-Invariants
-- Reads are started in the order in which they were requested.
-- The possible answers of running reads, and what waits for the socket, are at most
-  OUTGOING_BYTES_MAX. No read is started while WATCH_BATCH_BYTES_MAX bytes wait.
 
 The module also defines the WebSocket's interface, its close codes and its clocks.
 """
@@ -35,16 +24,16 @@ The module also defines the WebSocket's interface, its close codes and its clock
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, Final, Protocol
 
+from blackboard import telemetry
 from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal
-from blackboard.core.model import Outcome
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -54,18 +43,23 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.limits import DEFAULT, PAGE_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, Limits
+from blackboard.limits import REQUESTS_IN_FLIGHT_MAX, Limits
+from blackboard.server.commit_queue import Answered, Outcomes
 from blackboard.server.http.dispatch import call, describe, is_read
 from blackboard.server.http.metrics import Traffic
+from blackboard.server.http.reads import Reads
 from blackboard.server.http.uvicorn_protocol import framed
 from blackboard.server.http.watches import Sending, Watches
+from blackboard.server.latency import Latencies
 from blackboard.server.overload.admission import Admission
-from blackboard.server.overload.charges import Bill, Charges, Subscription
-from blackboard.server.overload.fair_share import (
+from blackboard.server.overload.charges import (
     COMMIT_US,
     READ_US,
     STRANGERS,
+    Bill,
+    Charges,
     Shares,
+    Subscription,
     frame_us,
 )
 from blackboard.server.requests import RequestHandler
@@ -151,59 +145,6 @@ def date_ms() -> Milliseconds:
     return time.time_ns() // 1_000_000
 
 
-Read = Callable[[], Coroutine[Any, Any, None]]
-"""Carries out a read and answers it; handles all expected errors."""
-
-
-class Reads:
-    """The reads of a connection. `spawn` starts one; `waiting` returns the number of bytes that
-    wait for the socket."""
-
-    def __init__(
-        self,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-        waiting: Callable[[], int],
-        limits: Limits = DEFAULT,
-    ) -> None:
-        self._spawn = spawn
-        self._limits = limits
-        self._waiting = waiting
-        self._line: deque[Read] = deque()
-        self._running = 0
-
-    def __len__(self) -> int:
-        """The number of reads that were requested and not answered yet."""
-        return len(self._line) + self._running
-
-    def add(self, read: Read) -> None:
-        """Start a read as soon as there is room for its answer."""
-        self._line.append(read)
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Start the reads for which there is room now. Call this after sending something."""
-        while self._line and self._has_room():
-            self._running += 1
-            self._spawn(self._run(self._line.popleft()))
-
-    def _has_room(self) -> bool:
-        waiting, promised = self._waiting(), (self._running + 1) * PAGE_BYTES_MAX
-        delivery = self._limits.watch.watch_batch_bytes_max
-        most = self._limits.service.outgoing_bytes_max
-        return waiting < delivery and waiting + promised <= most
-
-    def close(self) -> None:
-        """Drop the waiting reads. The caller ends the running ones."""
-        self._line.clear()
-
-    async def _run(self, read: Read) -> None:
-        try:
-            await read()
-        finally:
-            self._running -= 1
-            self.go_on()
-
-
 class _FrameMeter:
     """Measures the cost of parsing one frame. Small frames are not timed, because reading the clock
     takes a microsecond. Commits have a fixed price, because many share one engine call."""
@@ -235,6 +176,14 @@ class _FrameMeter:
 
 _SMALL_FRAME_BYTES: Final = 1_024
 _COMMIT: Final = "commit"
+_Commit = tuple[RequestId, CommitParams, str]
+"""A commit, and the trace that it belongs to."""
+
+
+def _destination(request: _Commit) -> tuple[str | None, str]:
+    """The agent and the board of a commit."""
+    return request[1].agent, request[1].board
+
 
 log = logging.getLogger(__name__)
 
@@ -245,12 +194,13 @@ _REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs from its server."""
+    """The parts of its server that a connection needs."""
 
     traffic: Traffic
     shares: Shares
     charges: Charges
     limits: Limits
+    latencies: Latencies
 
     def authenticate(self, token: str) -> Principal:
         """The principal that a token names. Errors: Unauthenticated."""
@@ -295,6 +245,7 @@ class Connection:
         self._progress: asyncio.Event | None = None  # while a task waits for it
         self._held: list[bytes] = []
         """Frames that the socket did not take at once; the writer sends them first."""
+        self._answering: tuple[RequestHandler, Answered] | None = None
         self._is_flush_due = False
         self._is_listening = False
         """Whether the reader waits for a frame, and has nothing else to do."""
@@ -396,6 +347,7 @@ class Connection:
         """Break the reference cycles of this object. They hold tens of kilobytes, and the garbage
         collector visits old objects only once in days."""
         self._timers.clear()
+        self._answering = None
         del self._reads, self._watches
 
     async def _close(self, end: End) -> None:
@@ -426,6 +378,7 @@ class Connection:
 
     def _check_stalled(self) -> None:
         since, timeout_ms = self._sending_since, self._limits.send_timeout_ms
+        # One timer for the connection, not one for each frame: most frames leave at once.
         if since is not None and (self._loop.time() - since) * 1000 >= timeout_ms:
             self._end(CLOSE_TOO_SLOW, "you did not read; resume watches at your last position")
         else:
@@ -453,6 +406,7 @@ class Connection:
         frame = message.encode() if isinstance(message, str) else message
         if self._admission is not None and self._admission.pause_ms:
             await self._admission.pause()  # a frame before it, which `_take_at_once` took
+        # Before it is parsed, which is the first thing that costs time.
         await self._share(frame_us(len(frame)))
         over, meter = self._counted(frame), _FrameMeter(len(frame))
         for event in self._session.receive(frame):
@@ -495,8 +449,8 @@ class Connection:
             self._owner.charges.charge(self._account, meter.total_us())  # it is parsed again
             return False
         over = self._counted(frame)
-        for event in commits:
-            self._take(event, over)
+        self._serving += len(commits)
+        self._commit(commits, over)
         meter.commits = len(commits)
         self._owner.charges.charge(self._account, meter.total_us())
         return True
@@ -522,7 +476,7 @@ class Connection:
         return self._owner.charges.debt_s(self._account) > 0
 
     async def _share(self, cost_us: float) -> None:
-        """Wait for this peer's share of the processor; see server/overload/fair_share.py."""
+        """Wait for this peer's share of the processor; see server/overload/charges.py."""
         await self._owner.shares.wait(self._account, cost_us)
 
     @property
@@ -612,21 +566,28 @@ class Connection:
         match event:
             case RequestReceived():
                 self._serving += 1
-                assert self._admission is not None, "requests come after hello"
-                refusal = over or self._admission.refusal(event.params.method)
-                if refusal is None and is_read(event.params):
-                    refusal = self._refusal_of_read()
-                if refusal is not None:
-                    self._answer(event.id, event.params.method, refusal)
-                elif is_read(event.params):
-                    self._reads.add(partial(self._serve, event.id, event.params))
-                elif not self._commit_at_once(event.id, event.params):
-                    self._spawn(self._serve(event.id, event.params))
+                if isinstance(event.params, CommitParams):
+                    self._commit([(event.id, event.params, event.traceparent)], over)
+                else:
+                    self._take_request(event, over)
             case HelloReceived():
                 self._greet(event)
             case RequestRefused():
                 self._owner.traffic.count("", event.error.code)
                 self._send_soon()
+
+    def _take_request(self, event: RequestReceived, over: Overloaded | None) -> None:
+        number, params = event.id, event.params
+        assert self._admission is not None, "requests come after hello"
+        refusal = over or self._admission.refusal(params.method)
+        if refusal is None and is_read(params):
+            refusal = self._refusal_of_read()
+        if refusal is not None:
+            self._answer(number, params.method, refusal)
+        elif is_read(params):
+            self._reads.add(partial(self._serve, number, params))
+        else:
+            self._spawn(self._serve(number, params, event.traceparent))
 
     def _refusal_of_read(self) -> Overloaded | None:
         """The reason to refuse a read instead of queueing it; None if it may be queued. While the
@@ -669,6 +630,7 @@ class Connection:
         principal, before = self._owner.authenticate(token), self._principal
         assert self._link is not None
         assert before is not None
+        # What is open here was permitted to the principal that the connection was opened for.
         if (principal.name, principal.account) != (before.name, before.account):
             raise AccessDenied(principal.name, "act as", before.name)
         links = {self._link.agent: self._link, **self._links}
@@ -712,27 +674,66 @@ class Connection:
             self._links[agent] = found
         return found
 
-    def _commit_at_once(self, number: RequestId, params: Params[Any]) -> bool:
-        """Carry out a commit without a task of its own, which would add a tenth to its cost."""
-        if not isinstance(params, CommitParams):
-            return False
-        try:
-            link = self._link_of(params.agent)
-            if not isinstance(link, RequestHandler) or not link.can_start(params.board):
-                return False
-            answered = partial(self._committed, number, link)
-            link.start(params.board, params.to_core(link.agent), answered)
-        except BlackboardError as error:
-            self._answer(number, params.method, error)
-        return True
+    def _commit(self, requests: list[_Commit], over: Overloaded | None) -> None:
+        """Carry out commits that came in one frame, without a task for each. Those of one agent on
+        one board pass the gates together."""
+        assert self._admission is not None, "requests come after hello"
+        if over is not None or not self._admission.takes_all:
+            requests = [each for each in requests if not self._is_refused(each[0], over)]
+        for (agent, board), together in groupby(requests, _destination):
+            self._commit_together(agent, board, list(together))
 
-    def _committed(
-        self, number: RequestId, link: RequestHandler, outcome: Outcome | BlackboardError
-    ) -> None:
+    def _is_refused(self, number: RequestId, over: Overloaded | None) -> bool:
+        assert self._admission is not None
+        refusal = over or self._admission.refusal(_COMMIT)
+        if refusal is not None:
+            self._answer(number, _COMMIT, refusal)
+        return refusal is not None
+
+    def _commit_together(self, agent: str | None, board: str, requests: list[_Commit]) -> None:
+        refused: Outcomes = []
         try:
-            self._answer(number, _COMMIT, ReceiptMessage.of(link.finish(outcome)))
+            link = self._link_of(agent)
+            if isinstance(link, RequestHandler) and link.can_start(board):
+                refused = link.start(board, requests, self._answerer(link))
+            else:
+                for number, params, traceparent in requests:
+                    self._spawn(self._serve(number, params, traceparent))
         except BlackboardError as error:
-            self._answer(number, _COMMIT, error)
+            refused = [(number, error) for number, *_ in requests]
+        for number, outcome in refused:
+            self._answer(number, _COMMIT, outcome)
+
+    def _answerer(self, link: RequestHandler) -> Answered:
+        """What answers commits of `link`: the same for all frames, so that what an engine call
+        decided is answered in one."""
+        if self._answering is None or self._answering[0] is not link:
+            self._answering = link, partial(self._committed, link)
+        return self._answering[1]
+
+    def _committed(self, link: RequestHandler, outcomes: Outcomes) -> None:
+        """Answer commits that were decided together."""
+        try:
+            self._answer_commits(link, outcomes)
+        except Exception:
+            log.exception("a connection failed")
+            self._end(CLOSE_INTERNAL_ERROR, "internal error")
+
+    def _answer_commits(self, link: RequestHandler, outcomes: Outcomes) -> None:
+        session, accepted = self._session, 0
+        for number, outcome in outcomes:
+            try:
+                receipt = link.finish(outcome)
+            except BlackboardError as error:
+                self._answer(number, _COMMIT, error)
+                continue
+            accepted += 1
+            if session.state is not ConnectionState.CLOSED:
+                session.respond(number, ReceiptMessage.of(receipt))
+        if accepted:
+            self._serving -= accepted
+            self._owner.traffic.count(_COMMIT, "ok", accepted)
+            self._flush()
 
     def _answer(self, number: RequestId, method: str, result: Any) -> None:
         """Answer a request, with an error if `result` is one, unless the peer is gone."""
@@ -743,9 +744,12 @@ class Connection:
         self._send_soon()
         self._owner.traffic.count(method, result.code if is_error else "ok")
 
-    async def _serve(self, number: RequestId, params: Params[Any]) -> None:
-        bill = self._owner.charges.bill(self._account, params.method)
-        await bill.run(partial(self._carry_out, number, params, bill))
+    async def _serve(self, number: RequestId, params: Params[Any], traceparent: str = "") -> None:
+        bill, begun_s = self._owner.charges.bill(self._account, params.method), self._loop.time()
+        with telemetry.continuing(traceparent):
+            await bill.run(partial(self._carry_out, number, params, bill))
+        if params.method != _COMMIT:
+            self._owner.latencies.requests[params.method].observe(self._loop.time() - begun_s)
 
     async def _carry_out(self, number: RequestId, params: Params[Any], bill: Bill) -> None:
         try:

@@ -17,13 +17,8 @@ from blackboard.core.access import Principal, TokenRequest
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     NAMED,
-    BranchRequest,
     CheckpointRequest,
-    DiffRequest,
     ImportRequest,
-    RecoverRequest,
-    RedactRequest,
-    RestoreRequest,
     RetentionPolicy,
 )
 from blackboard.core.commit import ListOptions
@@ -94,42 +89,10 @@ async def _prune(link: Transport, params: methods.PruneParams) -> Any:
 
 
 @_handles
-async def _restore(link: Transport, params: methods.RestoreParams) -> Any:
-    spec = RestoreRequest(params.to, params.request, params.note, params.keep_calls)
-    return await link.restore(params.board, spec)
-
-
-@_handles
-async def _recover(link: Transport, params: methods.RecoverParams) -> Any:
-    spec = RecoverRequest(params.at, params.note)
-    return await link.recover(params.board, spec)
-
-
-@_handles
-async def _redact(link: Transport, params: methods.RedactParams) -> Any:
-    spec = RedactRequest(params.key, params.why, params.request)
-    return await link.redact(params.board, spec)
-
-
-@_handles
-async def _branch(link: Transport, params: methods.BranchParams) -> Any:
-    spec = BranchRequest(params.new, params.at, params.request, params.note)
-    return await link.branch(params.board, spec)
-
-
-@_handles
 async def _list(link: Transport, params: methods.ListParams) -> Any:
-    options = ListOptions(params.reverse, params.keys_only)
+    options = ListOptions(params.reverse, params.keys_only, params.delimiter or "")
     page = partial(link.list, params.board, params.pattern, after=params.after)
     return await page(limit=params.limit, at=params.at, options=options)
-
-
-@_handles
-async def _differences(link: Transport, params: methods.DifferencesParams) -> Any:
-    request = DiffRequest(
-        params.a, params.b, params.other, params.pattern, params.after, params.limit
-    )
-    return await link.differences(params.board, request)
 
 
 @_handles
@@ -150,7 +113,7 @@ async def _import_page(link: Transport, params: methods.ImportPageParams) -> Any
 
 @_handles
 async def _erase(link: Transport, params: methods.EraseParams) -> Any:
-    return await link.erase(params.name, params.board)
+    return await link.erase(params.name, params.board, params.request)
 
 
 @_handles
@@ -163,12 +126,16 @@ async def _issue(link: Transport, params: methods.IssueParams) -> Any:
 
 
 def _plainly(name: str) -> Handler:
-    """A handler for a method of the link that takes the members of its params by name."""
-    members = [member for member in METHODS[name].request.__struct_fields__ if member != "agent"]
+    """A handler for a method of the link that takes the board and the `noun` of its params, or all
+    their members by name."""
+    request = METHODS[name].request
+    members = [member for member in request.__struct_fields__ if member != "agent"]
 
     async def carry_out(link: Transport, params: Params[Any]) -> Any:
         given = {member: getattr(params, member) for member in members}
         by_place = [given.pop("board")] if "board" in given else []
+        if request.noun is not None:
+            return await getattr(link, name)(*by_place, params.spec())
         return await getattr(link, name)(*by_place, **given)
 
     return carry_out

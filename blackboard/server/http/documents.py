@@ -31,6 +31,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import DOCUMENT_TOKEN_TTL_MS_MAX
+from blackboard.server.documents.session import Session
 from blackboard.server.http.connection import (
     CLOSE_FORBIDDEN,
     CLOSE_INTERNAL_ERROR,
@@ -48,7 +49,7 @@ from blackboard.server.http.handshake import (
 )
 from blackboard.server.http.uvicorn_protocol import DIRECT, Waiting, Write, binary_frame
 from blackboard.server.overload.admission import Admission
-from blackboard.server.overload.fair_share import HANDSHAKE_US
+from blackboard.server.overload.charges import HANDSHAKE_US
 from blackboard.units import Key
 from blackboard.wire.ysync import CLOSE_BY_CAUSE, CLOSE_RESTART, CLOSE_TRY_LATER
 
@@ -58,6 +59,10 @@ Events = Callable[[], Awaitable[list[Any]]]
 _MESSAGES_AT_ONCE: Final = 32
 """Messages of a peer that are handled together: what a person types in seconds, and a millisecond
 or two of the event loop."""
+_SMALL_MESSAGE_BYTES: Final = 1_024
+"""A message of this size is taken when it arrives, at a fixed price; a larger one is measured."""
+_SMALL_MESSAGE_US: Final = 15
+"""What such a message costs, its frame included; the commit of its edit is not counted."""
 _CLOSE_TIMEOUT_S: Final = 5.0
 _REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
 _CLOSE_INVALID: Final = 4400
@@ -86,7 +91,7 @@ class DocumentDoor:
         """Serve one WebSocket."""
         send = heeding_close(send)
         await receive()  # websocket.connect
-        refusal = self._gate.doors.refusal(scope)
+        refusal = self._gate.origin_policy.refusal(scope)
         if refusal is not None:
             self._gate.note_refusal(refusal)
         if refusal is not None or self._gate.draining:
@@ -119,8 +124,9 @@ class DocumentDoor:
                     if direct is None:  # a server other than ours
                         return await visit.serve(session, partial(_one_event, receive), send)
                     session.attach(self._writing(direct["write_frame"]))
-                    events = partial(_ready_events, receive, direct["waiting"])
-                    return await visit.serve(session, events, send)
+                    inlet = _Inlet(session, visit.admission, receive, direct["waiting"])
+                    direct["offer"](inlet.take)
+                    return await visit.serve(session, inlet.events, send)
         except BlackboardError as error:
             code = next((c for kind, c in _CODES if isinstance(error, kind)), CLOSE_INTERNAL_ERROR)
             return code, f"{error.code}: {error}"
@@ -162,7 +168,7 @@ class _Visit:
 
     def __init__(self, principal: Principal, admission: Admission) -> None:
         self._principal = principal
-        self._admission = admission
+        self.admission = admission
         self._revoked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def recheck(self, check: Callable[[Principal], None]) -> None:
@@ -177,7 +183,7 @@ class _Visit:
         """Pass frames in both directions until one side closes. Returns the same as
         `DocumentDoor._serve`."""
         tasks = {
-            asyncio.create_task(_read(pipe, receive, self._admission)),
+            asyncio.create_task(_read(pipe, receive, self.admission)),
             asyncio.create_task(_write(pipe, send)),
             asyncio.create_task(_ended(pipe)),
         }
@@ -205,7 +211,7 @@ def _end_of(found: Sequence[int | BaseException]) -> tuple[int, str]:
     """The close code and reason that the results of a visit's tasks mean."""
     for error in found:
         if isinstance(error, DocumentRefused):
-            return CLOSE_BY_CAUSE.get(error.cause, CLOSE_INTERNAL_ERROR), _told(error)
+            return CLOSE_BY_CAUSE.get(error.cause, CLOSE_INTERNAL_ERROR), _close_reason(error)
         if isinstance(error, Unauthenticated):
             return CLOSE_UNAUTHENTICATED, error.reason
         if error == _CLOSE_WRONG_TYPE:
@@ -213,7 +219,7 @@ def _end_of(found: Sequence[int | BaseException]) -> tuple[int, str]:
     return 0, ""
 
 
-def _told(refusal: DocumentRefused) -> str:
+def _close_reason(refusal: DocumentRefused) -> str:
     """The reason of a close, in the form that `cause_of` parses."""
     return f"{refusal.cause}: {refusal.reason}"
 
@@ -222,8 +228,54 @@ async def _one_event(receive: Receive) -> list[Any]:
     return [await receive()]
 
 
-async def _ready_events(receive: Receive, waiting: Waiting) -> list[Any]:
-    return [await receive(), *waiting(_MESSAGES_AT_ONCE - 1)]
+class _Inlet:
+    """The way of a peer's messages to its session.
+
+    Small ones are taken in the call in which they arrive, at most _MESSAGES_AT_ONCE in a turn of
+    the event loop. The others, and all that have to wait, are `events` for the reading task.
+    """
+
+    def __init__(
+        self, session: Session, admission: Admission, receive: Receive, waiting: Waiting
+    ) -> None:
+        self._session = session
+        self._admission = admission
+        self._receive = receive
+        self._waiting = waiting
+        self._loop = asyncio.get_running_loop()
+        self._is_reading = False
+        """Whether the reading task waits for a message, and has none before it."""
+        self._taken = 0
+
+    async def events(self) -> list[Any]:
+        """As `Events`."""
+        self._is_reading = True
+        try:
+            return [await self._receive(), *self._waiting(_MESSAGES_AT_ONCE - 1)]
+        finally:
+            self._is_reading = False
+
+    def take(self, message: bytes) -> bool:
+        """As `Take`."""
+        size = len(message)
+        if (
+            not self._is_reading
+            or size > _SMALL_MESSAGE_BYTES
+            or self._taken >= _MESSAGES_AT_ONCE
+            or not self._session.has_room
+            or not self._admission.at_once(size)
+            or not self._session.take(message)
+        ):
+            return False
+        if not self._taken:
+            self._loop.call_soon(self._settle)
+        self._taken += 1
+        return True
+
+    def _settle(self) -> None:
+        """Charge what was taken in the last turn."""
+        taken, self._taken = self._taken, 0
+        self._admission.charges.charge(self._admission.account, _SMALL_MESSAGE_US * taken)
 
 
 async def _read(pipe: Pipe, receive: Events, admission: Admission) -> int:

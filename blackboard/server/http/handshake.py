@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Protocol
 
-from blackboard import limits
+from blackboard import limits, telemetry
 from blackboard.client.link import Transport
 from blackboard.core.access import Principal
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
@@ -29,8 +29,8 @@ from blackboard.server.http.connection import Connection, clock_ms
 from blackboard.server.http.metrics import Traffic
 from blackboard.server.http.uvicorn_protocol import DIRECT, Take, Trust, Write
 from blackboard.server.overload.admission import Admission
-from blackboard.server.overload.fair_share import HANDSHAKE_US, STRANGERS
-from blackboard.server.overload.strangers import Strangers, peer_of
+from blackboard.server.overload.charges import HANDSHAKE_US, STRANGERS
+from blackboard.server.overload.connections import Strangers, peer_of
 from blackboard.server.service import Service
 from blackboard.wire.answers import WelcomeMessage
 from blackboard.wire.frames import SUBPROTOCOLS
@@ -45,7 +45,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 VERSION: Final = version("agent-blackboard")
-_TOLD_LIMITS: Final = (
+_ANNOUNCED_LIMITS: Final = (
     "FRAME_BYTES_MAX",
     "MESSAGES_PER_FRAME_MAX",
     "REQUESTS_IN_FLIGHT_MAX",
@@ -63,19 +63,27 @@ _TOLD_LIMITS: Final = (
 @dataclass(frozen=True, slots=True)
 class OriginPolicy:
     """The host names that requests may use (empty = any), and the origins of web pages that may
-    connect."""
+    connect: with `own`, also that of the service itself, which sends the page."""
 
     hosts: Collection[str] = ()
     origins: Collection[str] = ()
+    own: bool = False
 
     def refusal(self, scope: Scope) -> str | None:
         """The reason to refuse the request; None if it is allowed."""
         host, origin = header(scope, b"host") or "", header(scope, b"origin")
         if self.hosts and not self._knows(host.lower()):
             return f"host {host!r:.100} is not one of allowed_hosts"
-        if origin is not None and origin not in self.origins:
+        if origin is not None and not self._may_connect(origin, host, scope):
             return f"origin {origin!r:.100} is not one of allowed_origins"
         return None
+
+    def _may_connect(self, origin: str, host: str, scope: Scope) -> bool:
+        if origin in self.origins:
+            return True
+        # A proxy may have added TLS: then the page has another scheme than what reaches us.
+        schemes = ("https",) if scope.get("scheme") in ("https", "wss") else ("http", "https")
+        return self.own and origin.lower() in {f"{scheme}://{host.lower()}" for scheme in schemes}
 
     def _knows(self, host: str) -> bool:
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
@@ -93,15 +101,20 @@ class Refusal:
 class Handshake:
     """An ASGI application for the WebSocket. It owns the open connections."""
 
-    def __init__(self, service: Service, authenticator: Authenticator, doors: OriginPolicy) -> None:
+    def __init__(
+        self, service: Service, authenticator: Authenticator, origin_policy: OriginPolicy
+    ) -> None:
         self.service = service
         self._authenticator = authenticator
         self.shares = service.host.shares
         self.charges = service.host.charges
-        self.doors = doors
+        self.latencies = service.host.latencies
+        self.origin_policy = origin_policy
         self._revocations = service.host.revocations
         self._revocations.changed.append(self._recheck)
         self.traffic = Traffic()
+        self.stopping = False
+        """Whether the service is about to stop: it serves on, and says that it is not ready."""
         self.draining = False
         self._open: set[Connection] = set()
         self._visitors: set[Visitor] = set()
@@ -132,7 +145,7 @@ class Handshake:
     async def drain(self) -> None:
         """Let every connection finish, for at most DRAIN_TIMEOUT_MS. No new connection is
         accepted."""
-        self.draining = True
+        self.stopping = self.draining = True
         for connection in list(self._open):
             connection.drain()
         try:
@@ -182,7 +195,7 @@ class Handshake:
         refusal."""
         if self.draining:
             return Refusal(503, "no more connections here now")
-        refusal = self.doors.refusal(scope)
+        refusal = self.origin_policy.refusal(scope)
         if refusal is not None:
             self.note_refusal(refusal)
             return Refusal(403, refusal)
@@ -256,7 +269,8 @@ class Handshake:
             level=facts.level,
             server_time_ms=time.time_ns() // 1_000_000,
             version=VERSION,
-            limits={name: getattr(limits, name) for name in _TOLD_LIMITS},
+            limits={name: getattr(limits, name) for name in _ANNOUNCED_LIMITS},
+            traces=telemetry.is_on(),
         )
 
     def admission(self, principal: Principal) -> Admission:

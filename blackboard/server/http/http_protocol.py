@@ -30,7 +30,7 @@ from blackboard.limits import (
     STRANGER_BYTES_MAX,
 )
 from blackboard.server.http.uvicorn_protocol import DIRECT
-from blackboard.server.overload.strangers import Strangers, peer_of
+from blackboard.server.overload.connections import Strangers, peer_of
 
 _END: Final = re.compile(rb"\n\r?\n")
 _OVERLAP: Final = 2  # bytes of a head's end that may be in the previous data
@@ -88,7 +88,7 @@ _Uvicorn: Any = object
 
 
 class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
-    """What the protocols of both parsers have in common. Servers use what `bounded` returns."""
+    """The common part of the protocols of both parsers. Servers use what `bounded` returns."""
 
     strangers: Strangers
     """The unauthenticated connections, among which it counts."""

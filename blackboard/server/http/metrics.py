@@ -9,10 +9,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
+from blackboard.core.commit import ENGINE, RECOVER, RESTORE
 from blackboard.engines.base import VoteCounts
+from blackboard.server.backups.follow import BackupStatistics
 from blackboard.server.boards import ServiceStatistics, SweeperStatistics
+from blackboard.server.latency import Histogram, Latencies
 from blackboard.server.overload.charges import ChargeStatistics
 
 
@@ -31,9 +39,9 @@ class Traffic:
     turned_away: Counter[int] = field(default_factory=Counter)
     """Handshakes refused, by HTTP status."""
 
-    def count(self, method: str, outcome: str) -> None:
-        """Count one request that was answered."""
-        self.requests[method, outcome] += 1
+    def count(self, method: str, outcome: str, times: int = 1) -> None:
+        """Count requests that were answered."""
+        self.requests[method, outcome] += times
 
 
 class Metrics:
@@ -98,6 +106,16 @@ class Metrics:
         yield GaugeMetricFamily("blackboard_loop_lag_seconds", about, lag_s)
         about = "Commits that wait for an engine"
         yield GaugeMetricFamily("blackboard_backlog_bytes", about, service.backlog_bytes)
+        about, started_s = "When this process began, since 1970", service.started_s
+        yield GaugeMetricFamily("blackboard_started_seconds", about, started_s)
+        about = "Boards of which the engine lost revisions"
+        yield GaugeMetricFamily("blackboard_lost_boards", about, service.lost_boards)
+        if service.disk is not None:
+            about = "Bytes that may still be written where the data directory is"
+            yield GaugeMetricFamily("blackboard_disk_free_bytes", about, service.disk.free_bytes)
+            about = "The size of the file system where the data directory is"
+            yield GaugeMetricFamily("blackboard_disk_bytes", about, service.disk.total_bytes)
+        yield from _latency_metrics(service.latencies)
         yield from _charge_metrics(service.charges)
         yield from _sweeper_metrics(service.sweeper)
         if service.votes is not None:
@@ -113,6 +131,44 @@ class Metrics:
             yield GaugeMetricFamily("blackboard_archive_failing", about, archive.failing)
             about = "Log entries archived here"
             yield CounterMetricFamily("blackboard_archive_appended", about, archive.appended)
+            about = "Epochs that began, of the log entries archived here"
+            epochs = CounterMetricFamily("blackboard_epochs", about, labels=("cause",))
+            for cause in (RESTORE, ENGINE, RECOVER):
+                epochs.add_metric((cause,), archive.epochs.get(cause, 0))
+            yield epochs
+        if service.backup is not None:
+            yield from _backup_metrics(service.backup)
+
+
+def _backup_metrics(backup: BackupStatistics) -> Iterator[Metric]:
+    about, lag_s = "Every commit older than this is in the backup", backup.lag_ms / 1000
+    yield GaugeMetricFamily("blackboard_backup_lag_seconds", about, lag_s)
+    about = "1 if the last round of the backup failed"
+    yield GaugeMetricFamily("blackboard_backup_failing", about, int(backup.failing))
+    about = "Log entries shipped to the backup"
+    yield CounterMetricFamily("blackboard_backup_entries", about, backup.entries)
+    about = "Bytes shipped to the backup"
+    yield CounterMetricFamily("blackboard_backup_bytes", about, backup.bytes)
+
+
+def _latency_metrics(latencies: Latencies) -> Iterator[Metric]:
+    about = "From the queueing of a commit to its outcome"
+    yield _histogram("blackboard_commit_seconds", about, latencies.commits)
+    about = "Calls of the engine that carried commits: decision, write and sync"
+    yield _histogram("blackboard_engine_call_seconds", about, latencies.engine_calls)
+    about = "Age of a revision when it was handed to those who watch it"
+    yield _histogram("blackboard_delivery_seconds", about, latencies.deliveries)
+    about = "From the arrival of a request to its answer, but for commits"
+    family = HistogramMetricFamily("blackboard_request_seconds", about, labels=("method",))
+    for method, found in sorted(latencies.requests.items()):
+        family.add_metric((method,), list(found.cumulative()), found.sum_s)
+    yield family
+
+
+def _histogram(name: str, about: str, found: Histogram) -> Metric:
+    return HistogramMetricFamily(
+        name, about, buckets=list(found.cumulative()), sum_value=found.sum_s
+    )
 
 
 def _charge_metrics(charges: ChargeStatistics) -> Iterator[Metric]:
@@ -137,8 +193,8 @@ def _sweeper_metrics(sweeper: SweeperStatistics) -> Iterator[Metric]:
 
 def _votes_metric(votes: VoteCounts) -> Metric:
     about = "Answers of lock masters that were asked for a vote"
-    told = CounterMetricFamily("blackboard_lock_votes", about, labels=("answer",))
-    told.add_metric(("granted",), votes.granted)
-    told.add_metric(("refused",), votes.refused)
-    told.add_metric(("unreachable",), votes.unreachable)
-    return told
+    family = CounterMetricFamily("blackboard_lock_votes", about, labels=("answer",))
+    family.add_metric(("granted",), votes.granted)
+    family.add_metric(("refused",), votes.refused)
+    family.add_metric(("unreachable",), votes.unreachable)
+    return family

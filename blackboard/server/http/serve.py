@@ -1,9 +1,10 @@
 """Run the service on a port: `serve(settings)`.
 
-An orderly stop (SIGTERM, SIGINT, cancellation) has this order: no new connection is accepted, every
-connection gets `draining`, requests in flight are answered, watches end with their position,
-connections close; then the queues run empty and the store is closed. After DRAIN_TIMEOUT_MS,
-connections are closed in any case.
+An orderly stop (SIGTERM, SIGINT, cancellation) has this order: `/readyz` answers 503, and all else
+goes on for the setting `drain_delay_ms`, in which balancers stop sending connections here; then the
+port is closed, every connection gets `draining`, requests in flight are answered, watches end with
+their position, connections close; then the queues run empty and the store is closed. Connections
+are closed in any case DRAIN_TIMEOUT_MS after the port. A second signal ends the delay.
 
 The module also finds the name by which clients reach a service over TLS: its certificate must
 contain it.
@@ -32,20 +33,23 @@ from rich.console import Console
 from rich.markup import escape
 from starlette.applications import Starlette
 
+from blackboard import telemetry
+from blackboard.backup.place import BackupPlace
+from blackboard.core.access import operator
 from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
 from blackboard.integrity.private_files import UMASK
 from blackboard.integrity.tokens import issue, verify
-from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, Limits
+from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, PAGE_TOKEN_TTL_MS, Limits
 from blackboard.server.assembly import sealed
 from blackboard.server.http.app import create_app
 from blackboard.server.http.handshake import Handshake, OriginPolicy, log as refusals
 from blackboard.server.http.http_protocol import bounded
+from blackboard.server.http.page import OneTimeLink, Page
 from blackboard.server.http.uvicorn_protocol import counting
-from blackboard.server.overload.inbound_budget import Intake
+from blackboard.server.overload.connections import Intake, Strangers
 from blackboard.server.overload.log_thinning import Thinned
-from blackboard.server.overload.strangers import Strangers
 from blackboard.server.redlock_votes import masters_at
 from blackboard.server.service import Service
 from blackboard.server.settings import (
@@ -59,6 +63,7 @@ from blackboard.server.settings import (
     wrapper_of,
     write_operator_token,
 )
+from blackboard.units import Milliseconds
 
 _BOTH: Final = (x509.DNSName, x509.IPAddress)
 
@@ -117,13 +122,14 @@ writes, the default of five milliseconds added 10 to 15 milliseconds to each com
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A running service: its `url`, the file with the operator's token, if any, and whether it has
-    an archive (`archived`)."""
+    """A running service: its `url`, the file with the operator's token, if any, whether it has
+    an archive (`archived`), and where its `page` is, if it has one."""
 
     url: str
     facts: EngineFacts
     token_path: Path | None
     archived: bool = True
+    page: str | None = None
 
 
 NO_ARCHIVE: Final = (
@@ -144,7 +150,7 @@ def run(
     os.umask(UMASK)
     tune_interpreter()
     raise_file_limit(limits_of(settings, limits))
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(settings, ready=ready, limits=limits))
 
 
@@ -198,13 +204,15 @@ async def serve(
     """
     settings.check()
     settings.check_certificate()
+    if settings.telemetry:
+        telemetry.start("blackboard")
     secret, limits = secret_of(settings), limits_of(settings, limits)
     with contextlib.closing(listen(settings.host, settings.port, limits)) as listener:
         port = listener.getsockname()[1]
         lock_masters = masters_at(settings.lock_masters, limits)
         store = await make_store(settings, limits)
         try:
-            archive = await make_archive(settings)
+            archive = await make_archive(settings, limits)
         except BaseException:
             await store.aclose()
             raise
@@ -228,15 +236,22 @@ async def serve(
         )
         service.host.audit.seal_with(secret.splitlines())
         service.host.signer = partial(issue, secret, audience=settings.audience)
+        service.host.directory = settings.data
         async with service:
+            if settings.backup is not None:
+                service.follow(BackupPlace.at(settings.backup, limits))
             token = write_operator_token(settings, secret) if settings.is_loopback else None
-            archived = archive is not None
-            serving = Serving(_url(settings, port), service.facts(), token, archived)
+            archived, url = archive is not None, _url(settings, port)
+            page = _page(settings, secret)
+            serving = Serving(url, service.facts(), token, archived, _page_url(url, page))
             if isinstance(store, SqliteStore):
                 store.announce(serving.url)
-            doors = OriginPolicy(settings.hosts, settings.allowed_origins)
+            origin_policy = OriginPolicy(settings.hosts, settings.allowed_origins)
             app = create_app(
-                service, partial(verify, secret, audience=settings.audience), doors=doors
+                service,
+                partial(verify, secret, audience=settings.audience),
+                origin_policy=origin_policy,
+                page=page,
             )
             started = partial(ready or show, serving)
             await serve_app(app, listener, settings=settings, started=started, signals=signals)
@@ -255,7 +270,8 @@ async def serve_app(
     Both end it in the same orderly way. `started` is called once connections are accepted.
     """
     limits = app.state.gate.limits
-    server = _Server(_config(app, settings, limits), app, signals=signals)
+    delay_ms = settings.drain_delay_ms
+    server = _Server(_config(app, settings, limits), app, signals=signals, delay_ms=delay_ms)
     server.on_started = started
     errors = logging.getLogger("uvicorn.error")
     errors.addFilter(_is_news)
@@ -312,6 +328,8 @@ def show(serving: Serving) -> None:
         lines.append(
             f'  token    export BLACKBOARD_TOKEN="$(cat {escape(str(serving.token_path))})"'
         )
+    if serving.page is not None:
+        lines.append(f"  page     {escape(serving.page)}")
     lines += [
         "  shell    blackboard set public/hello 1; blackboard watch 'public/**'",
         f'  Python   async with blackboard.connect("{escape(serving.url)}") as client: ...',
@@ -319,6 +337,23 @@ def show(serving: Serving) -> None:
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def _page(settings: Settings, secret: str) -> Page | None:
+    """The page, if it is wanted; only on loopback with a link for the operator."""
+    if not settings.page:
+        return None
+    if not settings.is_loopback:
+        return Page()
+    own = partial(issue, secret, operator(), PAGE_TOKEN_TTL_MS, audience=settings.audience)
+    return Page(OneTimeLink(own))
+
+
+def _page_url(url: str, page: Page | None) -> str | None:
+    if page is None:
+        return None
+    once = "" if page.link is None else f"#once={page.link.code}"
+    return f"http{url.removeprefix('ws')}/{once}"
 
 
 def _url(settings: Settings, port: int) -> str:
@@ -347,7 +382,6 @@ def _config(app: Starlette, settings: Settings, limits: Limits = DEFAULT) -> uvi
         server_header=False,
         proxy_headers=False,
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=chosen.drain_timeout_ms // 1000,
         ssl_certfile=None if settings.tls_cert is None else str(settings.tls_cert),
         ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),
     )
@@ -356,8 +390,17 @@ def _config(app: Starlette, settings: Settings, limits: Limits = DEFAULT) -> uvi
 class _Server(uvicorn.Server):
     """uvicorn, but it drains our connections before it closes them, and no signal kills it."""
 
-    def __init__(self, config: uvicorn.Config, app: Starlette, *, signals: bool) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: Starlette,
+        *,
+        signals: bool,
+        delay_ms: Milliseconds = 0,
+    ) -> None:
         super().__init__(config)
+        self._delay_s = delay_ms / 1000
+        self._is_hurried = False
         self._signals = _SIGNALS if signals else ()
         self._gate: Handshake = app.state.gate
         self._handshake_s = self._gate.limits.connection.handshake_timeout_ms / 1000
@@ -406,9 +449,25 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let connections finish first."""
+        """Let balancers notice, then let connections finish."""
+        self._gate.stopping = True
+        await self._be_left()
+        began = time.monotonic()
+        for server in self.servers:
+            server.close()
         await self._gate.drain()
+        # What is left of the time is for HTTP requests and documents, and a second to close.
+        left_s = self._gate.limits.service.drain_timeout_ms / 1000 - (time.monotonic() - began)
+        self.config.timeout_graceful_shutdown = max(1, int(left_s))
         await super().shutdown(sockets)
+
+    async def _be_left(self) -> None:
+        """Serve on for the delay, or until a second signal."""
+        until, counter = time.monotonic() + self._delay_s, 0
+        while time.monotonic() < until and not self._is_hurried:
+            await asyncio.sleep(_TICK_S)
+            counter += 1
+            await self.on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -423,6 +482,7 @@ class _Server(uvicorn.Server):
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         self.force_exit = self.should_exit and number == signal.SIGINT
+        self._is_hurried = self.should_exit
         self.should_exit = True
 
 
@@ -460,9 +520,11 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_TICK_S: Final = 0.1  # as of uvicorn
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """That of uvloop, if it is installed."""
     try:
         import uvloop
     except ImportError:

@@ -7,7 +7,7 @@ messages, and one of frames that `framed` made, so that a message to many peers 
 `waiting` returns the messages that have arrived already, so that those of one read are handled
 together. `trust` is to be called when the peer is authenticated. Until then the peer may send
 STRANGER_BYTES_MAX; what it sends afterwards counts in the budget of all peers
-(server/overload/inbound_budget.py).
+(server/overload/connections.py).
 
 With ASGI, each message goes through a queue to a task, and nothing is read from the socket until
 the task has taken it: two more system calls. `offer` names a function that gets each binary message
@@ -26,9 +26,8 @@ from websockets.frames import CloseCode, Frame
 from websockets.protocol import State
 
 from blackboard.limits import MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
-from blackboard.server.overload.fair_share import STRANGERS
-from blackboard.server.overload.inbound_budget import PIECE_BYTES, Held, Intake
-from blackboard.server.overload.strangers import Strangers, peer_of
+from blackboard.server.overload.charges import STRANGERS
+from blackboard.server.overload.connections import PIECE_BYTES, Held, Intake, Strangers, peer_of
 from blackboard.wire.frames import Encoding
 
 Trust = Callable[[str], None]
@@ -39,7 +38,7 @@ Write = Callable[[bytes], bool]
 """Write one binary message, or one frame, if the socket accepts it at once; returns whether it
 did."""
 Waiting = Callable[[int], list[Any]]
-"""Return at most so many events that `receive` would return at once."""
+"""Returns up to that many of the events that `receive` would return at once."""
 DIRECT: Final = "blackboard.direct"
 _TEXT: Final = 0x81  # a message of a single frame
 _BINARY: Final = 0x82
@@ -173,7 +172,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
 
     def let_go(self) -> None:
         """See `Holder`. Complete messages that were not processed were not answered either."""
-        self._turn_out(CloseCode.TRY_AGAIN_LATER, "too much is on its way in")
+        self._turn_out(CloseCode.TRY_AGAIN_LATER, "too many bytes of messages are in memory")
         self._empty_queue()
         self._drop()
 

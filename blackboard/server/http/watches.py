@@ -26,8 +26,7 @@ from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Un
 from blackboard.limits import WATCHES_PER_CONNECTION_MAX
 from blackboard.server.feed import Permitted, Watcher
 from blackboard.server.http.uvicorn_protocol import framed
-from blackboard.server.overload.charges import Subscription, measured
-from blackboard.server.overload.fair_share import DELIVERY_US
+from blackboard.server.overload.charges import DELIVERY_US, Subscription, measured
 from blackboard.wire.answers import WatchMessage
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from blackboard.wire.methods import WatchParams

@@ -1,4 +1,4 @@
-"""What one account may have of a service: watches of a process, and boards that it began.
+"""Shares of one account in a service: watches of a process, and boards that it began.
 
 Who began a board is recorded on a board of the service's own, before the board begins. So it counts
 in every process and after a restart, until the board is removed. Boards from before that was
@@ -20,11 +20,10 @@ from blackboard.core.commit import (
     Op,
     Put,
 )
-from blackboard.engines.base import Store
+from blackboard.engines.base import Store, pages_of
 from blackboard.errors import Conflict, LimitExceeded, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.commit_queue import system_id
-from blackboard.server.pages import pages_of
 from blackboard.units import Milliseconds
 from blackboard.wire.codec import decode_value, encode_value, prepare
 

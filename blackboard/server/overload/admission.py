@@ -15,8 +15,7 @@ from blackboard.errors import Overloaded
 from blackboard.limits import DEFAULT, LoadLimits
 from blackboard.server.commit_queue import Load
 from blackboard.server.host import Host
-from blackboard.server.overload.charges import Charges
-from blackboard.server.overload.fair_share import Shares, frame_us
+from blackboard.server.overload.charges import Charges, Shares, frame_us
 from blackboard.server.overload.rate_limits import Meter, clock_ms
 from blackboard.wire.methods import FREE
 
@@ -48,6 +47,11 @@ class Admission:
         if self.meter is None:
             return None
         return self._noted(self.meter.take_bytes(size, clock_ms()))
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether `refusal` is None now, for any number of requests."""
+        return self.meter is None and (self.is_admin or not self.load.is_late)
 
     def refusal(self, method: str) -> Overloaded | None:
         """Why a request is not taken; None if it is."""
@@ -81,6 +85,17 @@ class Admission:
             await asyncio.sleep(min(debt_s, self.limits.debt_pause_ms_max / 1000))
         await self.shares.wait(self.account, sum(map(frame_us, sizes[:count])))
         return count
+
+    def at_once(self, size: int) -> bool:
+        """Whether a message of `size` bytes is accepted now, for a protocol without a refusal;
+        otherwise `turn` waits until it is. It counts for the rates only if it is accepted."""
+        return (
+            not self.pause_ms
+            and (self.is_admin or not self.load.is_late)
+            and not self.charges.debt_s(self.account)
+            and self.shares.at_once(self.account, frame_us(size))
+            and (self.meter is None or self.meter.take_message(size))
+        )
 
     def _noted(self, refusal: Overloaded | None) -> Overloaded | None:
         if refusal is not None:

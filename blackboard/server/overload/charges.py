@@ -1,6 +1,36 @@
-"""Charges each account for the processor time that it used.
+"""Shares of the one thread that does the work of a process, and charges for the time that was used.
 
-The costs in fair_share.py are estimates; the real cost of a read, a comparison or a query of the
+Shares. The event loop serves requests in the order of arrival: one request of an account would wait
+for a thousand earlier ones of another. So work is admitted first. In each round of the loop, the
+first ROUND_US of work are open to all accounts, and up to FULL_ROUND_US to accounts that got
+nothing in this round and have nothing waiting. Further work waits for a later round, in which the
+account with the least work so far comes first (`FairQueue`).
+
+A single account has nobody to share with: its rounds may be as long as LONE_ROUND_US, so that a
+second account waits no longer than that.
+
+Costs are estimates of processor time on a machine of 2020; only their ratios matter. If all are too
+small by a factor, a round takes longer by that factor. The real cost of a request is charged to its
+account afterwards.
+
+Invariants of `Shares`
+- Each round admits at least one item, so every request is admitted unless it is cancelled.
+- An account below its share waits for one round, and for one item of each other account.
+
+The order of waiting items is that of start-time fair queueing.
+
+Each account has its own queue. The cost of an item delays the next item of the same account. So an
+account with much work waits for itself, and an account with little work is next, however many items
+the others have waiting.
+
+Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996, with equal weights.
+
+Invariants of `FairQueue`
+- Items of one account leave in the order of their arrival.
+- While an account has items waiting, no other one gets more than the same share and one item.
+- The state of accounts with nothing waiting is bounded by the number of waiting items.
+
+Charges. The costs above are estimates; the real cost of a read, a comparison or a query of the
 archive is known only afterwards. So it is measured, in the event loop and in the threads that work
 for it, and charged to the account of the token, step by step.
 
@@ -12,7 +42,7 @@ kind, so that of many concurrent reads only those begin for which there is credi
 A debt is repaid at half of the processor time that the others leave. The other half keeps the waits
 of the others short, and several debtors share evenly.
 
-Invariants
+Invariants of `Charges`
 - An account that is alone never waits. Others count as active for AT_WORK_S after each request.
 - A read waits at most DEBT_WAIT_MS_MAX, and is refused if it would have to wait longer.
 - Failed and cancelled requests are charged as well.
@@ -28,11 +58,11 @@ import logging
 import math
 import time
 import types
-from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Generator, Hashable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from blackboard.engines.payer import paid_by, timed
 from blackboard.errors import Overloaded
@@ -48,14 +78,14 @@ _REPAID_LEAST: Final = 0.1
 """The fraction of a processor that is repaid even while others use all of it. So the largest debt
 is repaid within DEBT_WAIT_MS_MAX, and an account that makes one read at a time is never refused."""
 _UNKNOWN_US: Final = 50_000.0
-"""What the first read of a kind reserves: five of them can begin together."""
+"""The reservation of the first read of a kind: five of them can begin together."""
 _LOOK_S: Final = 0.05
 """How often waiting requests check whether other accounts are still active."""
 _LOOK_LEAST_S: Final = 0.001
 _US_PER_S: Final = 1_000_000
 _NS_PER_US: Final = 1_000
 _OWED_US: Final = 1_000
-"""What a watch may owe before it is charged."""
+"""The debt of a watch up to which it is not charged."""
 
 
 @dataclass(slots=True)
@@ -74,21 +104,21 @@ class Account:
     """The cost of a request by method."""
     line: "deque[_Waiting]" = field(default_factory=deque)
     timer: asyncio.TimerHandle | None = None
-    told_again_s: float = -math.inf
+    warn_again_s: float = -math.inf
     """When the next log line about it may be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     given: "asyncio.Future[float]"
-    """What is reserved for it, in microseconds."""
+    """Its reservation, in microseconds."""
     method: str
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class AccountCharge:
-    """What one account has used since the process started, and its remaining credit, in
+    """The processor time that one account has used since the process started, and its credit, in
     milliseconds."""
 
     name: str
@@ -111,7 +141,7 @@ class ChargeStatistics:
     refused: int = 0
     """Requests that would have waited too long."""
     accounts: tuple[AccountCharge, ...] = ()
-    """The accounts with the highest charges, at most ACCOUNTS_TOLD_MAX."""
+    """The accounts with the highest charges, at most ACCOUNTS_NAMED_MAX."""
 
 
 class Charges:
@@ -122,7 +152,7 @@ class Charges:
     ) -> None:
         self.limits = limits.load
         self._credit_us = limits.load.credit_ms_max * 1_000.0
-        self._told_again_s = limits.security.audit_window_ms / 1_000
+        self._warn_again_s = limits.security.audit_window_ms / 1_000
         self._clock = clock
         self._accounts: dict[str, Account] = {}
         self._used_us = 0.0  # recent use of all accounts
@@ -202,11 +232,11 @@ class Charges:
         for account in self._accounts.values():
             self._repay(account, now_s)
         most = heapq.nlargest(
-            self.limits.accounts_told_max,
+            self.limits.accounts_named_max,
             self._accounts.items(),
             key=lambda item: item[1].charged_us,
         )
-        told = tuple(
+        largest = tuple(
             AccountCharge(name, account.charged_us / 1_000, account.balance_us / 1_000)
             for name, account in most
         )
@@ -215,7 +245,7 @@ class Charges:
             sum(account.balance_us < 0 for account in self._accounts.values()),
             sum(len(account.line) for account in self._accounts.values()),
             self._refused,
-            told,
+            largest,
         )
 
     # --- the rules --------------------------------------------------------------------------------
@@ -337,8 +367,8 @@ class Charges:
     def _refusal(self, name: str, account: Account, wait_s: float) -> Overloaded:
         self._refused += 1
         now_s = self._clock()
-        if now_s >= account.told_again_s:
-            account.told_again_s = now_s + self._told_again_s
+        if now_s >= account.warn_again_s:
+            account.warn_again_s = now_s + self._warn_again_s
             log.warning("%s is refused reads: it used %.0f ms", name, account.charged_us / 1_000)
         reason = f"{name} used more of the processor than its share while others are active"
         return Overloaded("account", reason, math.ceil(wait_s * 1_000))
@@ -472,3 +502,133 @@ def measured(work: Coroutine[Any, Any, T], charge: Callable[[int], None]) -> Gen
             step = partial(work.send, (yield awaited))
         except BaseException as error:  # noqa: BLE001 - whatever it is, `work` gets it
             step = partial(work.throw, error)
+
+
+# --- shares of the event loop ---------------------------------------------------------------------
+
+
+_FORGET_ABOVE = 64
+
+
+class FairQueue(Generic[T]):
+    """Waiting items, each with an account and a cost, in any unit above 0."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, float, Hashable, T]] = []
+        self._number = 0
+        self._now = 0.0  # the start of the item that left last
+        self._waiting: Counter[Hashable] = Counter()
+        self._ends: dict[Hashable, float] = {}
+        """The end of the last item of each account, in virtual time."""
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __contains__(self, account: Hashable) -> bool:
+        """Whether an item of that account is waiting."""
+        return account in self._waiting
+
+    def add(self, account: Hashable, cost: float, item: T) -> None:
+        """Add an item."""
+        if not self._heap:
+            self._ends.clear()  # all requests were served
+        start = max(self._now, self._ends.get(account, 0.0))
+        if len(self._ends) > 2 * len(self._heap) + _FORGET_ABOVE:
+            self._ends = {name: self._ends[name] for name in self._waiting}
+        self._ends[account] = start + cost
+        self._waiting[account] += 1
+        self._number += 1
+        heapq.heappush(self._heap, (start, self._number, cost, account, item))
+
+    def take(self) -> tuple[T, float]:
+        """The item that is next, and its cost. Errors: IndexError when nothing waits."""
+        self._now, _, cost, account, item = heapq.heappop(self._heap)
+        self._waiting[account] -= 1
+        if not self._waiting[account]:
+            del self._waiting[account]
+        return item, cost
+
+
+HANDSHAKE_US: Final = 300
+"""A new connection, up to its `hello`."""
+READ_US: Final = 300
+"""A read; most take less, a large page more."""
+COMMIT_US: Final = 100
+"""A commit, without parsing it: its part of an engine batch, and its answer."""
+DELIVERY_US: Final = 40
+"""A delivery to one watch."""
+STRANGERS: Final = ""
+"""The account of all clients without a token."""
+_MESSAGE_US: Final = 50
+_BYTES_PER_US: Final = 50
+
+
+def frame_us(size: int) -> float:
+    """The cost of reading a message of `size` bytes."""
+    return _MESSAGE_US + size / _BYTES_PER_US
+
+
+class Shares:
+    """The shares of one process."""
+
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits.load
+        self._queue: FairQueue[tuple[str, asyncio.Future[None]]] = FairQueue()
+        self._account: str | None = None
+        """The account that was admitted last."""
+        self._shared_until_s = 0.0
+        """Until then more than one account counts as active."""
+        self._round_us = self._limits.lone_round_us
+        self._spent_us = 0.0
+        self._served: set[str] = set()
+        """The accounts that were admitted in this round."""
+        self._is_counting = False  # whether the beginning of the next round will be noticed
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting items."""
+        return len(self._queue)
+
+    def at_once(self, account: str, cost_us: float) -> bool:
+        """Whether work of this cost may be done now; otherwise the caller has to `wait`."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if account != self._account:
+            shared_s = self._limits.shared_ms / 1000
+            self._shared_until_s = now_s + shared_s if self._account is not None else 0.0
+            self._account = account
+        is_shared = now_s < self._shared_until_s
+        self._round_us = self._limits.round_us if is_shared else self._limits.lone_round_us
+        if (self._spent_us < self._round_us and not self._queue) or self._is_first(account):
+            self._spend(loop, account, cost_us)
+            return True
+        return False
+
+    def _is_first(self, account: str) -> bool:
+        has_more = account in self._served or account in self._queue
+        return self._spent_us < self._limits.full_round_us and not has_more
+
+    async def wait(self, account: str, cost_us: float) -> None:
+        """Return when work of this cost may be done. Cancellation: nothing is used."""
+        if self.at_once(account, cost_us):
+            return
+        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.add(account, cost_us, (account, given))
+        await given
+
+    def _spend(self, loop: asyncio.AbstractEventLoop, account: str, cost_us: float) -> None:
+        self._spent_us += cost_us
+        self._served.add(account)
+        if not self._is_counting:
+            self._is_counting = True
+            loop.call_soon(self._begin_round, loop)
+
+    def _begin_round(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_counting = False
+        self._spent_us = 0.0
+        self._served.clear()
+        while self._queue and self._spent_us < self._round_us:
+            (account, given), cost_us = self._queue.take()
+            if not given.done():
+                given.set_result(None)
+                self._spend(loop, account, cost_us)

@@ -115,6 +115,19 @@ class Meter:
             return None
         return self._refusal(f"{self._rates.bytes_per_second} bytes a second", wait_ms)
 
+    def take_message(self, size: int) -> bool:
+        """A message of `size` bytes that is one request; nothing is taken if it exceeds a rate."""
+        if self._bytes is None and self._requests is None:
+            return True
+        now_ms = clock_ms()
+        if self.take_bytes(size, now_ms) is not None:
+            return False
+        if self.take_request(now_ms) is None:
+            return True
+        if self._bytes is not None:
+            self._bytes.take(-size, now_ms)
+        return False
+
     def take_log(self, size: int, now_ms: float) -> RateLimited | None:
         """A commit of `size` bytes."""
         if self._log is None or not (wait_ms := self._log.take(size, now_ms)):

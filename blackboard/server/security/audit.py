@@ -37,15 +37,17 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 from msgspec.structs import replace as with_fields
 
+from blackboard import telemetry
 from blackboard.client.audit_record import (
     FORGED,
     REFUSED,
@@ -68,7 +70,7 @@ from blackboard.errors import (
 from blackboard.limits import AUDIT_KEPT_MS, DEFAULT, LANES_MAX, LIST_ENTRIES_MAX, Limits
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
-from blackboard.wire.methods import AUDITED
+from blackboard.wire.methods import AUDITED, METHODS, Charge
 
 OTHERS: Final = "(several)"
 """The verb of refusals of further kinds, which are counted together."""
@@ -419,6 +421,34 @@ _NOTHING: Final[tuple[object, ...]] = (None, (), "", False)
 """Values of arguments that were not given; they are not recorded."""
 
 
+_WORK: Final = frozenset(name for name, m in METHODS.items() if m.charge is Charge.WORK)
+UNRECORDED: Final = nullcontext()
+"""The block of a request that is not recorded."""
+
+
+def audited(
+    audit: Audit, principal: Principal, verb: str, board: str, about: Sequence[object]
+) -> AbstractContextManager[None, None]:
+    """A block that audits a request by the rules above; with telemetry a span, too, if the method
+    changes something or takes long."""
+    is_known = principal.credential is not None
+    recorded = Audited(audit, principal, verb, board, about) if is_known else UNRECORDED
+    if telemetry.is_on() and verb in _WORK:
+        traced = _traced(recorded, telemetry.serving(verb, board, principal.name))
+        return cast("AbstractContextManager[None, None]", traced)  # it swallows no error
+    return recorded
+
+
+@contextmanager
+def _traced(
+    recorded: AbstractContextManager[None, None],
+    span: AbstractContextManager[telemetry.OpenSpan | None],
+) -> Iterator[None]:
+    """A block inside a span."""
+    with span, recorded:
+        yield
+
+
 class Audited:
     """Records a request at the end of its block, by the rules above.
 
@@ -447,10 +477,14 @@ class Audited:
         trace: TracebackType | None,
     ) -> None:
         """Record a refusal, or a success of an audited method."""
+        if error is None and self._principal.credential is not None:
+            self._note_success()
+        self.note_error(error)
+
+    def note_error(self, error: BaseException | None) -> None:
+        """Record the refusal `error`; nothing for any other error."""
         if isinstance(error, _REFUSALS):
             self._note(str(error.fields().get("key", "")), error.code)
-        elif error is None and self._principal.credential is not None:
-            self._note_success()
 
     def _note_success(self) -> None:
         if self._verb in AUDITED:

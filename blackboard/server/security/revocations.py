@@ -28,20 +28,20 @@ Invariants of `Permits`
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from blackboard.core.access import READ_ALL, Credential, Principal, names_above
-from blackboard.core.commit import Change, Commit, CommitId, Delete, Entry, Op, Put
+from blackboard.core.commit import Change, Delete, Entry, Op, Put
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name, parse_patterns
 from blackboard.core.view import View
 from blackboard.core.watch import Position
 from blackboard.encryption.store import SealedStore
-from blackboard.engines.base import Behind, Shared, Store
+from blackboard.engines.base import Behind, Shared, Store, pages_of
+from blackboard.engines.system_writer import SystemWriter
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -55,9 +55,8 @@ from blackboard.errors import (
 )
 from blackboard.limits import DEFAULT, LOG_ENTRIES_MAX, OPERATIONS_MAX, Limits
 from blackboard.server.feed import Feed, Watcher
-from blackboard.server.pages import pages_of
 from blackboard.units import Key, Milliseconds, Revision
-from blackboard.wire.codec import SYSTEM_AGENT, Prepared, decode_value, encode_value, prepare
+from blackboard.wire.codec import Prepared, decode_value, encode_value
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ _TOKENS: Final = f"{_BELOW}/tokens"
 _PRINCIPALS: Final = f"{_BELOW}/principals"
 _VIEW: Final = View(parse_patterns([f"{_BELOW}/**"]), READ_ALL)
 _RETRY_S: Final = 0.5
-_TOLD_AT_ONCE: Final = 64
+_BOARDS_AT_ONCE: Final = 64
 
 UNKNOWN: Final = -1
 """The known revision of the record before it was read."""
@@ -97,7 +96,7 @@ class Revocations:
         # Reads of the record: the last one begun, and the last one that succeeded.
         self._begun = self._done = 0
         self._follower: asyncio.Task[None] | None = None
-        self._incarnation, self._step = secrets.token_hex(8), 0
+        self._writer = SystemWriter(store, ACCESS_BOARD)
         self.epoch = 0
         """The number of records seen."""
         self.through: Revision = UNKNOWN
@@ -130,7 +129,7 @@ class Revocations:
         """Errors: Unauthenticated when the principal's token was revoked, or has expired;
         Unavailable while the revocations cannot be read."""
         credential = principal.credential
-        if credential is None:
+        if credential is None:  # used from its own process, where there are no tokens
             return
         if self._held_back:
             raise Unavailable("revocations", self._held_back)
@@ -230,12 +229,13 @@ class Revocations:
         if count > most:
             raise LimitExceeded("REVOCATIONS_MAX", count, most)
         record = {"before_ms": now_ms, "until_ms": now_ms + min(ttl_ms, kept_ms)}
+        # Each revocation takes some expired records along, so that nobody has to sweep the board.
         over = [key for key, until in self._until.items() if until <= now_ms and key not in names]
         ops: list[Op] = [Put(name, encode_value(record)) for name in names]
         ops += [Delete(key) for key in over[: OPERATIONS_MAX - len(ops)]]
         revision = await self._commit(ops)
         for name in names:
-            self._note(name, record)
+            self._note(name, record)  # here at once; the feed brings it to other processes
         await self._tell_boards(revision)
         if self.archived is not None:
             await self.archived(revision)
@@ -251,8 +251,8 @@ class Revocations:
         if engine is None:
             return
         boards = await self._store.boards()
-        for first in range(0, len(boards), _TOLD_AT_ONCE):
-            some = boards[first : first + _TOLD_AT_ONCE]
+        for first in range(0, len(boards), _BOARDS_AT_ONCE):
+            some = boards[first : first + _BOARDS_AT_ONCE]
             await asyncio.gather(*[engine.raise_access(board, revision) for board in some])
 
     def tell_soon(self) -> None:
@@ -262,12 +262,7 @@ class Revocations:
 
     async def _commit(self, ops: Sequence[Op]) -> Revision:
         """Errors: Unavailable, also when the outcome is unknown: repeating it is safe."""
-        self._step += 1
-        epoch = (await self._store.open(ACCESS_BOARD)).epoch.id
-        name = CommitId(SYSTEM_AGENT, 0, self._incarnation, self._step)
-        (outcome,) = await self._store.commit(
-            ACCESS_BOARD, [prepare(Commit(name, epoch, tuple(ops)))]
-        )
+        outcome = await self._writer.commit(ops)
         if isinstance(outcome, BlackboardError):
             raise Unavailable("revocations", str(outcome))
         return outcome.revision
@@ -280,6 +275,7 @@ class Revocations:
         Concurrent callers share one read that begins after all of them. Errors: Unavailable;
         Corrupt.
         """
+        # Only a read that begins after this call has everything that was revoked before it.
         begun = self._begun
         async with self._asking:
             is_known = revision is not None and self.through >= revision

@@ -6,7 +6,7 @@
 --        the server has no number and gets none: the first commit under a token is refused, and
 --        its service reads the record and runs this script.
 local m = call('HMGET', META, 'run', 'access')
-if m[1] == server_run() and tonumber(m[2] or -1) < tonumber(ARGV[1]) then
+if is_run(m[1]) and tonumber(m[2] or -1) < tonumber(ARGV[1]) then
   call('HDEL', ENTRIES, '\0')  -- needs no memory, so what follows passes when there is none
   call('HSET', META, 'access', ARGV[1])
 end

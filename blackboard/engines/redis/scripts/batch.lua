@@ -48,7 +48,7 @@ local function read_commit(control, body, large)
     barrier = barriers[content[1]] or barrier_of(content[1])}
   c.cut = c.barrier .. '/cut'
   want(usage, wanted_usage, 'u:@' .. c.account)
-  if #c.agent > 255 or #c.incarnation > 255 then error('a name is too long') end
+  if #c.agent > 246 or #c.incarnation > 255 then error('a name is too long') end
   want(answers, wanted_lanes, c.lane)
   for i = 1, #c.ops do want_operation(c.ops[i]) end
   for i = 1, #c.conditions, 3 do

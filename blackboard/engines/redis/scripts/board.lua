@@ -62,7 +62,16 @@ local function used_of(name)
   return used
 end
 
-local function author_of(raw) return sub(raw, 35, 34 + byte(raw, 34)) end
+local function author_of(raw)
+  return string.match(sub(raw, 35, 34 + byte(raw, 34)), '^[^%z]*')
+end
+
+-- The time of an entry's create_revision, as 8 bytes; nil if it is not known.
+local function created_at(raw)
+  if sub(raw, 1, 8) == sub(raw, 9, 16) then return sub(raw, 17, 24) end
+  local last = 34 + byte(raw, 34)
+  if last > 43 and byte(raw, last - 8) == 0 then return sub(raw, last - 7, last) end
+end
 
 local function lease_of(key)
   local raw = leases[key]

@@ -477,6 +477,12 @@ local function merge_key(key, value, author, stamp)
   local old = entry(key)
   local live = is_live(old)
   if not live and not value then return end
+  local since = live and value and created_at(old)
+  if since then
+    author = author .. '\0' .. since
+    if is_older then fresh_usage.run, fresh_usage.format = marked_run(), FORMAT end
+  end
+  author = string.char(#author) .. author
   local had_expiry = live and sub(old, 25, 32) ~= NEVER
   local expires_at_ms = value and draft.expires[key]
   local head_of = stamp .. (live and sub(old, 9, 16) or stamp) .. time_bytes
@@ -557,9 +563,9 @@ end
 local function merge(c, sums, results)
   flushed = false
   revision = revision + 1
-  local stamp, author = pack('>I8', revision), string.char(#c.agent) .. c.agent
+  local stamp = pack('>I8', revision)
   for i = 1, draft.count do
-    merge_key(draft.keys[i], draft.values[draft.keys[i]], author, stamp)
+    merge_key(draft.keys[i], draft.values[draft.keys[i]], c.agent, stamp)
   end
   for prefix, index in pairs(draft.next_item) do
     local text = format('%d', index)

@@ -7,22 +7,55 @@
 --         7 '1' if a board that was removed (remove.lua) is to begin again
 --         8 the newest format of the layout that the caller knows
 -- Reply: head, see prelude.lua; {} while the board is being made (seed.lua); {its last revision} if
--- it was removed; {'newer', its format} if that is one the caller does not know: the board is left
--- as it is.
+-- it was removed; {'newer', its format} if that is one the caller does not know; {'torn', a
+-- revision, the board's last one} if the server executed a part of a script: in both cases the
+-- board is left as it is.
 --
 -- A restarted server may hold less than it acknowledged. The revisions that it lost must never be
 -- given to other commits (readers may have seen them), so the next one lies far above, and a marker
 -- in the log begins an epoch and says which revision survived.
-local run, time_ms = server_run(), now_ms()
-local m = call('HMGET', META, 'run', 'rev', 'low', 'e', 'seed', 'epoch', 'gone', 'number', 'format')
+--
+-- An append-only file that ends in the middle of a script's writes loses them. But a server that
+-- leaves their beginning in the file, and is not made to rewrite it, executes that at its next
+-- start, together with the transaction that follows there. What it leaves is recognised: an entry
+-- of the log above the board's revision, or in the gap before an epoch's first one, which was never
+-- issued; or keys that are gone. A commit writes its log entry first. The board is refused: what
+-- the part replaced is not here any more, and readers were told that the commit is lost.
+local time_ms = now_ms()
+local m = call('HMGET', META, 'run', 'rev', 'low', 'e', 'seed', 'epoch', 'gone', 'number', 'format',
+  'gaps')
 if m[9] and tonumber(m[9]) > tonumber(ARGV[8]) then return {'newer', tonumber(m[9])} end
 if m[5] then return {} end
 local gone = m[7] and tonumber(m[7])
 if gone and ARGV[7] ~= '1' then return {gone} end
 local ends = m[1] and m[6] == ARGV[4] and m[2] == ARGV[5]
-if m[1] == run and not ends then return head(tonumber(m[2]), tonumber(m[3]), m[4], time_ms) end
+if is_run(m[1]) and not ends then return head(tonumber(m[2]), tonumber(m[3]), m[4], time_ms) end
 
 local survived, seen = tonumber(m[2] or 0), tonumber(ARGV[3])
+local gaps = {}  -- before the epochs of this run, each from the last revision to the next one
+if m[10] then
+  gaps = cmsgpack.unpack(m[10])
+elseif m[4] then
+  local last = cmsgpack.unpack(m[4])
+  if last[3] == 'engine' then gaps = {last[4], last[5]} end
+end
+
+-- A revision in the log that no commit was answered, or 0 if keys are gone; nil if all is well.
+local function torn()
+  if call('HEXISTS', ENTRIES, '') == 0 then return 0 end
+  local bounds = {survived, math.huge, unpack(gaps)}
+  for i = 1, #bounds, 2 do
+    local last = bounds[i + 1] == math.huge and '+' or format('%d-0', bounds[i + 1] - 1)
+    local found = call('XRANGE', LOG, format('%d-0', bounds[i] + 1), last, 'COUNT', 1)[1]
+    if found then return tonumber(string.match(found[1], '^%d+')) end
+  end
+end
+if m[1] and not ends then
+  local at = torn()
+  if at then return {'torn', at, survived} end
+  gaps = {}
+end
+
 local number, cause, revision, oldest = 1, 'created', 0, 1
 if gone then
   number, revision = tonumber(m[8]) + 1, math.max(gone, seen) + tonumber(ARGV[2])
@@ -57,7 +90,6 @@ if not m[1] then
   call('HSET', LEASES, '', '')
   call('ZADD', INDEX, 0, '')
   call('ZADD', EXPIRY, '+inf', '')
-  call('HSET', META, 'format', ARGV[8])
 else
   -- Out of memory, a board must still open, or nothing could be deleted any more. After a first
   -- write that needs no memory, the others pass.
@@ -65,10 +97,13 @@ else
   date_leases()
 end
 if revision > 0 then
+  gaps[#gaps + 1], gaps[#gaps + 2] = survived, revision
+  while #gaps > 16 do table.remove(gaps, 1) end
+  call('HSET', META, 'gaps', cmsgpack.pack(gaps))
   call('XADD', LOG, format('%d-0', revision), 'e', epoch, 't', format('%d', time_ms))
 end
-call('HSET', META, 'run', run, 'rev', format('%d', revision), 'low', format('%d', oldest),
-  'epoch', ARGV[1], 'e', epoch)
+call('HSET', META, 'run', marked_run(), 'format', FORMAT,
+  'rev', format('%d', revision), 'low', format('%d', oldest), 'epoch', ARGV[1], 'e', epoch)
 call('HDEL', META, 'gone', 'number')
 call('HDEL', META, 'access')  -- it may be outdated: the next commit under a token sets it again
 return head(revision, oldest, epoch, time_ms)

@@ -6,6 +6,8 @@
 --                         number, id, cause, from_revision, revision), run (see below), hold (until
 --                         when other commits than a restore wait), access (access.lua),
 --                         format (of this layout, see layout.py; the first boards have none),
+--                         gaps (msgpack of the last revision before each epoch that began with this
+--                         run, and of its first one: open.lua),
 --                         u:<namespace> and u: (usage: keys, bytes as two 8-byte integers);
 --                         u:@<account>, u:@<account>/inbox (the same of what it wrote last);
 --                         h:<account> (leases held or waited for), h: (identities); while
@@ -25,9 +27,10 @@
 -- The empty field or member of each is a sentinel: it keeps the key in existence.
 --
 -- A field of {board}:n: mod_revision, create_revision, time_ms, expires_at_ms (0 = never) as 8-byte
--- big-endian integers; kind, one of the three below; length of the author's name; the name; the
--- value (VALUE), or 4 bytes of length and the first byte of the large value (LARGE), or nothing.
--- Twin: engines/redis/layout.py.
+-- big-endian integers; kind, one of the three below; the length of what says who and since when;
+-- that: the author's name, and from format 2 on, if the entry was written again, a zero byte and
+-- the time of create_revision as such an integer; then the value (VALUE), or 4 bytes of length and
+-- the first byte of the large value (LARGE), or nothing. Twin: engines/redis/layout.py.
 local META, LOG, ANSWERS, ENTRIES, INDEX, EXPIRY, LEASES =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local VALUE, LARGE, TOMBSTONE = 118, 76, 116  -- "v", "L", "t"
@@ -42,6 +45,19 @@ local pack, unpack_integers = struct.pack, struct.unpack
 local function server_run()
   local info = call('INFO', 'server', 'replication')
   return string.match(info, '\nrun_id:(%x+)') .. string.match(info, '\nmaster_replid:(%x+)')
+end
+
+-- Field `run` of {board}:m: from format 2 on it begins with a mark, so that programs that know only
+-- older formats find no open board, and their open.lua refuses it. A board of an older format gets
+-- both fields with the first entry that has the form of format 2.
+local FORMAT = '2'
+local function marked_run() return FORMAT .. ' ' .. server_run() end
+
+local is_older  -- whether the board is of an older format, once `is_run` was true
+local function is_run(stored)
+  local run = server_run()
+  is_older = stored == run
+  return is_older or stored == FORMAT .. ' ' .. run
 end
 
 local function now_ms()
@@ -59,7 +75,7 @@ end
 -- (false: not set yet); nothing when the board must be opened first (open.lua)
 local function opened()
   local m = call('HMGET', META, 'run', 'rev', 'low', 'epoch', 'e', 'hold', 'access')
-  if m[1] ~= server_run() then return nil end
+  if not is_run(m[1]) then return nil end
   return tonumber(m[2]), tonumber(m[3]), m[4], m[5], m[6], m[7]
 end
 

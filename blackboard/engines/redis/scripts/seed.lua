@@ -7,7 +7,6 @@
 --         1 "page"    2 the name   3.. msgpack lists, flat, of what to write: fields of {board}:n,
 --                     scores and members of {board}:k and of {board}:x, fields of {board}:m
 --         1 "end"     2 the name   3 epoch, msgpack   4 its id   5 its revision   6 time in ms
---                     7 the format of the layout
 --         1 "undo"    2 the name
 -- Reply: "ok"; "exists": there is such a board; "at <revision>": the board to be replaced has
 -- another head; "lost": another call is making it or has removed it.
@@ -46,8 +45,8 @@ local function finish()
   call('HSET', LEASES, '', '')
   call('ZADD', INDEX, 0, '')
   call('ZADD', EXPIRY, '+inf', '')
-  call('HSET', META, 'run', server_run(), 'rev', revision, 'low', revision, 'epoch', id, 'e', epoch,
-    'format', ARGV[7])
+  call('HSET', META, 'run', marked_run(), 'rev', revision, 'low', revision, 'epoch', id, 'e', epoch,
+    'format', FORMAT)
   call('HDEL', META, 'seed', 'gone', 'number')
   return 'ok'
 end

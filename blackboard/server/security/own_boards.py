@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from blackboard.archive.base import Archive
+from blackboard.archive.base import Archive, archived_pages
 from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import (
     ENGINE,
@@ -32,13 +32,13 @@ from blackboard.core.commit import (
     PutBack,
 )
 from blackboard.core.path import item_key
+from blackboard.engines.base import pages_of
 from blackboard.errors import BlackboardError, Compacted, HeadMoved, StaleEpoch, Unavailable
 from blackboard.limits import LOG_ENTRIES_MAX, RESTORE_CHANGES_MAX
 from blackboard.server.archiver import Archiver
 from blackboard.server.commit_queue import salted, system_id
 from blackboard.server.continuity import go_above
 from blackboard.server.host import Host
-from blackboard.server.pages import archived_pages, pages_of
 from blackboard.server.security.audit import AUDIT_BOARD
 from blackboard.server.security.revocations import ACCESS_BOARD, is_over
 from blackboard.units import Key, Milliseconds

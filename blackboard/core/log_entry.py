@@ -1,4 +1,6 @@
-"""The digest of a log entry: a hash over salted hashes of its parts.
+"""The log entry of a commit: the changes that it made, and the digest that stands for them.
+
+The digest is a hash over salted hashes of the parts of the entry.
 
 Each change is a leaf: the hash of a salt and of the change. One more leaf stands for the part that
 readers never get: the commit's id, its grounds and results. The digest is a hash over the header,
@@ -30,11 +32,33 @@ from typing import Final
 from msgspec.msgpack import encode
 from msgspec.structs import replace
 
-from blackboard.core.commit import Change, Kept, LogEntry, Proof
-from blackboard.core.lease import to_result
+from blackboard.core.commit import (
+    Append,
+    Change,
+    ChangeKind,
+    Commit,
+    Committed,
+    Delete,
+    DeletePrefix,
+    Expire,
+    Grant,
+    Increment,
+    Kept,
+    Lease,
+    LogEntry,
+    Op,
+    Proof,
+    Put,
+    PutBack,
+    Release,
+    Renew,
+    Result,
+    write_integer,
+)
+from blackboard.core.lease import from_result, to_result
 from blackboard.core.redaction import is_marker
 from blackboard.limits import PROOF_LEAVES_MAX
-from blackboard.units import Key
+from blackboard.units import Key, Milliseconds, Revision
 
 SALT_BYTES: Final = 16
 """Size of an entry's salt, and of each leaf's: 128 bits cannot be searched."""
@@ -43,6 +67,119 @@ LEAVES_MIN: Final = 4
 HASH_BYTES: Final = 32
 _LEAF: Final = b"\x00"
 _ENTRY: Final = b"\x01"
+
+
+# --- what a commit did ---------------------------------------------------------------------------
+
+
+def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
+    """The log entry of a commit that took effect; `digest` is that of its encoded form, which is
+    used if it has no salt."""
+    entry = LogEntry(
+        revision=committed.revision,
+        time_ms=committed.time_ms,
+        id=commit.id,
+        changes=effects(commit, committed),
+        digest=digest,
+        based_on=commit.based_on,
+        note=commit.note,
+        epoch=commit.begins,
+        results=committed.results,
+        salt=commit.salt,
+        account=commit.account,
+    )
+    return replace(entry, digest=digest_of(entry)) if commit.salt else entry
+
+
+def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
+    """The absolute effects of a commit that took effect: one change per key, the last one."""
+    if commit.begins is not None:
+        return _effects_of_restore(commit, committed)
+    if len(commit.ops) == len(committed.results) == 1:  # one operation has no key twice
+        return _effect(commit.ops[0], committed.results[0], committed)
+    changes: dict[tuple[bool, Key], Change] = {}
+    for op, result in zip(commit.ops, committed.results, strict=True):
+        for change in _effect(op, result, committed):
+            slot = (change.lease is not None, change.key)
+            before = changes.pop(slot, None)
+            changes[slot] = change if before is None else _after(before, change)
+    return tuple(changes.values())
+
+
+def _after(before: Change, change: Change) -> Change:
+    """`change`, with the facts of an earlier change of the same key or lease in its commit."""
+    if before.item is not None:
+        return replace(change, item=max(before.item, change.item or 0))
+    if (before.kind, change.kind) == (ChangeKind.RENEW, ChangeKind.WAIT):
+        return replace(change, kind=ChangeKind.RENEW)  # which tells the queue as well
+    return change
+
+
+def _effects_of_restore(commit: Commit, committed: Committed) -> tuple[Change, ...]:
+    """As `effects`, for the two kinds of operations of a restore, of which there are many."""
+    changes: dict[Key, Change] = {}
+    for op, result in zip(commit.ops, committed.results, strict=True):
+        assert isinstance(op, (PutBack, Delete))
+        if isinstance(op, PutBack):
+            change = _put_back(op)
+        elif result:
+            change = Change(ChangeKind.DELETE, op.key)
+        else:
+            continue
+        before = changes.pop(op.key, None)
+        changes[op.key] = change if before is None else _after(before, change)
+    return tuple(changes.values())
+
+
+def _put_back(op: PutBack) -> Change:
+    kind = ChangeKind.DELETE if op.value is None else ChangeKind.PUT
+    return Change(kind, op.key, op.value, op.expires_at_ms, op.item)
+
+
+def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
+    now_ms = committed.time_ms
+    match op:
+        case Put():
+            return (Change(ChangeKind.PUT, op.key, op.value, _expiry(now_ms, op.ttl_ms)),)
+        case PutBack():
+            return (_put_back(op),)
+        case Delete():
+            return (Change(ChangeKind.DELETE, op.key),) if result else ()
+        case DeletePrefix():
+            assert isinstance(result, tuple)
+            return tuple(Change(ChangeKind.DELETE, str(key)) for key in result)
+        case Append():
+            assert isinstance(result, str)
+            item = int(result.rpartition("/")[2])
+            expires_at_ms = _expiry(now_ms, op.ttl_ms)
+            return (Change(ChangeKind.PUT, result, op.value, expires_at_ms, item=item),)
+        case Increment():
+            assert isinstance(result, int)
+            return (Change(ChangeKind.PUT, op.key, write_integer(result)),)
+        case Grant() | Renew() | Release() | Expire():
+            assert isinstance(result, tuple)
+            return (_lease_change(op, from_result(op.key, result), committed.revision),)
+
+
+def _lease_change(
+    op: Grant | Renew | Release | Expire, after: Lease | None, revision: Revision
+) -> Change:
+    """The change of a lease; when it is free now, the change names its last holder."""
+    if after is None:
+        assert isinstance(op, Release | Expire)
+        kind = ChangeKind.EXPIRE if isinstance(op, Expire) else ChangeKind.RELEASE
+        return Change(kind, op.key, lease=Lease(op.key, op.holder, op.fence, 0))
+    if after.fence == revision:
+        return Change(ChangeKind.GRANT, op.key, lease=after)
+    is_renewal = isinstance(op, Renew) and op.fence > 0
+    return Change(ChangeKind.RENEW if is_renewal else ChangeKind.WAIT, op.key, lease=after)
+
+
+def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds | None:
+    return None if ttl_ms is None else now_ms + ttl_ms
+
+
+# --- its digest -----------------------------------------------------------------------------------
 
 
 def content_of(change: Change) -> bytes | None:

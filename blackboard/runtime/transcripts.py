@@ -60,7 +60,7 @@ class StepWriter(Protocol):
 
 
 class TranscriptBoard(Protocol):
-    """What transcripts need of a Board."""
+    """The part of a Board that transcripts need."""
 
     async def entry(self, key: Key) -> Entry | None:
         """The entry at `key`."""
