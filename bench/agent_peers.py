@@ -29,8 +29,8 @@ FULL = 2
 """What SQLite calls synchronous=FULL."""
 
 
-def graph_of(saver: Any, steps: int, *, delta: bool) -> Any:
-    """The agent as a graph."""
+def graph_of(saver: Any, steps: int, *, delta: bool, as_text: bool = False) -> Any:
+    """The agent as a graph; with `as_text` it keeps texts in place of dicts."""
     graphs = client_module("langgraph.graph")
     if delta:
         reducer = client_module("langgraph.channels").DeltaChannel(_extended, list)
@@ -43,7 +43,7 @@ def graph_of(saver: Any, steps: int, *, delta: bool) -> Any:
     async def agent(found: dict[str, Any]) -> dict[str, Any]:
         n = found.get("n", 0)
         said = {"role": "assistant", "id": n, "content": message(n)}
-        return {"messages": [said], "n": n + 1}
+        return {"messages": [said["content"] if as_text else said], "n": n + 1}
 
     graph = graphs.StateGraph(state)
     graph.add_node("agent", agent)

@@ -10,6 +10,10 @@ first, and store it later: Hocuspocus the whole document every two seconds, y-we
 update, without waiting. The clients are one Node process (bench/yjs/fanout.mjs) with a real Y.Doc
 as the editor, the same for all. In every round each cell visits all rows in a new random order.
 
+A fan-out also says how long one commit takes at the same server, put by a client before it and
+after it, and what is left of the median without that: what passing an edit on takes beside storing
+it.
+
 A session is a recording of two writers (bench/typing_model.py) that stock clients replay
 (bench/yjs/session.mjs). Each has a new server, which is stopped afterwards: its files are measured
 before and after.
@@ -26,9 +30,12 @@ import json
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,7 +46,7 @@ from bench.ours import BOARD, serve_ours
 from bench.peers import serve_redis
 from bench.published import publish, summary
 from bench.report import cell_table, verdict_table
-from bench.rows import LOOPBACK, Endpoint
+from bench.rows import LOOPBACK, Endpoint, client_module
 from bench.servers import (
     CACHE,
     CHECKOUT,
@@ -101,6 +108,10 @@ class Row:
         """A document of that name."""
         return Room(f"ws://{LOOPBACK}:{self.servers[0].port}", name)
 
+    async def commits_ms(self, rate: float, seconds: float) -> list[float]:
+        """How long commits take, so many a second; empty if an edit is passed on without one."""
+        return []
+
 
 class Ours(Row):
     """Our service on the embedded engine, as it comes: synced to disk, and with an archive."""
@@ -121,6 +132,19 @@ class Ours(Row):
         url = f"ws://{LOOPBACK}:{self._endpoint.port}/v1/boards/{BOARD}/docs/{FOLDER}"
         token = document_token(self._endpoint.token, BOARD, f"{FOLDER}/{name}")
         return Room(url, name, f"token={token}")
+
+    async def commits_ms(self, rate: float, seconds: float) -> list[float]:
+        """See `Row.commits_ms`."""
+        url, token = f"ws://{LOOPBACK}:{self._endpoint.port}", self._endpoint.token
+        took: list[float] = []
+        async with client_module("blackboard").connect(url, token=token) as client:
+            board = client.board(BOARD)
+            for number in range(round(rate * seconds)):
+                began = time.perf_counter()
+                await board.put(f"{FOLDER}/commit", number)
+                took.append((time.perf_counter() - began) * 1_000)
+                await asyncio.sleep(max(0.0, began + 1 / rate - time.perf_counter()))
+        return took
 
 
 class OursRedis(Ours):
@@ -211,6 +235,14 @@ def install(*, fetch: bool) -> None:
 
 async def measure(row: Row, cell: Mapping[str, Any], lab: Lab) -> Figures:
     """One cell of one row."""
+    if cell["cell"] == "fanout":
+        commits_ms = partial(row.commits_ms, cell["rate"], cell["seconds"] / 2)
+        took_ms = await commits_ms()
+        figures = await _by_clients(row, cell, "fanout.mjs")
+        took_ms += await commits_ms()
+        commit_ms = statistics.median(took_ms or [0.0])
+        without_ms = figures["paced p50 ms"] - commit_ms
+        return {**figures, "commit p50 ms": commit_ms, "p50 less commit ms": without_ms}
     if cell["cell"] != "session":
         return await _by_clients(row, cell, "fanout.mjs")
     alone = Lab(lab.data_folder(f"{row.name}-{random.getrandbits(40):x}"), fetch=lab.fetch)

@@ -12,7 +12,7 @@ Figures = Mapping[str, float]
 
 
 WORST_ROUND_COUNTS = frozenset(
-    {"paced lost", "lost", "repeated", "miscounted", "stalled growth MB"}
+    {"paced lost", "lost", "out of order", "repeated", "miscounted", "stalled growth MB"}
 )
 """Faults and bounds: told as the worst round's value, for a median would hide a loss in one."""
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from bench.rows import LOOPBACK, Connection, Endpoint, OnChange, Pumps, Row, client_module
 from bench.servers import Lab, Server, UnavailableError, find_binary, version_of
-from blackboard.engines.redis.process import free_port
+from tests.ports import free_port
 
 CLOSE_SECONDS_MAX = 3.0
 LIVE_SECONDS_MAX = 20.0

@@ -30,13 +30,13 @@ from pathlib import Path
 
 from bench.figures import quantile
 from blackboard import StaleEpoch, Unavailable
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.base import Store
 from blackboard.errors import Resync
 from blackboard.ops import Put, encode_value
-from blackboard.server.assembly import archive_beside
 from blackboard.server.http.serve import tune_interpreter
 from blackboard.server.service import Service
 

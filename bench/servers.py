@@ -18,8 +18,9 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from blackboard.engines.redis.process import find_redis_server, free_port
 from blackboard.errors import Unavailable
+from tests.ports import free_port
+from tests.redis_process import find_redis_server
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 CACHE = CHECKOUT / ".servers/bench"

@@ -307,8 +307,8 @@ def table(windows: Sequence[Window], noted: Noted) -> str:
         cells = f"{means[0]:.2f} | {means[1]:.2f} | {slope(points) * 3600:+.2f}"
         lines.append(f"| {name} | {cells} |")
     lines.append("")
-    lines.append(f"{windows[-1].seconds / 60:.1f} minutes: " + _told(noted.counts))
-    lines.append("failures: " + (_told(noted.failures) or "none"))
+    lines.append(f"{windows[-1].seconds / 60:.1f} minutes: " + _listed(noted.counts))
+    lines.append("failures: " + (_listed(noted.failures) or "none"))
     return "\n".join(lines)
 
 
@@ -322,7 +322,7 @@ def series(windows: Sequence[Window]) -> str:
     return "\n".join(f"{name}: {' '.join(values)}" for name, values in lines.items())
 
 
-def _told(counts: Counter[str]) -> str:
+def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
 
 

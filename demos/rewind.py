@@ -66,8 +66,7 @@ async def drafters(launch: Launch, say: Say) -> AsyncIterator[list[Drafter]]:
     finally:
         for drafter in team:
             if drafter.process.returncode is None:
-                drafter.process.kill()
-                drafter.process.send_signal(signal.SIGCONT)
+                drafter.process.kill()  # which ends a frozen one too
             await drafter.ended()
 
 

@@ -4,17 +4,23 @@ Starts the service on the embedded engine in a new directory, runs the researche
 (agents/) as processes of their own with tokens of their own, and shows the live stream of the board
 while they work. Then the same team is taken back to a checkpoint (rewind.py), and writes a memo
 together (memo.py). Ends with 0 only if everything that is promised below was seen to happen.
+
+`--keep` is for people with the page of the service open beside it: there are pauses between the
+acts, and afterwards the team works on until Ctrl-C.
 """
 
 import asyncio
 import contextlib
 import json
 import os
-import socket
+import secrets
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +37,24 @@ from blackboard.types import Change, RevisionEvent
 BOARD = "expansion"
 CURTAIN = "public/curtain"
 PATIENCE_S = 60.0
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code after Ctrl-C; with --keep it is how the story ends."""
 INDENT, KEY_INDENT = 6, 24
 """Where what agents say begins, and where keys, values and notes do."""
+PAUSE_S, STEP_S = 4.0, 3.0
+"""With --keep: before an act, as long as its sentence takes to read; and between two steps of the
+team that works on."""
+ACTS = (
+    "A researcher and an architect, two processes, are asked what a company is worth and what to"
+    " plan on it. Notice: the architect's first plan is refused, because the number that it rests"
+    " on is corrected meanwhile.",
+    "A checkpoint names what both have; then a decimal point slips, one of them builds on it and is"
+    " frozen, and the whole team is taken back at once. Notice: the frozen process wakes up in an"
+    " abandoned future, and is refused.",
+    "Both write one memo at the same time. Notice: nothing that either wrote is lost, and where"
+    " both rewrote one sentence, the board says so.",
+)
+"""What happens in each act, and what to notice."""
 COLOURS = {"researcher": "cyan", "architect": "magenta"}
 console = Console(highlight=False)
 
@@ -49,51 +71,66 @@ class Story:
 
 
 async def python(*arguments: str, env: dict[str, str]) -> asyncio.subprocess.Process:
-    """Start this Python on a module, as a process of its own."""
-    pipe = asyncio.subprocess.PIPE
+    """Start this Python on a module, as a process of its own.
+
+    Without settings of yours: those may name a service that has nothing to do with this. And
+    without Ctrl-C, which a terminal sends to all of its processes: this one ends the others.
+    """
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("BLACKBOARD_")}
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", *arguments, env=os.environ | env, stdout=pipe
+        *(sys.executable, "-m", *arguments),
+        env=kept | env,
+        stdout=asyncio.subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN),
     )
 
 
-def free_port() -> int:
-    """A TCP port on loopback that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextlib.asynccontextmanager
-async def service(folder: Path) -> AsyncIterator[str]:
-    """The service as a process; yields its URL once it answers, stops it at the end."""
-    port = str(free_port())
+async def service(folder: Path) -> AsyncIterator[tuple[str, str]]:
+    """The service as a process; yields its URL and its page's once it answers, stops it at the
+    end."""
     private = {"BLACKBOARD_CONFIG_DIR": str(folder / "config")}
-    serve = ("blackboard", "serve", "--data", str(folder / "data"), "--port", port)
+    serve = ("blackboard", "serve", "--data", str(folder / "data"), "--port", "0")
     process = await python(*serve, env=private)
     rest = asyncio.create_task(asyncio.sleep(0, b""))
     try:
-        rest = await banner(process, port)
-        yield f"http://127.0.0.1:{port}"
+        url, page, rest = await banner(process)
+        yield url, page
     finally:
-        if process.returncode is None:
-            process.terminate()
-        await asyncio.gather(process.wait(), rest)
+        await end(process, signal.SIGTERM)
+        await rest
 
 
-async def banner(process: asyncio.subprocess.Process, port: str) -> asyncio.Task[bytes]:
-    """Wait until the service says where it is; what else it says is read and dropped."""
+async def end(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Stop it, if it runs, and wait until it has ended."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            # Not process.kill(): before Python 3.13 it may take the exit code from the event loop.
+            os.kill(process.pid, number)
+    await process.wait()
+
+
+async def banner(process: asyncio.subprocess.Process) -> tuple[str, str, asyncio.Task[bytes]]:
+    """Wait until the service says where it and its page are; the rest is read and dropped."""
     assert process.stdout is not None
+    said: dict[str, str] = {}
     async for line in process.stdout:
-        if port.encode() in line:
-            return asyncio.create_task(process.stdout.read())
+        words = line.decode().split()
+        said |= {words[0]: words[1]} if len(words) > 1 else {}
+        if "page" in said:
+            rest = asyncio.create_task(process.stdout.read())
+            return said["url"], said["page"], rest
     raise RuntimeError("the service ended before it was ready")
 
 
 async def token_for(agent: str, folder: Path) -> str:
     """A token of the agent's own, as an operator makes it."""
     create = ("blackboard", "token", "create", agent, "--data", str(folder / "data"), "--json")
-    output, _ = await (await python(*create, env={})).communicate()
+    process = await python(*create, env={})
+    try:
+        output, _ = await process.communicate()
+    finally:
+        await end(process, signal.SIGKILL)
     token: str = json.loads(output)["token"]
     return token
 
@@ -157,21 +194,24 @@ async def run_agent(name: str, url: str, folder: Path) -> int:
     env = await surroundings(name, url, folder)
     process = await python(f"blackboard.agents.{name}", env=env)
     assert process.stdout is not None
-    async for line in process.stdout:
-        say(line.decode().rstrip(), f"bold {COLOURS[name]}")
-    return await process.wait()
+    try:
+        async for line in process.stdout:
+            say(line.decode().rstrip(), f"bold {COLOURS[name]}")
+        return await process.wait()
+    finally:
+        await end(process, signal.SIGKILL)  # it would finish its step, for which nobody waits
 
 
 async def play(client: Client, url: str, folder: Path) -> tuple[Story, list[int]]:
     """Run both agents under the eyes of a watcher."""
     board, story, ready = client.board(BOARD), Story([]), asyncio.Event()
-    watching = asyncio.create_task(follow(board, story, ready))
-    await ready.wait()
-    console.print(Text(" rev  agent      change key, value", style="bold"))
-    agents = (run_agent(name, url, folder) for name in ("architect", "researcher"))
-    codes = await asyncio.gather(*agents)
-    await board.put(CURTAIN, "falls")
-    await watching
+    async with asyncio.TaskGroup() as watching:
+        watching.create_task(follow(board, story, ready))
+        await ready.wait()
+        console.print(Text(" rev  agent      change key, value", style="bold"))
+        agents = (run_agent(name, url, folder) for name in ("architect", "researcher"))
+        codes = await asyncio.gather(*agents)
+        await board.put(CURTAIN, "falls")
     return story, codes
 
 
@@ -236,19 +276,27 @@ async def promises(board: Board, story: Story, codes: list[int]) -> dict[str, bo
     }
 
 
-async def main() -> int:
-    """Tell the story; returns the exit code."""
-    with tempfile.TemporaryDirectory(prefix="blackboard-demo-") as name:
-        folder = Path(name)
-        async with asyncio.timeout(PATIENCE_S), service(folder) as url:
-            token = (folder / "data" / "token").read_text().strip()
-            console.print(Text(f"service at {url}, embedded engine, two agents\n", style="bold"))
-            async with blackboard.connect(url, token=token) as client:
-                story, codes = await play(client, url, folder)
-                board = client.board(BOARD)
-                kept = await promises(board, story, list(codes))
-                kept |= await take_back(board, url, folder)
-                kept |= await write_together(board, url, folder)
+async def introduce(act: int, *, keeps: bool) -> None:
+    """Say what happens next; with `keeps`, give a person the time to read it and look."""
+    console.print()
+    say(ACTS[act], "bold", indent=1)
+    await asyncio.sleep(PAUSE_S if keeps else 0)
+
+
+async def acts(client: Client, url: str, folder: Path, *, keeps: bool) -> dict[str, bool]:
+    """The three acts; returns what was promised, and whether it was kept."""
+    board = client.board(BOARD)
+    await introduce(0, keeps=keeps)
+    story, codes = await play(client, url, folder)
+    kept = await promises(board, story, list(codes))
+    await introduce(1, keeps=keeps)
+    kept |= await take_back(board, url, folder)
+    await introduce(2, keeps=keeps)
+    return kept | await write_together(board, url, folder)
+
+
+def judge(kept: dict[str, bool]) -> int:
+    """Print what was promised, and whether it was kept; returns the exit code."""
     console.print()
     for promise, is_kept in kept.items():
         mark, style = ("ok", "green") if is_kept else ("FAILED", "bold red")
@@ -256,5 +304,66 @@ async def main() -> int:
     return 0 if all(kept.values()) else 1
 
 
+async def work_on(board: Board) -> None:
+    """Let the team revise its number and its plan, and name an agreed state now and then, until
+    somebody ends it."""
+    for number in count(1):
+        usd_bn = 2900 + 10 * (number % 7)
+        async with board.step("researcher", note=f"estimate {number}") as step:
+            step.put("public/valuation", {"usd_bn": usd_bn, "estimate": number})
+        await asyncio.sleep(STEP_S)
+        async with board.step("architect", note="plan on the newest estimate") as step:
+            found = await step.get("public/valuation")
+            step.put("public/plan", {"budget_usd_bn": round(found["usd_bn"] * 0.01, 2)})
+        await asyncio.sleep(STEP_S)
+        if number % 5 == 0:
+            await board.checkpoint(f"estimate-{number}-{secrets.token_hex(2)}", note="both agree")
+
+
+async def stay(board: Board, page: str, *, keeps: bool) -> None:
+    """Say where to look; with `keeps` the team works on, at a terminal the service waits for Enter,
+    and otherwise this ends at once."""
+    waits = keeps or sys.stdin.isatty()
+    how = "Ctrl-C" if keeps else "Enter"
+    text = f"look at it: {page}  ({how} ends it)" if waits else "look at it: blackboard demo --keep"
+    console.print(Text(f"\n{text}", style="bold"), soft_wrap=True)
+    if keeps:
+        await work_on(board)
+    elif waits:
+        await enter()
+
+
+async def enter() -> None:
+    """Wait for a line of standard input. A thread that reads it would hold up Ctrl-C."""
+    typed, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(sys.stdin, typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+
+
+async def main(*, keeps: bool = False) -> int:
+    """Tell the story; returns the exit code."""
+    with tempfile.TemporaryDirectory(prefix="blackboard-demo-") as name:
+        folder = Path(name)
+        async with service(folder) as (url, page):
+            token = (folder / "data" / "token").read_text().strip()
+            console.print(Text(f"service at {url}, embedded engine, two agents", style="bold"))
+            if keeps:
+                text = Text(f"open its page beside this: {page}", style="bold")
+                console.print(text, soft_wrap=True)
+                await asyncio.sleep(PAUSE_S)
+            async with blackboard.connect(url, token=token) as client:
+                async with asyncio.timeout(None if keeps else PATIENCE_S):
+                    code = judge(await acts(client, url, folder, keeps=keeps))
+                await stay(client.board(BOARD), page, keeps=keeps)
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    keeps = "--keep" in sys.argv[1:]
+    try:
+        sys.exit(asyncio.run(main(keeps=keeps)))
+    except KeyboardInterrupt:
+        sys.exit(0 if keeps else INTERRUPTED)

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from blackboard import ops
+
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 _HEAD: Final = """# Names and methods
 
@@ -51,7 +53,8 @@ def _entry(module: ModuleType, name: str) -> str:
     value = getattr(module, name)
     title = f"\n### {module.__name__}.{name}\n"
     if not (inspect.isclass(value) or inspect.isfunction(value)):
-        return f"{title}\n`{name} = {value!r}`: {_constant(name)}\n"
+        shown = f"{name} = {value!r}" if isinstance(value, int) else name
+        return f"{title}\n`{shown}`: {_constant(module, name)}\n"
     node = _definition(inspect.getmodule(value), value.__name__)
     if not isinstance(node, ast.ClassDef):
         return f"{title}\n{_function(node, '')}"
@@ -60,9 +63,10 @@ def _entry(module: ModuleType, name: str) -> str:
     return f"{title}\n{_class(node, name)}"
 
 
-def _constant(name: str) -> str:
-    """The text below a constant of the operations."""
-    tree = ast.parse(inspect.getsource(importlib.import_module("blackboard.core.commit")))
+def _constant(module: ModuleType, name: str) -> str:
+    """The text below a constant: the operations' are those of `core/commit.py`."""
+    home = importlib.import_module("blackboard.core.commit") if module is ops else module
+    tree = ast.parse(inspect.getsource(home))
     for before, after in zip(tree.body, tree.body[1:], strict=False):
         match before, after:
             case (

@@ -234,7 +234,7 @@ def errors_page() -> str:
         " */\n"
         f"export const BY_CODE = new Map(/** @type {{any}} */ ([\n{rows}\n]))\n"
     )
-    head = _HEAD.format(source="blackboard/errors/")
+    head = _HEAD.format(source="blackboard/errors.py")
     return "\n".join([head, _ROOT, *map(_error, kinds), table, _TAIL])
 
 
@@ -250,10 +250,13 @@ def _error(kind: type[errors.BlackboardError]) -> str:
     doc = "\n".join(
         f" * {line}".rstrip() for line in inspect.cleandoc(kind.__doc__ or "").split("\n")
     )
+    defaults = ", ".join(
+        f"{one.name}: {json.dumps(one.default)}" for one in own if one.default is not MISSING
+    )
+    given = "whole" if defaults else "fields"
+    whole = f"    const whole = {{ {defaults}, ...fields }}\n" if defaults else ""
     shown = "".join(
-        f"    /** @type {{{_field_type(str(one.type))}}} */\n"
-        f"    this.{one.name} = "
-        f"/** @type {{any}} */ (this.fields['{one.name}'])\n"
+        f"    this.{one.name} = {given}.{one.name}\n"
         for one in own
         if one.name != "name"  # an Error has a name of its own: `fields.name` has the field
     )
@@ -261,20 +264,17 @@ def _error(kind: type[errors.BlackboardError]) -> str:
         f"{one.name}{'' if one.default is MISSING else '?'}: {_field_type(str(one.type))}"
         for one in own
     )
-    defaults = ", ".join(
-        f"{one.name}: {json.dumps(one.default)}" for one in own if one.default is not MISSING
-    )
-    given = f"{{ {defaults}, ...fields }}" if defaults else "fields"
     names = ", ".join(f"'{one.name}'" for one in own)
-    base = kind.__mro__[1].__name__
-    retryable = str(kind.retryable).lower()
+    named = f"  static names = [{names}]\n" if own else ""
+    base = kind.__mro__[1]
+    is_other = kind.retryable != getattr(base, "retryable", None)
+    retryable = f"  static retryable = {str(kind.retryable).lower()}\n" if is_other else ""
     return (
-        f"/**\n{doc}\n */\nexport class {kind.__name__} extends {base} {{\n"
-        f"  static code = '{kind.code}'\n  static retryable = {retryable}\n"
-        f"  /** @type {{ReadonlyArray<string>}} */\n  static names = [{names}]\n\n"
+        f"/**\n{doc}\n */\nexport class {kind.__name__} extends {base.__name__} {{\n"
+        f"  static code = '{kind.code}'\n{retryable}{named}\n"
         f"  /**\n   * @param {{{{ {members} }}}} fields\n   * @param {{string}} [message]\n   */\n"
         f"  constructor (fields, message) {{\n"
-        f"    super(/** @type {{any}} */ ({given}), message)\n{shown}  }}\n}}\n"
+        f"{whole}    super({given}, message)\n{shown}  }}\n}}\n"
     )
 
 

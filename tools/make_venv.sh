@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Make an environment with everything that development needs, at the versions in constraints.txt.
-# Usage: tools/make_venv.sh [folder [constraints-file]]     (.venv and constraints.txt by default)
+# Usage: tools/make_venv.sh [folder [constraints-file [what]]]
+# By default they are .venv, constraints.txt and ".[dev]".
 # PYTHON names the interpreter; by default the first of python3, python3.13 ... that is new enough.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-.venv}
 constraints=${2:-constraints.txt}
+what=${3:-.[dev]}
 
 say() { echo "make_venv: $1" >&2; }
 
@@ -62,5 +64,5 @@ say "installing the build tools"
 # At pinned versions, too: an isolated build would take the newest ones.
 install hatchling editables
 say "installing packages ($count are pinned in $constraints): this takes a minute or two"
-install --no-build-isolation --editable clients/python --editable ".[dev]"
+install --no-build-isolation --editable clients/python --editable "$what"
 say "$folder is ready"

@@ -35,6 +35,11 @@ FILES: Final[dict[str, tuple[str, dict[str, tuple[str, ...]]]]] = {
         },
     ),
     "files": ("Files without async.", {"blackboard.client.files": ("Files",)}),
+    "workspace": (
+        "Workspaces without async.",
+        {"blackboard.client.workspace.workspace": ("Workspace",)},
+    ),
+    "memory": ("Memory without async.", {"blackboard.client.memory.memory": ("Memory",)}),
     "board": ("The Board without async.", {"blackboard.client.board": ("Board",)}),
     "client": ("The Client without async.", {"blackboard.client.client": ("Client",)}),
 }
@@ -46,6 +51,8 @@ ATTRIBUTES: Final = {
     "Board": {"name": "str"},
     "Attachment": {"agent": "str", "board": "BoardT"},
     "Document": {"key": "Key"},
+    "Workspace": {"key": "Key", "path": "Path"},
+    "Memory": {"prefix": "Prefix"},
 }
 """Attributes that are not properties there."""
 IN_THE_LOOP: Final = {"Document", "SharedText", "SharedList", "SharedMap"}
@@ -114,6 +121,17 @@ BY_HAND: Final = {
 
         return Document(self._portal, self._portal.run(load))
 """,
+    "Board.workspace": """
+        from blackboard.sync.workspace import Workspace
+
+        return Workspace(self._portal, self._inner.workspace(path, key))
+""",
+    "Workspace.branch": """
+        inner: Any = getattr(board, "_inner", board)
+        return Workspace(
+            self._portal, self._portal.run(lambda: self._inner.branch(inner, path, at=at))
+        )
+""",
     "Claim.__aenter__": """
         return self._portal.run(self._inner.__aenter__)
 """,
@@ -149,6 +167,14 @@ BY_HAND: Final = {
     "Document.__aenter__": """
         return self
 """,
+    "Memory.add": """
+        self._portal.run(lambda: self._inner.add(step._inner, what, name=name))
+""",
+    "Memory.aclose": '''
+    def close(self) -> None:
+        """Drop the index, and end its watch."""
+        self._portal.run(self._inner.aclose)
+''',
     "SharedList.__iter__": """
         return iter(shared(self._portal, one) for one in self._portal.call(lambda: [*self._inner]))
 """,
@@ -176,12 +202,16 @@ BY_HAND: Final = {
 """Members that are more than a call handed over: a whole member, or a body."""
 ANNOTATIONS: Final = {
     "Deliver": "Callable[[], Sequence[Op]]",
+    "MemoryStep": "Step",
     "Callable[[Step], Awaitable[T]]": "Callable[[Step], T]",
     "Attachment[Board]": "Attachment[Board]",
+    "TreeBoard": "Mirror[Any]",
 }
 EXTRA: Final[dict[str, tuple[str, ...]]] = {
     "documents": ("from contextlib import contextmanager",),
     "files": (),
+    "workspace": ("from typing import Any",),
+    "memory": (),
     "blocks": ("import asyncio", "from typing import Generic, TypeVar, overload"),
     "board": (
         "from typing import TypeVar, overload",
@@ -207,8 +237,8 @@ HOMES: Final = {
     "Key": "blackboard.units",
     "Revision": "blackboard.units",
 }
-LATE: Final = "blackboard.sync.documents"
-"""Imported only where it is used: it needs pycrdt, an extra of the client."""
+LATE: Final = ("blackboard.sync.documents", "blackboard.sync.workspace")
+"""Imported only where it is used: it needs pycrdt or pathspec, extras of the client."""
 TRAILERS: Final = {
     "documents": '''
 
@@ -277,11 +307,11 @@ def _head(
     homes = HOMES | {name: home for source in sources for name, home in source.imports.items()}
     homes |= earlier
     needed = (used - mirrored - set(TYPE_VARIABLES)) & homes.keys()
-    late = {name for name in needed if homes[name] == LATE}
+    late = {name for name in needed if homes[name] in LATE}
     lines = {f"from {homes[name]} import {name}" for name in needed - late} | set(EXTRA[file])
     if late:
         lines.add("from typing import TYPE_CHECKING")
-    lines.add("from blackboard.sync.mirror import Mirror")
+    lines.add("from blackboard.sync.portal import Mirror")
     lines.add("from blackboard.sync import asynchronous")
     if "Portal" in used:
         lines.add("from blackboard.sync.portal import Portal")
