@@ -260,13 +260,15 @@ class RedisProcess:
         The process id distinguishes it from another server that took the port first. A server that
         loads its data refuses commands with -LOADING, but with -NOAUTH if a password is missing.
         """
+        server = self._server  # which may end while it is asked
+        assert server is not None
         password = self.settings.options.get("requirepass")
         login = [b"AUTH " + password.encode()] if password else []
         try:
             reply = await _ask(self.port, *login, b"PING", b"INFO server")
         except (OSError, anyio.BrokenResourceError):
             return False
-        return b"+PONG\r\n" in reply and b"\r\nprocess_id:%d\r\n" % self.pid in reply
+        return b"+PONG\r\n" in reply and b"\r\nprocess_id:%d\r\n" % server.pid in reply
 
     async def _rewrite(self) -> None:
         """Replace the append-only file by what the server has loaded from it.

@@ -33,6 +33,10 @@ from blackboard.limits import DEFAULT
 T = TypeVar("T")
 NAME: Final = "blackboard.sync"
 """The name of the thread."""
+INTERRUPT_CHECK_S: Final = 0.5
+"""How long Ctrl-C may go unnoticed. Python notes a signal and looks at the note between two
+instructions. One that comes after the last look, while a wait for a lock begins, does not end that
+wait."""
 
 
 class Portal:
@@ -234,8 +238,8 @@ class _Outcome(Generic[T]):
 
     def wait(self) -> None:
         """Wait until it is settled. It can be interrupted, and waited for again."""
-        if not self._is_settled:
-            self._unsettled.acquire()
+        while not self._is_settled:
+            self._unsettled.acquire(timeout=INTERRUPT_CHECK_S)
 
     def result(self) -> T:
         """The value, or the error raised. It must be settled."""
