@@ -18,6 +18,7 @@
     |   |-- DocumentRefused   an edit of a document cannot be taken; start from a fresh copy
     |   |-- FileRefused       a file cannot be part of a workspace's snapshot, or be written
     |   |-- UnsavedFiles      files of a workspace have changes that no snapshot has
+    |   |-- WorkspaceHeld     another process works on the directory of a workspace
     |   |-- TypeMismatch      the operation does not fit the value that is there
     |   |-- LimitExceeded     a named limit of blackboard/limits.py
     |   |-- AccessDenied      the principal has no such right on this key
@@ -36,6 +37,7 @@
     |-- RemoteProtocolError   the peer sent something that is not the protocol
     |-- ModelFailed           a model did not answer, or not usably
     |-- CallFailed            a tool of an agent failed, as often as it may be tried
+    |-- CommandStopped        a command of a step was stopped with its whole process group
     |-- CallInterrupted       a call that may be made once only was begun, and its end is unknown
     |-- Diverged              an agent that was replayed did something else than is recorded
     |-- AgentInterrupted      an agent was cancelled though nobody had asked for that
@@ -100,6 +102,19 @@ class CallFailed(BlackboardError):
     name: str
     attempts: int
     reason: str
+
+
+@dataclass(eq=False)
+class CommandStopped(BlackboardError):
+    """`command` was stopped with all that it had started. `cause`: it ran for longer than `maximum`
+    milliseconds ("timeout"), printed more than `maximum` bytes ("output"), its caller was cancelled
+    ("cancelled"), or the process above it was killed ("killed"). The files of the step are not
+    committed, unless it takes them back with `reset`."""
+
+    code: ClassVar[str] = "command_stopped"
+    command: str
+    cause: str
+    maximum: int
 
 
 @dataclass(eq=False)
@@ -569,6 +584,20 @@ class UnsavedFiles(Rejected):
             f"unsaved files: {self.count} in {self.directory} changed since the last snapshot,"
             f" such as {', '.join(self.paths)}: take one, or discard them"
         )
+
+
+@dataclass(eq=False)
+class WorkspaceHeld(Rejected):
+    """Process `pid` of this machine works on `directory`, as `holder`: an agent or a program, and
+    its board. Try again when it has ended; a process that was killed holds nothing."""
+
+    code: ClassVar[str] = "workspace_held"
+    directory: str
+    holder: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"workspace held: process {self.pid} works on {self.directory}, as {self.holder}"
 
 
 @dataclass(eq=False)

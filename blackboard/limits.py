@@ -383,8 +383,7 @@ class ClientLimits(LimitGroup):
     finish_timeout_ms: int = 5_000
     """Time that a cancelled task waits for a release (or another commit that must finish)."""
     connect_wait_ms: int = 10_000
-    """Time that the first connection of a client waits for a service that is starting: long enough
-    for a restart, and short enough for somebody who forgot to start one."""
+    """Time that the first connection of a client waits for a service that is being started."""
     commit_timeout_ms: int = 30_000
     """Time for which a commit is sent again until its outcome is known."""
     long_request_timeout_ms: int = 600_000
@@ -430,14 +429,12 @@ class BoardLimits(LimitGroup):
     """Boards on one engine, and boards open in one service process: each has an index, a commit
     queue and a feed."""
     boards_per_principal_max: int = 256
-    """Boards that one principal can have open in one service process, unless it may act for
-    others."""
+    """Boards that a principal has open in a service process, unless it may act for others."""
     boards_per_account_max: int = 256
     """Boards that one account began and that were not removed, in every process and for good:
     sixteen accounts would have to agree to leave no room."""
     sweep_interval_ms: int = 1_000
-    """Time between two searches for expired entries: an entry may outlive its time to live by
-    this."""
+    """Time between two searches for expired entries, which may outlive their time by this."""
     sweep_entries_max: int = 512
     """Expired entries of one board that one sweep removes, a commit each."""
     engine_check_interval_ms: int = 60_000
@@ -451,13 +448,11 @@ class CommitLimits(LimitGroup):
     batch_bytes_max: int = 1024 * 1024
     """Bytes after which a batch takes no further commit (one commit may exceed it alone)."""
     calls_in_flight_max: int = 2
-    """Engine calls of one board in flight: while one waits for the disk, the next is being
-    decided."""
+    """Engine calls of one board in flight: one waits for the disk, the next is being decided."""
     commits_queued_max: int = 8192
     """Commits waiting for one board's engine in one process; then new ones are refused."""
     backlog_bytes_max: int = 256 * 1024 * 1024
-    """Bytes of commits waiting in one process, for all boards together; then new ones are
-    refused."""
+    """Bytes of commits waiting in one process, for all boards; then new ones are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -659,10 +654,15 @@ class AgentLimits(LimitGroup):
     model_pause_ms_max: int = 30_000
     """Longest pause between two attempts; if a service asks for a longer one, the call fails."""
     model_answer_bytes_max: int = 4 * 1024 * 1024
-    """One answer of a model as it comes over the wire: sixteen times the longest that models
-    give."""
+    """One answer of a model, over the wire: sixteen times the longest that models give."""
     step_pause_ms_max: int = 1_000
     """Longest pause before a step runs again after a conflict."""
+    workspace_wait_ms: int = 2_000
+    """How long a step waits for its directory: for what a killed process leaves to be ended."""
+    command_timeout_ms: int = 120_000
+    """Time after which a command of a step is stopped, unless the step gives another."""
+    command_output_bytes_max: int = 1024 * 1024
+    """What a command of a step may print: one value of the board, and more than a model reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

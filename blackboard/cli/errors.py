@@ -65,12 +65,14 @@ _CODES: Final = {
     Exit.ERROR: (
         "rejected document_refused type_mismatch limit_exceeded compacted future_revision "
         "rolled_back resync outcome_unknown local_protocol_error remote_protocol_error "
-        "model_failed call_failed call_interrupted diverged schema_too_new migration_failed "
-        "invalid_state agent_interrupted corrupt newer_format older_format engine_refused"
+        "model_failed call_failed call_interrupted command_stopped diverged schema_too_new "
+        "migration_failed invalid_state agent_interrupted corrupt newer_format older_format "
+        "engine_refused"
     ),
     Exit.CONFLICT: (
-        "conflict file_refused unsaved_files fenced lease_held nothing_to_claim stale_epoch "
-        "step_superseded attempt_too_old head_moved snapshot_first board_frozen barrier_missed"
+        "conflict file_refused unsaved_files workspace_held fenced lease_held nothing_to_claim "
+        "stale_epoch step_superseded attempt_too_old head_moved snapshot_first board_frozen "
+        "barrier_missed"
     ),
     Exit.LEASE_LOST: "lease_lost",
     Exit.DENIED: "access_denied unauthenticated",
@@ -130,6 +132,8 @@ def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
             return str(error).removeprefix("unsaved files: "), (
                 "blackboard workspace snapshot keeps them; --discard loses them."
             )
+        case errors.WorkspaceHeld():
+            return str(error).removeprefix("workspace held: "), "Try again when it has ended."
         case errors.Conflict():
             message = str(error).removeprefix("conflict: ").replace(", expected ", ", not ")
             return message, (

@@ -15,6 +15,7 @@ stopped.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Generic, get_args, get_origin
 
 from pydantic import BaseModel
@@ -76,6 +77,11 @@ class Agent(ABC, Generic[S]):
 
         It is called before every write, and after every migration.
         """
+
+    def workspace(self) -> str | Path | None:
+        """The directory of this agent's files on this machine, for `ctx.files`; each agent has one
+        of its own. None: it has no files."""
+        return None
 
     @property
     def schema(self) -> Schema[S]:

@@ -8,8 +8,9 @@ Invariants
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from blackboard.client.board import Board
 from blackboard.client.comparison import kept_range, was_kept
 from blackboard.client.step import StepBoard
 from blackboard.client.views import Entry, Listing, Receipt
-from blackboard.core.checkpoints import KEPT_CALLS
+from blackboard.core.checkpoints import KEPT_CALLS, When
 from blackboard.core.commit import RESTORE, Condition, Delete, HeldFence, Op
 from blackboard.errors import AccessDenied, SnapshotFirst, StaleEpoch
 from blackboard.limits import LIST_ENTRIES_MAX, Limits
@@ -26,6 +27,7 @@ from blackboard.units import Key, Revision
 
 if TYPE_CHECKING:
     from blackboard.client.documents.document import Document
+    from blackboard.client.workspace.step_files import StepFiles
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,9 @@ class BoardPort(StepBoard, Protocol):
     def document(self, key: Key) -> "AbstractAsyncContextManager[Document] | None":
         """The document at `key`, to be opened; None on a board without documents."""
 
+    def files(self, directory: Path) -> "StepFiles | None":
+        """The files of the agent in `directory`; None on a board without files."""
+
     async def renew(self, error: StaleEpoch) -> None:
         """Adopt the present epoch after `error`; or raise it, if that is not enough."""
 
@@ -102,13 +107,19 @@ class LiveBoardPort:
         """Those of the board's client."""
         return self.board.limits
 
-    async def entry(self, key: Key) -> Entry | None:
+    async def entry(self, key: Key, *, at: When | None = None) -> Entry | None:
         """The entry at `key`."""
-        return await self.board.entry(key)
+        return await self.board.entry(key, at=at)
 
-    async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
+    async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
         """The entries of `keys`, all as of one revision; absent keys are left out."""
-        return await self.board.entries(keys)
+        return await self.board.entries(keys, at=at)
+
+    def scan(
+        self, pattern: str, *, at: When | None = None, keys_only: bool = False
+    ) -> AsyncIterator[Entry]:
+        """All entries that match."""
+        return self.board.scan(pattern, at=at, keys_only=keys_only)
 
     async def list(
         self, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
@@ -160,6 +171,13 @@ class LiveBoardPort:
     def document(self, key: Key) -> "AbstractAsyncContextManager[Document] | None":
         """The document at `key`, to be opened."""
         return self.board.document(key)
+
+    def files(self, directory: Path) -> "StepFiles":
+        """The files of the agent in `directory`. Errors: InvalidRequest."""
+        from blackboard.client.workspace.directory import Directory
+        from blackboard.client.workspace.step_files import StepFiles
+
+        return StepFiles(Directory(self, f"private/{self.agent}/workspace", directory))
 
     async def renew(self, error: StaleEpoch) -> None:
         """Adopt the present epoch."""

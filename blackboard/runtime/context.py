@@ -27,7 +27,7 @@ from blackboard.client.step import Step
 from blackboard.client.views import Entry, Listing
 from blackboard.core.commit import Condition, Op, Put
 from blackboard.core.path import parse_pattern
-from blackboard.errors import Corrupt, Rejected
+from blackboard.errors import Corrupt, InvalidRequest, Rejected
 from blackboard.limits import INBOX_TAKE_MAX, Limits
 from blackboard.runtime import chunks as large
 from blackboard.runtime.approvals import Case, Decision, Request
@@ -41,6 +41,7 @@ from blackboard.runtime.calls import (
     plain_result,
     takes_key,
 )
+from blackboard.runtime.files import AgentFiles
 from blackboard.runtime.journal import TIMER, CallPlace, Journal
 from blackboard.runtime.models import DocumentText, Model, Prompt, Reply, streamed
 from blackboard.runtime.state import S, Status, state_key
@@ -110,7 +111,13 @@ class Context(Generic[S]):
     """A step's view of everything. Used during the step only."""
 
     def __init__(
-        self, state: S, run: StepRun, step: Step, journal: Journal, port: BoardPort
+        self,
+        state: S,
+        run: StepRun,
+        step: Step,
+        journal: Journal,
+        port: BoardPort,
+        files: AgentFiles | None = None,
     ) -> None:
         self.state = state
         """The private state. Change it freely: it is written when the step commits."""
@@ -122,6 +129,7 @@ class Context(Generic[S]):
         self._step = step
         self._journal = journal
         self._port = port
+        self._files = files
         self._taken: Key | None = None
 
     @property
@@ -138,6 +146,14 @@ class Context(Generic[S]):
     def refused(self) -> Rejected | None:
         """Why the last run of this step was not accepted; None in its first one."""
         return self.run.refused
+
+    @property
+    def files(self) -> AgentFiles:
+        """The files of the agent. Errors: InvalidRequest when it has none, as in a trial."""
+        if self._files is None:
+            reason = "the agent has no files: let `Agent.workspace` return a directory"
+            raise InvalidRequest("workspace", f"{reason}; a trial has none either")
+        return self._files
 
     # --- reading: tracked -------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ Invariants
 
 import asyncio
 import random
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic
 
 from blackboard import telemetry
 from blackboard.client.step import Step
@@ -37,6 +38,7 @@ from blackboard.runtime.board_port import BoardPort
 from blackboard.runtime.calls import CallRecord
 from blackboard.runtime.chunks import kept_prefix
 from blackboard.runtime.context import Context, StepRun, Suspended
+from blackboard.runtime.files import AgentFiles
 from blackboard.runtime.journal import (
     Journal,
     JournalOrigin,
@@ -58,6 +60,9 @@ from blackboard.runtime.state import (
 )
 from blackboard.units import Revision
 from blackboard.wire.codec import encode_value
+
+if TYPE_CHECKING:
+    from blackboard.client.workspace.step_files import StepFiles
 
 _FIRST_PAUSE_MS = 10
 _FINAL = (BoardFrozen, Fenced, StaleEpoch, Unauthenticated)
@@ -211,12 +216,26 @@ class Runner(Generic[S]):
             return self._stepped(now, attempt)
         number = now.stored.step + 1
         with telemetry.step(self.agent.name, self._port.name, number) as span:
-            stepped = await self._take(now, StepRun(number, attempt, refused))
+            async with self._tree() as tree:
+                stepped = await self._take(now, StepRun(number, attempt, refused), tree)
             if span is not None and stepped.receipt is not None:
                 span.at(stepped.receipt.revision)
         return stepped
 
-    async def _take(self, now: Hydrated, run: StepRun) -> Stepped:
+    @asynccontextmanager
+    async def _tree(self) -> "AsyncIterator[StepFiles | None]":
+        """The agent's files for one run of the step, as the board has them; None without any."""
+        directory = self.agent.workspace()
+        tree = None if directory is None else self._port.files(Path(directory))
+        try:
+            if tree is not None:
+                await tree.begin(self._port.limits.agents.workspace_wait_ms)
+            yield tree
+        finally:
+            if tree is not None:
+                await tree.end()
+
+    async def _take(self, now: Hydrated, run: StepRun, tree: "StepFiles | None") -> Stepped:
         """Run the step, and commit it if it changed something."""
         number, attempt, refused = run.number, run.attempt, run.refused
         condition = guard(self.agent.name, now.revision)
@@ -224,11 +243,12 @@ class Runner(Generic[S]):
         journal = Journal(self._port, origin, now.kept, self._observe)
         state = self._schema.revive(self.agent.name, now.stored)
         step = Step(self._port, validate=True, note=_note(number))
-        ctx = Context(state, run, step, journal, self._port)
+        files = None if tree is None else AgentFiles(tree, step, self._port.limits.agents)
+        ctx = Context(state, run, step, journal, self._port, files)
         self._observe(StepPoint.STEP_BEGUN, str(number))
         suspended = None
         async with _Committing(step) as committing:
-            suspended = await self._run(ctx, journal)
+            suspended = await self._run(ctx, journal, files)
             changed = suspended is None and self._finish(now, ctx, step, journal)
             if changed:
                 await journal.put_ahead(ctx.keeping.kept)
@@ -240,12 +260,22 @@ class Runner(Generic[S]):
             stepped = self._stepped(now, attempt)
             return replace(stepped, idle=True, patterns=step.patterns, since=now.since)
         assert step.receipt is not None
+        if tree is not None:
+            await tree.committed(step.receipt)
         return self._committed(now, ctx, step, journal)
 
-    async def _run(self, ctx: Context[S], journal: Journal) -> Suspended | None:
+    async def _run(
+        self, ctx: Context[S], journal: Journal, files: AgentFiles | None
+    ) -> Suspended | None:
         """Let the agent take its step. Returns how it was suspended, if it was."""
         try:
-            await self.agent.step(ctx)
+            try:
+                await self.agent.step(ctx)
+            finally:
+                if files is not None:
+                    await files.close()
+            if files is not None:
+                await files.put()
         except asyncio.CancelledError:
             raise
         except BaseException as error:

@@ -51,6 +51,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unauthenticated,
     Unavailable,
+    WorkspaceHeld,
 )
 from blackboard.limits import (
     AGENT_CRASHES_MAX,
@@ -72,8 +73,9 @@ CRASH_LOOP_CODE = 70
 """Exit code of a process whose agent is in a crash loop: EX_SOFTWARE of sysexits.h."""
 How = Literal["done", "stopped", "crash_loop", "refused"]
 """`refused`: it was never started, because the team is full."""
-_OVERTAKEN = (LeaseLost, LeaseHeld, Fenced, StaleEpoch)
-"""Another process is the agent now, or the board changed its epoch: attach again."""
+_OVERTAKEN = (LeaseLost, LeaseHeld, Fenced, StaleEpoch, WorkspaceHeld)
+"""Another process is the agent now, or ends its last step as the agent, or the board changed its
+epoch: attach again."""
 _AWAY = (BoardFrozen, Unavailable, OutcomeUnknown)
 _HOPELESS = (
     SchemaTooNew,

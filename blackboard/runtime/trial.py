@@ -11,6 +11,7 @@ Tools are called, unless `calls` answers them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, Generic
 
 from blackboard.client.views import Entry, Listing, Receipt
@@ -96,6 +97,9 @@ class MemoryBoardPort:
 
     def document(self, key: Key) -> None:
         """A trial has no documents."""
+
+    def files(self, directory: Path) -> None:
+        """A trial has no files."""
 
     async def renew(self, error: StaleEpoch) -> None:
         """There is one epoch only."""

@@ -77,6 +77,8 @@ RPC_CODES: Final[dict[str, int]] = {
     "agent_interrupted": -32057,
     "file_refused": -32058,
     "unsaved_files": -32059,
+    "workspace_held": -32060,
+    "command_stopped": -32061,
 }
 """The integer that JSON-RPC wants, by stable code. Programs should look at the latter."""
 METHOD_NOT_FOUND: Final = -32601

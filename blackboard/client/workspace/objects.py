@@ -16,7 +16,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -99,6 +99,30 @@ class NewSnapshot:
     after: TreeHead
     stale: set[bytes]
     note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much of a commit its objects may take: operations, and bytes."""
+
+    ops: int = _COMMIT_OPS
+    size_bytes: int = _COMMIT_BYTES
+
+    def holds(self, batch: Sequence[Object], more: int = 0) -> bool:
+        """Whether there is room for `batch`, and for `more` operations."""
+        size_bytes = sum(len(content) for _, content in batch)
+        count = len(batch) + more
+        return count == 0 or (count <= self.ops and size_bytes <= self.size_bytes)
+
+
+class Publication(NamedTuple):
+    """What the commit that puts a head puts and deletes, under which conditions, and the keys that
+    are `left` to be removed after it."""
+
+    puts: list[tuple[Key, Any]]
+    deletes: list[Key]
+    conditions: list[Condition]
+    left: list[Key]
 
 
 class Objects:
@@ -189,29 +213,50 @@ class Objects:
         `Board.commit`. Then, and after a cancellation, the head is as it was, unless the outcome is
         unknown or the caller was cancelled.
         """
+        ready = await self.prepare(objects, change, upload)
+        ops: list[Op] = [Put(key, encode_value(value)) for key, value in ready.puts]
+        ops += [Delete(key) for key in ready.deletes]
+        receipt = await self._board.commit(ops, conditions=ready.conditions, note=change.note)
+        await self.tidy(ready, receipt)
+        return receipt
+
+    async def prepare(
+        self,
+        objects: Iterator[Object],
+        change: NewSnapshot,
+        upload: Entry | None,
+        room: Room | None = None,
+    ) -> Publication:
+        """Put those of `objects` that do not fit into `room` of the commit that puts the head, and
+        return what that commit has to do. Errors: as of `publish`."""
+        room = room or Room()
         head_key = tree_head_key(self._key)
         at_head = KeyAt(head_key, ABSENT if change.before is None else change.before.mod_revision)
         batches = in_batches(objects, lambda one: len(one[1]), _COMMIT_BYTES, _COMMIT_OPS)
         batch = await asyncio.to_thread(next, batches, ())
         following = await asyncio.to_thread(next, batches, ())
-        several = bool(following) or len(batch) + len(change.stale) > _COMMIT_OPS
-        conditions = [at_head]
+        several = bool(following) or not room.holds(batch, len(change.stale))
+        conditions: list[Condition] = [at_head]
         if several or upload is not None:
             conditions.append(await self._announce(upload, at_head))
-        while following:
+        while following or not room.holds(batch):
             await self._board.commit(self._puts(batch), conditions=conditions)
             batch, following = following, await asyncio.to_thread(next, batches, ())
-        deletes: list[Op] = [Delete(self._object(one)) for one in change.stale]
-        now = deletes[: max(_COMMIT_OPS - len(batch), 0)]
-        ops: list[Op] = [*self._puts(batch), *now]
-        ops.append(Put(head_key, encode_value(msgspec.structs.asdict(change.after))))
-        if len(conditions) > 1 and len(now) == len(deletes):
-            ops.append(Delete(tree_upload_key(self._key)))
-        receipt = await self._board.commit(ops, conditions=conditions, note=change.note)
-        if len(now) < len(deletes):
-            at_head = KeyAt(head_key, receipt.revision)
-            await self._remove(deletes[len(now) :], [at_head, conditions[1]])
-        return receipt
+        stale = [self._object(one) for one in change.stale]
+        now = max(room.ops - len(batch), 0)
+        puts: list[tuple[Key, Any]] = [(self._object(one), content) for one, content in batch]
+        puts.append((head_key, msgspec.structs.asdict(change.after)))
+        deletes = stale[:now]
+        if len(conditions) > 1 and len(stale) <= now:
+            deletes.append(tree_upload_key(self._key))
+        return Publication(puts, deletes, conditions, stale[now:])
+
+    async def tidy(self, done: Publication, receipt: Receipt) -> None:
+        """Remove what did not fit into the commit of the head, whose receipt this is; if it is not
+        done, the next snapshot does it."""
+        if done.left:
+            at_head = KeyAt(tree_head_key(self._key), receipt.revision)
+            await self._remove(done.left, [at_head, *done.conditions[1:]])
 
     async def _announce(self, upload: Entry | None, at_head: KeyAt) -> KeyAt:
         key = tree_upload_key(self._key)
@@ -220,10 +265,10 @@ class Objects:
         receipt = await self._board.commit([Put(key, value)], conditions=[at_head, seen])
         return KeyAt(key, receipt.revision)
 
-    async def _remove(self, deletes: Sequence[Op], conditions: Sequence[Condition]) -> None:
+    async def _remove(self, keys: Sequence[Key], conditions: Sequence[Condition]) -> None:
         """Remove what the tree does not have any more, and then the announcement."""
-        for some in _chunks(deletes, _COMMIT_OPS):
-            await self._board.commit(some, conditions=conditions)
+        for some in _chunks(keys, _COMMIT_OPS):
+            await self._board.commit([Delete(key) for key in some], conditions=conditions)
         await self._board.commit([Delete(tree_upload_key(self._key))], conditions=conditions)
 
     def _puts(self, batch: Iterable[Object]) -> list[Op]:

@@ -3,10 +3,11 @@
 What a workspace keeps lies beside the directory, in the same file system: for `site` that is
 `.site.blackboard`, which only its owner may open:
 
-    lock        held while a process works on the directory
+    lock        held while a process works on the directory; says which one
     index       what was on the disk at the last snapshot (index.py)
     stage       the tree that is being prepared, later the one that was replaced
     stage.index its index
+    drafts      what a step writes and removes, before it is in the stage, and after it was
     old         the tree that was replaced, where a system cannot exchange two names
     journal     exists once the stage is whole: the inode of `stage`, and what is to be carried over
 
@@ -33,11 +34,13 @@ from msgspec import Struct
 
 from blackboard.client.workspace.within import Within
 from blackboard.engines.disk import replace_file, sync_path
-from blackboard.errors import FileRefused
+from blackboard.errors import WorkspaceHeld
 from blackboard.integrity.private_files import make_directory
 
 _NAME_KEPT: Final = 200
 """Characters of the directory's name in that of what lies beside it: a name has 255 bytes."""
+_HOLDER_BYTES: Final = 512
+"""Of the lock, which says who has it: a process, the agent and the board."""
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
 _AT_FDCWD: Final = -100
 _UNSUPPORTED: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
@@ -57,13 +60,26 @@ class Beside:
         self.index = self.home / "index"
         self.stage = self.home / "stage"
         self.stage_index = self.home / "stage.index"
+        self.drafts = self.home / "drafts"
         self._old = self.home / "old"
         self._journal = self.home / "journal"
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes, and other tasks of this one, off the directory; and finish what a
-        process that was killed began. Errors: FileRefused when another one has it."""
+    def locked(self, holder: str) -> Iterator[None]:
+        """Work on the directory alone, as of `acquire`."""
+        lock = self.acquire(holder)
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+    def acquire(self, holder: str) -> int:
+        """Keep other processes, and other tasks of this one, off the directory, until the returned
+        descriptor is closed everywhere; and finish what a process that was killed began.
+
+        `holder` is named to those who come meanwhile. Errors: WorkspaceHeld when another one has
+        it.
+        """
         import fcntl
 
         make_directory(self.home)
@@ -72,12 +88,19 @@ class Beside:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                reason = "another snapshot or restore of it is running: try again after it"
-                raise FileRefused(str(self.top), reason) from error
+                pid, _, name = (
+                    os.pread(lock, _HOLDER_BYTES, 0).decode(errors="replace").partition(" ")
+                )
+                raise WorkspaceHeld(
+                    str(self.top), name, int(pid) if pid.isdigit() else 0
+                ) from error
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()} {holder}".encode(), 0)
             self._repair()
-            yield
-        finally:
+        except BaseException:
             os.close(lock)
+            raise
+        return lock
 
     def clock_ns(self) -> int:
         """The time by the clock that stamps the files here."""
@@ -89,8 +112,12 @@ class Beside:
             os.close(file)
 
     def discard(self) -> None:
-        """Remove a stage that came to nothing."""
-        _remove(self.stage)
+        """Remove a stage that came to nothing. After a swap that has begun it stays, with what is
+        still to be carried over: the next use finishes."""
+        if self._journal.exists():
+            return
+        remove_tree(self.stage)
+        remove_tree(self.drafts)
         self.stage_index.unlink(missing_ok=True)
 
     def swap(self, carried: list[bytes]) -> None:
@@ -114,7 +141,7 @@ class Beside:
         """Finish a swap that has begun; forget a stage that has not become the directory."""
         if not self._journal.exists():
             self.discard()
-            _remove(self._old)
+            remove_tree(self._old)
             return
         journal = msgspec.msgpack.decode(self._journal.read_bytes(), type=_Journal)
         if not self.top.exists() and self.stage.exists():
@@ -132,7 +159,7 @@ class Beside:
             _carry(old, self.top, carried)
         if self.stage_index.exists():
             self.stage_index.replace(self.index)
-        _remove(old)
+        remove_tree(old)
         self._journal.unlink()
 
 
@@ -232,7 +259,7 @@ def _writable(directory: int) -> Iterator[None]:
         os.fchmod(directory, mode)
 
 
-def _remove(tree: Path) -> None:
+def remove_tree(tree: Path) -> None:
     """Remove a tree, read-only directories in it, too, if it is there."""
     if not tree.exists():
         return

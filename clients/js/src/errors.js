@@ -84,6 +84,28 @@ export class CallFailed extends BlackboardError {
 }
 
 /**
+ * `command` was stopped with all that it had started: it ran for longer than `maximum`
+ * milliseconds ("timeout"), printed more than `maximum` bytes ("output"), or its watcher was
+ * killed ("killed"), as `cause` says. The files of the step are not committed, unless it takes
+ * them back with `reset`.
+ */
+export class CommandStopped extends BlackboardError {
+  static code = 'command_stopped'
+  static names = ['command', 'cause', 'maximum']
+
+  /**
+   * @param {{ command: string, cause: string, maximum: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(fields, message)
+    this.command = fields.command
+    this.cause = fields.cause
+    this.maximum = fields.maximum
+  }
+}
+
+/**
  * Call `name`, made at most once, was begun; ask where it went, by `idempotency_key`.
  */
 export class CallInterrupted extends BlackboardError {
@@ -819,6 +841,26 @@ export class UnsavedFiles extends Rejected {
 }
 
 /**
+ * Process `pid` of this machine works on `directory`, as `holder`: an agent or a program, and
+ * its board. Try again when it has ended; a process that was killed holds nothing.
+ */
+export class WorkspaceHeld extends Rejected {
+  static code = 'workspace_held'
+  static names = ['directory', 'holder', 'pid']
+
+  /**
+   * @param {{ directory: string, holder: string, pid: number }} fields
+   * @param {string} [message]
+   */
+  constructor (fields, message) {
+    super(fields, message)
+    this.directory = fields.directory
+    this.holder = fields.holder
+    this.pid = fields.pid
+  }
+}
+
+/**
  * `limit` names a row of blackboard/limits.py; `value` was more than its `maximum`.
  *
  * `account` is set if the limit is one account's share: it is the one that has used it up.
@@ -985,6 +1027,7 @@ export class Resync extends Rejected {
 export const BY_CODE = new Map(/** @type {any} */ ([
   [ModelFailed.code, ModelFailed],
   [CallFailed.code, CallFailed],
+  [CommandStopped.code, CommandStopped],
   [CallInterrupted.code, CallInterrupted],
   [Diverged.code, Diverged],
   [AgentInterrupted.code, AgentInterrupted],
@@ -1021,6 +1064,7 @@ export const BY_CODE = new Map(/** @type {any} */ ([
   [DocumentRefused.code, DocumentRefused],
   [FileRefused.code, FileRefused],
   [UnsavedFiles.code, UnsavedFiles],
+  [WorkspaceHeld.code, WorkspaceHeld],
   [LimitExceeded.code, LimitExceeded],
   [AccessDenied.code, AccessDenied],
   [InvalidRequest.code, InvalidRequest],

@@ -1,0 +1,96 @@
+"""The process between a step and its command: `python -I -S command_guard.py STATUS`.
+
+It reads one line of JSON from its standard input, the order; starts the command, in a process group
+of its own; and writes to the descriptor STATUS the number of that process, and then how it ended.
+When the command has ended, or the standard input has, because the agent is gone or wants it to
+stop, it kills everything that the command has started. It keeps the lock of the workspace
+meanwhile, so that nobody works there before that.
+
+It uses the standard library only, and nothing of this package: it has to start quickly.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(status: int) -> None:
+    """Carry out one order."""
+    order = json.loads(sys.stdin.buffer.readline())
+    _adopt_orphans()
+    limit = order["file_bytes_max"]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        command = subprocess.Popen(
+            order["argv"],
+            env=order["environment"],
+            cwd=order["directory"],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        _tell(status, {"error": getattr(error, "strerror", None) or str(error)})
+        return
+    _tell(status, {"pid": command.pid})
+    threading.Thread(target=_end_with_agent, args=(command.pid,), daemon=True).start()
+    os.waitid(os.P_PID, command.pid, os.WEXITED | os.WNOWAIT)
+    _kill_group(command.pid)  # its number is not given to another one before it is waited for
+    code = command.wait()
+    _kill_orphans()
+    _tell(status, {"exit_code": code})
+
+
+def _tell(status: int, what: dict[str, Any]) -> None:
+    os.write(status, json.dumps(what).encode() + b"\n")
+
+
+def _end_with_agent(pid: int) -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    _kill_group(pid)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _adopt_orphans() -> None:
+    """Let what leaves the group of the command be a child of this process, on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _kill_orphans() -> None:
+    """Kill the children of this process until there are none."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            for pid in _children():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            os.waitpid(-1, 0)
+
+
+def _children() -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = status.read_bytes().rpartition(b")")[2].split()[1]
+            if int(parent) == os.getpid():
+                found.append(int(status.parent.name))
+    return found
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+    os._exit(0)  # not waiting for the thread, which reads

@@ -1,0 +1,179 @@
+"""Runs a command for a step: bounded in time and output, and with an end to all that it starts.
+
+Invariants
+- There is no shell: a command is a list of arguments, with the environment that it is given.
+- When `run_command` returns or raises, the command and everything that it started is gone, on Linux
+  also what left its process group. So it is when this process is killed: see command_guard.py.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from blackboard.client.cancellation import finish
+from blackboard.errors import CommandStopped, FileRefused, InvalidRequest
+from blackboard.limits import WORKSPACE_BYTES_MAX
+from blackboard.signals import send_signal
+from blackboard.units import Milliseconds
+
+_GUARD: Final = Path(__file__).with_name("command_guard.py")
+_CHUNK_BYTES: Final = 65_536
+_STATUS_BYTES: Final = 4_096
+_END_S: Final = 10.0
+"""What a guard may take to kill what it guards, before it is killed, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """How a command ended: its exit code (-9: by signal 9), and what it printed, as UTF-8, in which
+    other bytes are replaced."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOrder:
+    """What is run, in which environment; and how long it may take and print. Errors:
+    InvalidRequest."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    timeout_ms: Milliseconds
+    output_bytes_max: int
+
+    def __post_init__(self) -> None:
+        texts: list[Any] = [*self.argv, *self.environment, *self.environment.values()]
+        if isinstance(self.argv, str) or not self.argv:
+            raise InvalidRequest("argv", "a command is a list of arguments, the program first")
+        if not all(isinstance(text, str) and "\0" not in text for text in texts):
+            raise InvalidRequest("argv", "arguments and environment are texts without NUL")
+
+    def line(self, directory: Path) -> bytes:
+        """What the guard gets."""
+        order = {"argv": [*self.argv], "environment": dict(self.environment)}
+        more = {"directory": str(directory), "file_bytes_max": WORKSPACE_BYTES_MAX}
+        return json.dumps(order | more).encode() + b"\n"
+
+
+def default_environment() -> dict[str, str]:
+    """Where programs are, and nothing else of this process: its tokens are not the command's."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+
+
+async def run_command(order: CommandOrder, directory: Path, lock: int) -> CommandResult:
+    """Run a command in a directory, to its end, while `lock` is kept.
+
+    Errors: CommandStopped after `timeout_ms`, or more output than it may print; FileRefused when it
+    cannot be started. Cancellation: it is stopped.
+    """
+    told, tells = os.pipe()
+    try:
+        guard = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(_GUARD), str(tells)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=(tells, lock),
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(told)
+        raise FileRefused(order.argv[0], error.strerror or str(error)) from error
+    except BaseException:
+        os.close(told)
+        raise
+    finally:
+        os.close(tells)
+    running = _Running(guard, told, order)
+    try:
+        async with asyncio.timeout(order.timeout_ms / 1000):
+            return await running.result(directory)
+    except TimeoutError:
+        raise CommandStopped(order.argv[0], "timeout", order.timeout_ms) from None
+    finally:
+        await finish(running.end(), round(2_000 * _END_S))
+
+
+class _Running:
+    """A command that runs below its guard."""
+
+    def __init__(self, guard: asyncio.subprocess.Process, told: int, order: CommandOrder) -> None:
+        self._guard = guard
+        self._told = told
+        self._order = order
+        self._printed = 0
+        self._said: dict[str, Any] = {}
+        os.set_blocking(told, False)
+
+    async def result(self, directory: Path) -> CommandResult:
+        """How it ended. Errors: CommandStopped, FileRefused."""
+        assert self._guard.stdin is not None
+        with contextlib.suppress(ConnectionError):  # the guard was killed: it has told nothing
+            self._guard.stdin.write(self._order.line(directory))
+            await self._guard.stdin.drain()
+        out, error = await asyncio.gather(
+            self._text(self._guard.stdout), self._text(self._guard.stderr)
+        )
+        await self._guard.wait()
+        status = self._status()
+        program = self._order.argv[0]
+        if "error" in status:
+            raise FileRefused(program, str(status["error"]))
+        if "exit_code" not in status:
+            raise CommandStopped(program, "killed", 0)
+        return CommandResult(status["exit_code"], out, error)
+
+    async def _text(self, stream: asyncio.StreamReader | None) -> str:
+        assert stream is not None
+        found = bytearray()
+        maximum = self._order.output_bytes_max
+        while chunk := await stream.read(_CHUNK_BYTES):
+            self._printed += len(chunk)
+            if self._printed > maximum:
+                raise CommandStopped(self._order.argv[0], "output", maximum)
+            found += chunk
+        return found.decode(errors="replace")
+
+    def _status(self) -> dict[str, Any]:
+        """What the guard has told by now."""
+        with contextlib.suppress(BlockingIOError):
+            for line in os.read(self._told, _STATUS_BYTES).splitlines():
+                self._said |= json.loads(line)
+        return self._said
+
+    async def end(self) -> None:
+        """Let the guard kill what still runs, and wait for its end."""
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        over = asyncio.ensure_future(self._over())
+        try:
+            await asyncio.wait([over], timeout=_END_S)
+            if not {"exit_code", "error"} & self._status().keys():
+                self._kill()
+            await over
+        finally:
+            over.cancel()
+            os.close(self._told)
+
+    def _kill(self) -> None:
+        """The guard did not do its work: somebody killed or stopped it."""
+        send_signal(self._guard, signal.SIGKILL)
+        if "pid" in self._said:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._said["pid"], signal.SIGKILL)
+
+    async def _over(self) -> None:
+        """Read to the end, so that nobody waits for a full pipe."""
+        for stream in (self._guard.stdout, self._guard.stderr):
+            while stream is not None and await stream.read(_CHUNK_BYTES):
+                pass
+        await self._guard.wait()
