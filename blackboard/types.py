@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     )
     from blackboard.runtime.approvals import Decision as Decision, Pending as Pending
     from blackboard.runtime.calls import CallRecord as CallRecord
+    from blackboard.runtime.commands import CommandResult as CommandResult
     from blackboard.runtime.context import InboxMessage as InboxMessage, Reference as Reference
+    from blackboard.runtime.files import AgentFiles as AgentFiles
     from blackboard.runtime.models import (
         ModelUsage as ModelUsage,
         Prices as Prices,
@@ -100,7 +102,9 @@ _HOMES = {
     ),
     "blackboard.runtime.approvals": ("Decision", "Pending"),
     "blackboard.runtime.calls": ("CallRecord",),
+    "blackboard.runtime.commands": ("CommandResult",),
     "blackboard.runtime.context": ("InboxMessage", "Reference"),
+    "blackboard.runtime.files": ("AgentFiles",),
     "blackboard.runtime.transcripts": ("Turn",),
     "blackboard.runtime.models": ("ModelUsage", "Prices", "StreamingModel", "TextSink", "ToolCall"),
     "blackboard.runtime.runner": ("Stepped",),

@@ -108,11 +108,10 @@ class _Running:
 
     def __init__(self, guard: asyncio.subprocess.Process, told: int, order: CommandOrder) -> None:
         self._guard = guard
-        self._told = told
         self._order = order
         self._printed = 0
-        self._said: dict[str, Any] = {}
-        os.set_blocking(told, False)
+        self._status = _Status(told)
+        self._reading = asyncio.create_task(self._texts())
 
     async def result(self, directory: Path) -> CommandResult:
         """How it ended. Errors: CommandStopped, FileRefused."""
@@ -120,17 +119,24 @@ class _Running:
         with contextlib.suppress(ConnectionError):  # the guard was killed: it has told nothing
             self._guard.stdin.write(self._order.line(directory))
             await self._guard.stdin.drain()
-        out, error = await asyncio.gather(
-            self._text(self._guard.stdout), self._text(self._guard.stderr)
-        )
-        await self._guard.wait()
-        status = self._status()
-        program = self._order.argv[0]
-        if "error" in status:
-            raise FileRefused(program, str(status["error"]))
-        if "exit_code" not in status:
+        over = self._status.over
+        await asyncio.wait([self._reading, over], return_when=asyncio.FIRST_COMPLETED)
+        if self._reading.done() and (error := self._reading.exception()) is not None:
+            raise error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+        await asyncio.wait([over])
+        said, program = self._status.said, self._order.argv[0]
+        if "error" in said:
+            raise FileRefused(program, str(said["error"]))
+        if "exit_code" not in said:
             raise CommandStopped(program, "killed", 0)
-        return CommandResult(status["exit_code"], out, error)
+        return CommandResult(said["exit_code"], *await self._reading)
+
+    async def _texts(self) -> tuple[str, str]:
+        """What it prints. Errors: CommandStopped."""
+        async with asyncio.TaskGroup() as tasks:
+            out = tasks.create_task(self._text(self._guard.stdout))
+            error = tasks.create_task(self._text(self._guard.stderr))
+        return out.result(), error.result()
 
     async def _text(self, stream: asyncio.StreamReader | None) -> str:
         assert stream is not None
@@ -143,37 +149,58 @@ class _Running:
             found += chunk
         return found.decode(errors="replace")
 
-    def _status(self) -> dict[str, Any]:
-        """What the guard has told by now."""
-        with contextlib.suppress(BlockingIOError):
-            for line in os.read(self._told, _STATUS_BYTES).splitlines():
-                self._said |= json.loads(line)
-        return self._said
-
     async def end(self) -> None:
         """Let the guard kill what still runs, and wait for its end."""
         assert self._guard.stdin is not None
         self._guard.stdin.close()
-        over = asyncio.ensure_future(self._over())
         try:
-            await asyncio.wait([over], timeout=_END_S)
-            if not {"exit_code", "error"} & self._status().keys():
+            await asyncio.wait([self._status.over], timeout=_END_S)
+            if not {"exit_code", "error"} & self._status.said.keys():
                 self._kill()
-            await over
         finally:
-            over.cancel()
-            os.close(self._told)
+            self._status.close()
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                await self._drain()
 
     def _kill(self) -> None:
         """The guard did not do its work: somebody killed or stopped it."""
         send_signal(self._guard, signal.SIGKILL)
-        if "pid" in self._said:
+        if "pid" in self._status.said:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._said["pid"], signal.SIGKILL)
+                os.killpg(self._status.said["pid"], signal.SIGKILL)
 
-    async def _over(self) -> None:
-        """Read to the end, so that nobody waits for a full pipe."""
+    async def _drain(self) -> None:
+        """Read to the end, so that no pipe is left open."""
         for stream in (self._guard.stdout, self._guard.stderr):
             while stream is not None and await stream.read(_CHUNK_BYTES):
                 pass
         await self._guard.wait()
+
+
+class _Status:
+    """What a guard tells, until the end of its pipe, which is that of the guard: nobody inherits
+    it."""
+
+    def __init__(self, told: int) -> None:
+        self.said: dict[str, Any] = {}
+        self._told = told
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[None] = self._loop.create_future()
+        os.set_blocking(told, False)
+        self._loop.add_reader(told, self._read)
+
+    def _read(self) -> None:
+        data = os.read(self._told, _STATUS_BYTES)
+        for line in data.splitlines():  # each was written at once
+            self.said |= json.loads(line)
+        if not data:
+            self._loop.remove_reader(self._told)
+            self.over.set_result(None)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._loop.remove_reader(self._told)
+        os.close(self._told)

@@ -212,15 +212,16 @@ class Runner(Generic[S]):
     async def _attempt(self, attempt: int, refused: Rejected | None) -> Stepped:
         """One run of the step."""
         now = await self._read()
-        if now.stored.status is Status.DONE:
-            return self._stepped(now, attempt)
         number = now.stored.step + 1
-        with telemetry.step(self.agent.name, self._port.name, number) as span:
-            async with self._tree() as tree:
+        # Also when it is done: it may have been killed before its directory was what it committed.
+        async with self._tree() as tree:
+            if now.stored.status is Status.DONE:
+                return self._stepped(now, attempt)
+            with telemetry.step(self.agent.name, self._port.name, number) as span:
                 stepped = await self._take(now, StepRun(number, attempt, refused), tree)
-            if span is not None and stepped.receipt is not None:
-                span.at(stepped.receipt.revision)
-        return stepped
+                if span is not None and stepped.receipt is not None:
+                    span.at(stepped.receipt.revision)
+            return stepped
 
     @asynccontextmanager
     async def _tree(self) -> "AsyncIterator[StepFiles | None]":

@@ -106,4 +106,42 @@ MUTANTS = (
         "            if entry is None:\n",
         f"{UNIT}/runtime/test_transcripts.py -k taken_back",
     ),
+    # --- files ------------------------------------------------------------------------------------
+    Mutant(
+        "a directory stays behind the board",
+        "blackboard/client/workspace/step_files.py",
+        "        if not is_same or not at.path.exists():\n",
+        "        if not at.path.exists():\n",
+        f"{UNIT}/runtime/test_files.py -k follow",
+    ),
+    Mutant(
+        "an agent that is done is not looked after",
+        "blackboard/runtime/runner.py",
+        "        async with self._tree() as tree:\n            if now.stored.status is Status.DONE:\n"
+        "                return self._stepped(now, attempt)\n",
+        "        if now.stored.status is Status.DONE:\n            return self._stepped(now, attempt)\n"
+        "        async with self._tree() as tree:\n",
+        f"{UNIT}/runtime/test_files.py -k done",
+    ),
+    Mutant(
+        "what others changed during a step is lost",
+        "blackboard/client/workspace/step_files.py",
+        '        await at.check_unchanged(seen, self._salt, "step")\n',
+        "",
+        f"{UNIT}/runtime/test_files.py -k changes_of_others",
+    ),
+    Mutant(
+        "a step does not rest on its files",
+        "blackboard/runtime/files.py",
+        "                self._step.saw(self._tree.head)\n",
+        "                pass\n",
+        f"{UNIT}/runtime/test_files.py -k rests_on",
+    ),
+    Mutant(
+        "files of a stopped command are committed",
+        "blackboard/runtime/files.py",
+        "            self._broken = stopped\n",
+        "",
+        f"{UNIT}/runtime/test_files.py -k without_end",
+    ),
 )
