@@ -84,10 +84,10 @@ export class CallFailed extends BlackboardError {
 }
 
 /**
- * `command` was stopped with all that it had started: it ran for longer than `maximum`
- * milliseconds ("timeout"), printed more than `maximum` bytes ("output"), or its watcher was
- * killed ("killed"), as `cause` says. The files of the step are not committed, unless it takes
- * them back with `reset`.
+ * `command` was stopped with all that it had started. `cause`: it ran for longer than `maximum`
+ * milliseconds ("timeout"), printed more than `maximum` bytes ("output"), its caller was cancelled
+ * ("cancelled"), or the process above it was killed ("killed"). The files of the step are not
+ * committed, unless it takes them back with `reset`.
  */
 export class CommandStopped extends BlackboardError {
   static code = 'command_stopped'

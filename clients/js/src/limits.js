@@ -91,10 +91,7 @@ export const WATCHES_PER_CONNECTION_MAX = 256
 export const DEFAULTS = {
   /** Time for which a commit is sent again until its outcome is known. */
   commit_timeout_ms: 30000,
-  /**
-   * Time that the first connection of a client waits for a service that is starting: long enough
-   * for a restart, and short enough for somebody who forgot to start one.
-   */
+  /** Time that the first connection of a client waits for a service that is being started. */
   connect_wait_ms: 10000,
   /**
    * Time after which a client stops waiting for an operation on a whole board: a branch, a
