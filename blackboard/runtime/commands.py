@@ -120,7 +120,8 @@ class _Running:
             self._guard.stdin.write(self._order.line(directory))
             await self._guard.stdin.drain()
         over = self._status.over
-        await asyncio.wait([self._reading, over], return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [self._reading, over]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._reading.done() and (error := self._reading.exception()) is not None:
             raise error.exceptions[0] if isinstance(error, ExceptionGroup) else error
         await asyncio.wait([over])

@@ -117,9 +117,9 @@ MUTANTS = (
     Mutant(
         "an agent that is done is not looked after",
         "blackboard/runtime/runner.py",
-        "        async with self._tree() as tree:\n            if now.stored.status is Status.DONE:\n"
-        "                return self._stepped(now, attempt)\n",
-        "        if now.stored.status is Status.DONE:\n            return self._stepped(now, attempt)\n"
+        "        async with self._tree() as tree:\n",
+        "        if now.stored.status is Status.DONE:\n"
+        "            return self._stepped(now, attempt)\n"
         "        async with self._tree() as tree:\n",
         f"{UNIT}/runtime/test_files.py -k done",
     ),

@@ -67,8 +67,12 @@ class Desk:
         self.top = top
         self.beside = top.with_name(f".{top.name}.blackboard")
 
-    async def step(self, body: Body) -> Stepped:
+    async def step(self, call: "Call") -> Stepped:
         """Take one step, as a process that begins."""
+
+        async def body(ctx: Context[Notes]) -> None:
+            await call(ctx)
+
         coder = Coder(self.board.agent, body, self.top)
         return await Runner(coder, LiveBoardPort(self.board)).step()
 
