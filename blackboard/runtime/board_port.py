@@ -174,10 +174,10 @@ class LiveBoardPort:
 
     def files(self, directory: Path) -> "StepFiles":
         """The files of the agent in `directory`. Errors: InvalidRequest."""
-        from blackboard.client.workspace.directory import Directory
+        from blackboard.client.workspace.directory import WorkspaceDirectory
         from blackboard.client.workspace.step_files import StepFiles
 
-        return StepFiles(Directory(self, f"private/{self.agent}/workspace", directory))
+        return StepFiles(WorkspaceDirectory(self, f"private/{self.agent}/workspace", directory))
 
     async def renew(self, error: StaleEpoch) -> None:
         """Adopt the present epoch."""

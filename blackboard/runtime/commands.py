@@ -93,7 +93,7 @@ async def run_command(order: CommandOrder, directory: Path, lock: int) -> Comman
         raise
     finally:
         os.close(tells)
-    running = _Running(guard, told, order)
+    running = _RunningCommand(guard, told, order)
     try:
         async with asyncio.timeout(order.timeout_ms / 1000):
             return await running.result(directory)
@@ -103,7 +103,7 @@ async def run_command(order: CommandOrder, directory: Path, lock: int) -> Comman
         await finish(running.end(), round(2_000 * _END_S))
 
 
-class _Running:
+class _RunningCommand:
     """A command that runs below its guard."""
 
     def __init__(self, guard: asyncio.subprocess.Process, told: int, order: CommandOrder) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from blackboard.client.step import Step
-from blackboard.client.workspace.objects import Room
+from blackboard.client.workspace.objects import CommitRoom
 from blackboard.core.commit import ABSENT, Append, KeyAt, Op, Put
 from blackboard.errors import BlackboardError, CommandStopped, LocalProtocolError
 from blackboard.limits import COMMIT_BYTES_MAX, OPERATIONS_MAX, VALUE_BYTES_MAX, AgentLimits
@@ -183,8 +183,8 @@ class AgentFiles:
             await asyncio.wait(running)
 
 
-def _room(ops: Sequence[Op]) -> Room:
+def _room(ops: Sequence[Op]) -> CommitRoom:
     """How much of its commit a step leaves to its files."""
     values = sum(len(op.value) for op in ops if isinstance(op, Put | Append))
     count = OPERATIONS_MAX - len(ops) - _OWN_OPS
-    return Room(max(count, 0), max(min(COMMIT_BYTES_MAX - values - _OWN_BYTES, _BYTES), 0))
+    return CommitRoom(max(count, 0), max(min(COMMIT_BYTES_MAX - values - _OWN_BYTES, _BYTES), 0))

@@ -67,7 +67,7 @@ class Seen(NamedTuple):
     now: Rows
 
 
-class Plan(NamedTuple):
+class Replacement(NamedTuple):
     """What takes the place of a directory: a tree that was put at `revision` (in the past or not),
     with contents of `source` if there is one, and what the index will say of it."""
 
@@ -79,7 +79,7 @@ class Plan(NamedTuple):
     progress: Progress | None = None
 
 
-class Directory:
+class WorkspaceDirectory:
     """The directory `path`, for the workspace at `key` of `board`.
 
     Errors of the constructor: InvalidRequest.
@@ -210,11 +210,11 @@ class Directory:
         # The next snapshot follows the present one, also after the restore of an earlier one.
         present = await self.objects.head() if past else (head, entry)
         base = self.base(head, 0 if present is None else present[1].mod_revision)
-        plan = Plan(nodes, base, entry.mod_revision, past, source, progress)
+        plan = Replacement(nodes, base, entry.mod_revision, past, source, progress)
         await self.replace(plan, discard=discard)
         return head, entry
 
-    async def replace(self, plan: Plan, *, discard: bool = False) -> None:
+    async def replace(self, plan: Replacement, *, discard: bool = False) -> None:
         """Let the tree of `plan` take the place of the directory. Errors: UnsavedFiles, FileRefused
         unless with `discard`; Corrupt."""
         salt = plan.base.salt
@@ -232,7 +232,7 @@ class Directory:
             raise
         await in_thread(lambda: self.beside.swap(carried))
 
-    async def fill(self, plan: Plan, seen: Seen) -> Rows:
+    async def fill(self, plan: Replacement, seen: Seen) -> Rows:
         """Write the stage, with contents of the directory as it was `seen`; returns its rows.
         Errors: FileRefused, Corrupt."""
         stage = await in_thread(lambda: Stage(self.beside.stage, plan.nodes, plan.base.salt))
@@ -242,7 +242,7 @@ class Directory:
         clock_ns = await in_thread(self.beside.clock_ns)
         return staging.settled(fresh, clock_ns)
 
-    async def _write(self, stage: Stage, seen: Seen, plan: Plan) -> None:
+    async def _write(self, stage: Stage, seen: Seen, plan: Replacement) -> None:
         source, has = self.path, index.nodes(seen.now)
         if plan.source is not None:
             source = plan.source

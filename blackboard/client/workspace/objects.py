@@ -102,7 +102,7 @@ class NewSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class CommitRoom:
     """How much of a commit its objects may take: operations, and bytes."""
 
     ops: int = _COMMIT_OPS
@@ -225,11 +225,11 @@ class Objects:
         objects: Iterator[Object],
         change: NewSnapshot,
         upload: Entry | None,
-        room: Room | None = None,
+        room: CommitRoom | None = None,
     ) -> Publication:
         """Put those of `objects` that do not fit into `room` of the commit that puts the head, and
         return what that commit has to do. Errors: as of `publish`."""
-        room = room or Room()
+        room = room or CommitRoom()
         head_key = tree_head_key(self._key)
         at_head = KeyAt(head_key, ABSENT if change.before is None else change.before.mod_revision)
         batches = in_batches(objects, lambda one: len(one[1]), _COMMIT_BYTES, _COMMIT_OPS)

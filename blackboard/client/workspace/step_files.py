@@ -27,9 +27,9 @@ from typing import Final, NamedTuple
 from blackboard.client.views import Entry, Receipt
 from blackboard.client.workspace import index, scan as scanning
 from blackboard.client.workspace.directory import (
-    Directory,
+    WorkspaceDirectory,
     Packed,
-    Plan,
+    Replacement,
     Present,
     Seen,
     carried_from,
@@ -39,7 +39,7 @@ from blackboard.client.workspace.directory import (
 from blackboard.client.workspace.ignoring import Indexed
 from blackboard.client.workspace.index import LastSnapshot, Rows
 from blackboard.client.workspace.inside import NO_REGULAR_FILE, Inside, why_missing
-from blackboard.client.workspace.objects import NewSnapshot, Publication, Room
+from blackboard.client.workspace.objects import NewSnapshot, Publication, CommitRoom
 from blackboard.client.workspace.scan import Clocked
 from blackboard.client.workspace.tree import id_of, shown
 from blackboard.client.workspace.within import Within
@@ -72,7 +72,7 @@ class _Ready(NamedTuple):
 class StepFiles:
     """The files of an agent, in one step at a time: `begin`, the step, `end`."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: WorkspaceDirectory) -> None:
         self._directory = directory
         self._before: Present | None = None
         self._salt = b""
@@ -151,7 +151,7 @@ class StepFiles:
         at = self._directory
         if base is not None and base.root:
             nothing = LastSnapshot(at.board.name, at.key, base.salt, b"", 0)
-            await at.replace(Plan({}, nothing, 0))
+            await at.replace(Replacement({}, nothing, 0))
         self._rows, self._salt = {}, secrets.token_bytes(SALT_BYTES)
         await at.check_saved(await at.present({}, self._salt), {})
 
@@ -213,7 +213,7 @@ class StepFiles:
         revision = 0 if self._before is None else self._before[1].mod_revision
         base = LastSnapshot(at.board.name, at.key, self._salt, b"", revision)
         try:
-            self._staged = await at.fill(Plan(nodes, base, revision), seen)
+            self._staged = await at.fill(Replacement(nodes, base, revision), seen)
         except BaseException:
             await in_thread(at.beside.discard)
             raise
@@ -232,7 +232,7 @@ class StepFiles:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    async def prepare(self, room: Room) -> Publication | None:
+    async def prepare(self, room: CommitRoom) -> Publication | None:
         """What the step's commit has to put; None if no file changed. Nothing may change the stage
         from here on.
 

@@ -23,7 +23,7 @@ from blackboard.arguments import checks_arguments
 from blackboard.client.views import Entry
 from blackboard.client.workspace import index
 from blackboard.client.workspace.directory import (
-    Directory,
+    WorkspaceDirectory,
     Packed,
     Present,
     Seen,
@@ -95,7 +95,7 @@ class Workspace:
     """
 
     def __init__(self, board: TreeBoard, key: Key, path: Path) -> None:
-        self._directory = Directory(board, key, path)
+        self._directory = WorkspaceDirectory(board, key, path)
         self.key = self._directory.key
         self.path = self._directory.path
         self._board = board
