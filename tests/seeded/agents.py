@@ -112,7 +112,7 @@ MUTANTS = (
         "blackboard/client/workspace/step_files.py",
         "        if not is_same or not at.path.exists():\n",
         "        if not at.path.exists():\n",
-        f"{UNIT}/runtime/test_files.py -k follow",
+        f"{UNIT}/runtime/test_agent_files.py -k follow",
     ),
     Mutant(
         "an agent that is done is not looked after",
@@ -121,27 +121,27 @@ MUTANTS = (
         "        if now.stored.status is Status.DONE:\n"
         "            return self._stepped(now, attempt)\n"
         "        async with self._tree() as tree:\n",
-        f"{UNIT}/runtime/test_files.py -k done",
+        f"{UNIT}/runtime/test_agent_files.py -k done",
     ),
     Mutant(
         "what others changed during a step is lost",
         "blackboard/client/workspace/step_files.py",
         '        await at.check_unchanged(seen, self._salt, "step")\n',
         "",
-        f"{UNIT}/runtime/test_files.py -k changes_of_others",
+        f"{UNIT}/runtime/test_agent_files.py -k changes_of_others",
     ),
     Mutant(
         "a step does not rest on its files",
         "blackboard/runtime/files.py",
         "                self._step.saw(self._tree.head)\n",
         "                pass\n",
-        f"{UNIT}/runtime/test_files.py -k rests_on",
+        f"{UNIT}/runtime/test_agent_files.py -k rests_on",
     ),
     Mutant(
         "files of a stopped command are committed",
         "blackboard/runtime/files.py",
         "            self._broken = stopped\n",
         "",
-        f"{UNIT}/runtime/test_files.py -k without_end",
+        f"{UNIT}/runtime/test_agent_files.py -k without_end",
     ),
 )

@@ -27,11 +27,11 @@ from typing import Final, NamedTuple
 from blackboard.client.views import Entry, Receipt
 from blackboard.client.workspace import index, scan as scanning
 from blackboard.client.workspace.directory import (
-    WorkspaceDirectory,
     Packed,
-    Replacement,
     Present,
+    Replacement,
     Seen,
+    WorkspaceDirectory,
     carried_from,
     coming,
     in_thread,
@@ -39,7 +39,7 @@ from blackboard.client.workspace.directory import (
 from blackboard.client.workspace.ignoring import Indexed
 from blackboard.client.workspace.index import LastSnapshot, Rows
 from blackboard.client.workspace.inside import NO_REGULAR_FILE, Inside, why_missing
-from blackboard.client.workspace.objects import NewSnapshot, Publication, CommitRoom
+from blackboard.client.workspace.objects import CommitRoom, NewSnapshot, Publication
 from blackboard.client.workspace.scan import Clocked
 from blackboard.client.workspace.tree import id_of, shown
 from blackboard.client.workspace.within import Within

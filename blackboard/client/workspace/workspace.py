@@ -23,10 +23,10 @@ from blackboard.arguments import checks_arguments
 from blackboard.client.views import Entry
 from blackboard.client.workspace import index
 from blackboard.client.workspace.directory import (
-    WorkspaceDirectory,
     Packed,
     Present,
     Seen,
+    WorkspaceDirectory,
     coming,
     in_thread,
 )

@@ -285,6 +285,7 @@ async def test_encrypted_with_the_namespace(tmp_path: Path) -> None:
 
 async def test_a_second_process_is_told_who_works_there(desk: Desk, tmp_path: Path) -> None:
     """And what it cannot do it can do afterwards."""
+    assert desk.board.limits.agents.workspace_wait_ms == 0
     await desk.write(a="1")
     code = f"""
 import asyncio, sys, blackboard
@@ -562,6 +563,28 @@ async def test_a_command_without_end_is_stopped(desk: Desk, command: str, cause:
 
     await desk.step(after)
     assert desk.tree() == {"a": "1", "c": "3"}
+
+
+async def test_time_and_output_of_a_command_have_their_edge(desk: Desk, tmp_path: Path) -> None:
+    """As this process has set them."""
+    limits = lowered(DEFAULT, command_timeout_ms=500)
+
+    async def prints(ctx: Context[Notes]) -> None:
+        maximum = ctx.limits.agents.command_output_bytes_max
+        ran = await ctx.files.run(["head", "-c", str(maximum), "/dev/zero"])
+        assert len(ran.stdout) == maximum
+        with pytest.raises(CommandStopped) as stopped:
+            await ctx.files.run(["head", "-c", str(maximum + 1), "/dev/zero"])
+        assert (stopped.value.cause, stopped.value.maximum) == ("output", maximum)
+        await ctx.files.reset()
+
+    await desk.step(prints)
+    async with blackboard.open(tmp_path / "hasty", limits=limits) as client:
+        with pytest.raises(CommandStopped) as stopped:
+            await Desk(client.board("main"), tmp_path / "in_haste").step(
+                lambda ctx: ctx.files.run(["sleep", "1000"])
+            )
+    assert (stopped.value.cause, stopped.value.maximum) == ("timeout", 500)
 
 
 async def test_nothing_outlives_a_command(desk: Desk) -> None:
