@@ -97,7 +97,7 @@ QUICK = (
 )
 """They speak of whole files: the others need not even be read to run what is quick."""
 SLOW = (
-    Rule(r"^tests/(faults|guarantees)/", "processes that are killed, over and over"),
+    Rule(r"^tests/(faults|guarantees|partitions)/", "processes that are killed, over and over"),
     Rule(r"^tests/page/", "a browser"),
     Rule(r"::test_the_examples_in_the_help_work$", "a process for each line"),
     Rule(r"::test_the_tutorial_does_what_it_says$", "a virtual environment, and fifteen minutes"),
