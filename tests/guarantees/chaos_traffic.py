@@ -50,6 +50,14 @@ class ChaosRecorder(Recorder):
                     await self._attempt(board, value, (f"public/own/{name}",), None, secret=name)
             await let_pass(self.pause_s)
 
+    async def put_on(self, board: Board, name: str) -> None:
+        """Ask for commits without a read in between, beside `write_on`, until it is over."""
+        number = 0
+        while not self.over.is_set():
+            value, number = f"{name}-own-{number}", number + 1
+            await self._attempt(board, value, (f"public/own/{name}",), None)
+            await let_pass(self.pause_s)
+
     async def _update(self, board: Board, value: str, key: str) -> None:
         try:
             entry = await board.entry(key)

@@ -25,7 +25,7 @@ from tests.guarantees.lease_record import whole_log
 from tests.lowered import lowered
 from tests.waiting import let_pass
 
-PAUSE_S = 0.02
+PAUSE_S = 0.04
 LOOK_S = 0.05
 """Between two looks at what is waited for."""
 PATIENCE_S = 90.0
@@ -34,21 +34,24 @@ Answer = dict[str, Any]
 
 
 class Part:
-    """A writer, a reader and a watcher on one board, over one connection, from `begin` on."""
+    """Two writers, a reader and a watcher on one board, over one connection, from `begin` on.
+
+    One writer always waits for a commit: what is cut off is cut off in the middle of one.
+    """
 
     def __init__(self) -> None:
-        self._stack = AsyncExitStack()
         self._recorder = ChaosRecorder(SEED, pause_s=PAUSE_S, read_pause_s=PAUSE_S)
         self._end: int | None = None
-        self._writing: asyncio.Task[None]
-        self._others: list[asyncio.Task[None]]
+        self._tasks: list[asyncio.Task[None]] = []
+        """The writers are the first two."""
         self._board: Board
 
     async def begin(self, board: Board, name: str) -> None:
         """Write, read and watch."""
         self._board, recorder = board, self._recorder
-        self._writing = asyncio.create_task(recorder.write_on(board, name))
-        self._others = [
+        self._tasks = [
+            asyncio.create_task(recorder.write_on(board, name)),
+            asyncio.create_task(recorder.put_on(board, name)),
             asyncio.create_task(recorder.read_on(board, lambda: self._end is not None)),
             asyncio.create_task(recorder.watch_on(board, "public/", lambda: self._end)),
         ]
@@ -65,14 +68,20 @@ class Part:
     async def stop(self) -> int:
         """Write no more; returns the last revision."""
         self._recorder.over.set()
-        await self._writing
+        await asyncio.gather(*self._tasks[:2])
         return (await self._board.head()).revision
 
     async def finish(self, until: int) -> History:
         """Watch up to `until`; returns what was recorded."""
         self._end = until
-        await asyncio.gather(*self._others)
+        await asyncio.gather(*self._tasks)
         return self._recorder.history
+
+    async def aclose(self) -> None:
+        """End what a test left that failed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class Actor:
@@ -98,6 +107,8 @@ class Actor:
         await self._connections.aclose()
 
     async def _do_begin(self, *, name: str, **where: Any) -> Answer:
+        await self._part.aclose()
+        await self._connections.aclose()
         self._part = Part()
         await self._part.begin(await self._board_of(**where), name)
         return {}

@@ -167,7 +167,10 @@ class Network:
     def _hold(self, made_by: Sequence[str]) -> _Namespace:
         """A new namespace, until the end."""
         holder = subprocess.Popen(
-            [*made_by, *_WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*made_by, *_WAITS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         self._stack.callback(_release, holder)
         assert holder.stdout is not None
