@@ -19,7 +19,13 @@ import blackboard
 from blackboard.client.board import Board
 from blackboard.client.workspace import index, scan
 from blackboard.client.workspace.within import Within
-from blackboard.errors import FileRefused, InvalidRequest, LimitExceeded, UnsavedFiles
+from blackboard.errors import (
+    FileRefused,
+    InvalidRequest,
+    LimitExceeded,
+    UnsavedFiles,
+    WorkspaceHeld,
+)
 from blackboard.limits import (
     LARGE_PART_BYTES,
     UNSAVED_PATHS_MAX,
@@ -308,14 +314,14 @@ async def test_one_works_on_a_directory_at_a_time(board: Board, top: Path) -> No
 
     loop = asyncio.get_running_loop()
     await files.snapshot(progress=progress)
-    assert isinstance(met[0], FileRefused)
+    assert isinstance(met[0], WorkspaceHeld)
     await others.snapshot(overwrite=True)
 
 
 async def _refusal(call: Callable[[], Any]) -> BaseException | None:
     try:
         await call()
-    except FileRefused as error:
+    except WorkspaceHeld as error:
         return error
     return None
 
