@@ -80,6 +80,9 @@ LONG = (
         "all rules hold of Redis that was flushed, and of an older copy of a file",
     ),
     Rule(r"^tests/acceptance/test_installed\.py", "tests/test_wheel.py reads what the wheels hold"),
+    Rule(r"^tests/deploy/test_image_runs\.py", "the image's files are read, and `serve` was run"),
+    Rule(r"::test_the_tutorial_does_what_it_says$", "each of its commands was tried"),
+    Rule(r"^tests/acceptance/test_javascript_package\.py", "the client was tried from its sources"),
     # What tests are tried on: it changes when they do, not when the product does.
     Rule(r"/test_simulation\.py::test_a_planted_fault_is_found\[", "what the simulation finds"),
     Rule(r"::test_a_mutant_is_found_out\[", "what the walks of the machine find"),
@@ -121,13 +124,28 @@ def draws_few(marks: str) -> bool:
 
 
 def few_or_many(few: int, many: int) -> pytest.MarkDecorator:
-    """Run a test with `few` rounds, its parameter `rounds`, and with `many` in make test-all."""
+    """Run a test with `few` rounds, its parameter `rounds`, or with `many` in make test-all, but
+    there on one kind of server only."""
     slow = pytest.mark.slow
     both = [
         pytest.param(few, id="few", marks=slow),
         pytest.param(many, id="many", marks=[slow, pytest.mark.long]),
     ]
     return pytest.mark.parametrize("rounds", both)
+
+
+def without_repeats(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The same tests, where those with few and with many rounds are both there, but for one of the
+    two: a second kind of server makes few, everything else many."""
+    ids = {item.nodeid for item in items}
+    second = re.compile("|".join(map(re.escape, other_kinds())) or "$^")
+
+    def is_repeat(test_id: str) -> bool:
+        here, other = ("many", "few") if second.search(test_id) else ("few", "many")
+        twin = re.sub(rf"(?<=[\[-]){here}(?=[\]-])", other, test_id)
+        return twin != test_id and twin in ids
+
+    return [item for item in items if not is_repeat(item.nodeid)]
 
 
 def may_be_quick(path: str) -> bool:
