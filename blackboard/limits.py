@@ -690,7 +690,8 @@ class ConnectionLimits(LimitGroup):
     """How long each end of a connection waits for the other."""
 
     request_timeout_ms: int = 30_000
-    """Time after which a client stops waiting for an answer."""
+    """Time after which a client stops waiting for an answer. On Linux it gives up a connection on
+    which nothing that it sent is acknowledged for a third of that."""
     handshake_timeout_ms: int = 5_000
     """Time for the first message (`hello`) of a connection."""
     ping_interval_ms: int = 20_000
