@@ -104,10 +104,7 @@ export const DEFAULTS = {
   merge_attempts_max: 16,
   /** Renewals in one time to live: two may fail before a holder loses its lease. */
   renewals_per_ttl: 3,
-  /**
-   * Entries of a page in which a claimer looks for a free one: more than a team works on at
-   * once.
-   */
+  /** Entries of a page in which a claimer looks for a free one: more than a team works on. */
   claim_look_entries: 64,
   /**
    * Times that a claimer tries one entry whose attempts are just being counted, before it takes
