@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -94,7 +94,7 @@ async def test_the_file_follows_commits_and_ends_with_the_last(tmp_path: Path) -
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o077 == 0
 
 
-DAMAGE = {
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "a flipped bit": lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
     "cut off": lambda data: data[: len(data) // 2],
     "empty": lambda _: b"",
