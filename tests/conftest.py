@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     _mark(items)
     yield
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    items[:] = tiers.dealt(items, workers)
+    items[:] = tiers.dealt(tiers.without_repeats(items), workers)
 
 
 def _mark(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.prepared import form_of
 from tests.source_tree import sources
-from tests.tiers import LONG, QUICK, SLOW, Rule, dealt, may_be_quick, other_kinds
+from tests.tiers import LONG, QUICK, SLOW, Rule, dealt, may_be_quick, other_kinds, without_repeats
 
 RULES = [*LONG, *QUICK, *SLOW]
 
@@ -61,6 +61,27 @@ def test_slow_tests_are_dealt_out_first(
         share = order[29 * worker // workers : 29 * (worker + 1) // workers]
         first = slow[worker::workers]
         assert share[: len(first)] == first[: len(share)]
+
+
+def test_few_rounds_are_left_out_where_many_are_made(request: pytest.FixtureRequest) -> None:
+    """And only there: what is asked for by its name, or in `make test`, runs."""
+
+    def kept(*names: str) -> list[str]:
+        parent = request.node.parent
+        items = [pytest.Function.from_parent(parent, name=n, callobj=lambda: None) for n in names]
+        return [item.name for item in without_repeats(items)]
+
+    assert kept("test_a[few]", "test_a[many]") == ["test_a[many]"]
+    assert kept("test_a[redis-few-2]", "test_a[redis-many-2]") == ["test_a[redis-many-2]"]
+    others = [
+        "test_a[few]",
+        "test_b[many]",
+        "test_c[fewer]",
+        "test_c[manyer]",
+        "test_few",
+        "test_many",
+    ]
+    assert kept(*others) == others
 
 
 def test_programs_of_one_form_differ_in_values_only() -> None:

@@ -80,6 +80,9 @@ LONG = (
         "all rules hold of Redis that was flushed, and of an older copy of a file",
     ),
     Rule(r"^tests/acceptance/test_installed\.py", "tests/test_wheel.py reads what the wheels hold"),
+    Rule(r"^tests/deploy/test_image_runs\.py", "the image's files are read, and `serve` was run"),
+    Rule(r"::test_the_tutorial_does_what_it_says$", "each of its commands was tried"),
+    Rule(r"^tests/acceptance/test_javascript_package\.py", "the client was tried from its sources"),
     # What tests are tried on: it changes when they do, not when the product does.
     Rule(r"/test_simulation\.py::test_a_planted_fault_is_found\[", "what the simulation finds"),
     Rule(r"::test_a_mutant_is_found_out\[", "what the walks of the machine find"),
@@ -128,6 +131,19 @@ def few_or_many(few: int, many: int) -> pytest.MarkDecorator:
         pytest.param(many, id="many", marks=[slow, pytest.mark.long]),
     ]
     return pytest.mark.parametrize("rounds", both)
+
+
+def without_repeats(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The same tests, but for those with few rounds that are there with many rounds, too."""
+    ids = {item.nodeid for item in items}
+    return [item for item in items if not re.search(_FEW, item.nodeid) or _many(item) not in ids]
+
+
+_FEW = re.compile(r"(?<=[\[-])few(?=[\]-])")
+
+
+def _many(item: pytest.Item) -> str:
+    return _FEW.sub("many", item.nodeid)
 
 
 def may_be_quick(path: str) -> bool:

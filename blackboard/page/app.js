@@ -3,7 +3,7 @@ import { effect, html, render, useEffect, useRef, useState } from './vendor/prea
 import { Agent, Empty, Failure, Questions, Said } from './parts.js'
 import { go, linkTo, place } from './route.js'
 import { arrive, enter, first, leave, online, phase, reason, who } from './session.js'
-import { absent, boards, checkpoints, head, look, moment, name, stop, trouble } from './store.js'
+import { absent, boards, checkpoints, head, listBoards, look, moment, name, stop, trouble } from './store.js'
 import { ago, grouped } from './values.js'
 import { VIEWS } from './views/index.js'
 
@@ -65,7 +65,7 @@ function BoardChoice () {
   /** @param {any} event */
   const choose = event => go({ board: event.target.value })
   return html`<label class="board"><span class="quiet">Board</span>
-    <select value=${name.value} onChange=${choose}>${known.map(each => html`<option>${each}</option>`)}</select></label>`
+    <select value=${name.value} onChange=${choose} onFocus=${listBoards} onPointerEnter=${listBoards}>${known.map(each => html`<option>${each}</option>`)}</select></label>`
 }
 
 /** The slider: any revision, with the checkpoints as marks. */

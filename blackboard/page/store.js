@@ -95,6 +95,15 @@ export async function look (chosen) {
   }
 }
 
+/** Which boards are there by now: somebody is about to choose one. */
+export async function listBoards () {
+  try {
+    boards.value = await theClient().boards()
+  } catch {
+    // The list stays as it was. What follows the board says what is wrong.
+  }
+}
+
 /** Look at no board any more, and forget what was seen. */
 export function stop () {
   following?.abort()

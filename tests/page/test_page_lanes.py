@@ -1,13 +1,15 @@
 """Lanes: who committed when, cuts through all of them, what was abandoned; refusals in the feed."""
 
 import asyncio
+from typing import Any
 
+import msgpack
 import pytest
 
 import blackboard
 from blackboard.errors import Conflict, StaleEpoch
 from tests.acceptance.shell import Running
-from tests.page.browser import Readers
+from tests.page.browser import Readers, page_url
 from tests.tiers import few_or_many
 
 CROWD = 64
@@ -82,6 +84,37 @@ async def test_a_long_board_is_counted_by_the_service(
             "shown => document.querySelector('.tools .dim').innerText !== shown", arg=shown
         )
     assert 0 < await page.locator(".marks circle").count() <= 400
+
+
+async def test_what_the_service_had_not_counted_yet_is_asked_for_again(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """It counts what is archived: on a busy machine that is behind, and no change may come to tell
+    that it is there. Here its first answers are changed on the way."""
+    await fill(client.board("main"), 10)
+    page = await readers.page()
+    shortened = 0
+
+    def shorten(message: Any) -> Any:
+        nonlocal shortened
+        frame = msgpack.unpackb(message)
+        for part in frame:
+            result = part.get("result")
+            if shortened < 5 and isinstance(result, dict) and "authors" in result:
+                result["until"] = 4
+                shortened += 1
+        return msgpack.packb(frame)
+
+    def between(socket: Any) -> None:
+        service = socket.connect_to_server()
+        service.on_message(lambda message: socket.send(shorten(message)))
+
+    await page.route_web_socket("**/v1", between)
+    await page.goto(page_url(service))
+    await page.wait_for_selector("nav")
+    await readers.go(page, "lanes")
+    await page.wait_for_selector(".tools:has-text('revisions 1 to 10')")
+    assert shortened == 5
 
 
 async def test_the_feed_shows_what_was_refused(

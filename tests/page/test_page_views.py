@@ -54,6 +54,22 @@ def deep(levels: int) -> object:
     return value
 
 
+async def test_a_board_that_was_made_elsewhere_can_be_chosen(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """The list is asked for when somebody is about to choose, by mouse or by keyboard."""
+    await client.board("main").put("public/a", 1)
+    page = await readers.open(service)
+    choice = page.locator(".board select")
+    for name, turn in (("later", choice.hover), ("latest", choice.focus)):
+        await client.board(name).put("public/of", name)
+        assert await choice.locator(f"option:text-is('{name}')").count() == 0
+        await turn()
+        await choice.locator(f"option:text-is('{name}')").wait_for(state="attached")
+    await choice.select_option("later")
+    await page.wait_for_selector(".revision:has-text('public/of')")
+
+
 async def test_a_large_revision_is_looked_through(
     readers: Readers, service: Running, client: blackboard.Client
 ) -> None:

@@ -27,12 +27,17 @@ export default function Lanes () {
   const waiting = useRef(/** @type {ReturnType<typeof setTimeout> | undefined} */ (undefined))
   useEffect(() => setSpan({ after: 0, until: null }), [name.value])
   // What comes is counted again once a second at most, however much it is.
-  useEffect(() => onChange(() => {
+  const again = () => {
     waiting.current ??= setTimeout(() => { waiting.current = undefined; setTick(before => before + 1) }, AGAIN_MS)
-  }), [])
+  }
+  useEffect(() => onChange(again), [])
   const [activity, failure] = useLoaded(signal => board().activity({
     after: span.after, ...(span.until === null ? {} : { until: span.until }), parts: PARTS_MAX, signal
   }), [name.value, span.after, span.until, tick, epoch.value])
+  // The service counts what is archived and some revisions more: what is left comes with the next answer.
+  useEffect(() => {
+    if (activity && activity.until < Math.min(span.until ?? Infinity, head.value.revision)) again()
+  }, [activity])
   if (activity === undefined) return html`<section class="view"><${Failure} text=${failure} /></section>`
   return html`<section class="view lanes">
     <${Zoom} span=${span} setSpan=${setSpan} activity=${activity} />

@@ -105,6 +105,22 @@ except KeyboardInterrupt:
     assert (code, out, err) == (0, "waits\n() True\n", "")
 
 
+def test_ctrl_c_that_does_not_end_the_wait_for_a_lock(tmp_path: Path) -> None:
+    """As one that comes after Python's last look and before the wait: it is noted, and no more."""
+    program = """
+import _thread, asyncio
+client = sync.open(sys.argv[1])
+async def wait(client):
+    threading.Thread(target=_thread.interrupt_main).start()
+    await asyncio.Event().wait()
+try:
+    client.run(wait)
+except KeyboardInterrupt:
+    print(client.board("b").put("public/a", 1).revision > 0)
+"""
+    assert run(program, tmp_path) == (0, "True\n", "")
+
+
 def test_ctrl_c_that_nobody_catches(tmp_path: Path) -> None:
     program = """
 board = sync.open(sys.argv[1]).board("b")
