@@ -54,20 +54,20 @@ class KnownHead(Struct, frozen=True, array_like=True):
         return jump(self.revision, self.time_ms, now_ms)
 
 
-class _Content(Struct, frozen=True):
+class _HeadsFile(Struct, frozen=True):
     format: str
     version: int
     boards: dict[str, KnownHead]
 
 
-class _Mark(Struct, frozen=True):
+class _FileMark(Struct, frozen=True):
     format: str
     version: int
 
 
 def encode(boards: Mapping[str, KnownHead]) -> bytes:
     """The content of the file: a line of JSON, and its SHA-256."""
-    body = json.encode(_Content(FORMAT, VERSION, dict(boards)))
+    body = json.encode(_HeadsFile(FORMAT, VERSION, dict(boards)))
     return body + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 
@@ -77,12 +77,12 @@ def decode(path: Path, data: bytes) -> dict[str, KnownHead]:
     try:
         if hashlib.sha256(body).hexdigest().encode() != seal.strip():
             raise ValueError("it is not what was written")
-        mark = json.decode(body, type=_Mark)
+        mark = json.decode(body, type=_FileMark)
         if mark.format != FORMAT:
             raise ValueError(f"it is {mark.format!r}")
         if mark.version > VERSION:
             raise NewerFormat(str(path), mark.version, VERSION)
-        return json.decode(body, type=_Content).boards
+        return json.decode(body, type=_HeadsFile).boards
     except (ValueError, DecodeError, ValidationError) as error:
         raise Corrupt(what=str(path), reason=str(error)) from error
 
