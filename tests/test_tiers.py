@@ -64,7 +64,8 @@ def test_slow_tests_are_dealt_out_first(
 
 
 def test_few_rounds_are_left_out_where_many_are_made(request: pytest.FixtureRequest) -> None:
-    """And only there: what is asked for by its name, or in `make test`, runs."""
+    """And only there: what is asked for by its name, or in `make test`, runs. A second kind of
+    server is not tried with many."""
 
     def kept(*names: str) -> list[str]:
         parent = request.node.parent
@@ -73,6 +74,9 @@ def test_few_rounds_are_left_out_where_many_are_made(request: pytest.FixtureRequ
 
     assert kept("test_a[few]", "test_a[many]") == ["test_a[many]"]
     assert kept("test_a[redis-few-2]", "test_a[redis-many-2]") == ["test_a[redis-many-2]"]
+    for name in other_kinds():
+        assert kept(f"test_a[{name}-few]", f"test_a[{name}-many]") == [f"test_a[{name}-few]"]
+        assert kept(f"test_a[{name}-many]") == [f"test_a[{name}-many]"]
     others = [
         "test_a[few]",
         "test_b[many]",

@@ -124,7 +124,8 @@ def draws_few(marks: str) -> bool:
 
 
 def few_or_many(few: int, many: int) -> pytest.MarkDecorator:
-    """Run a test with `few` rounds, its parameter `rounds`, and with `many` in make test-all."""
+    """Run a test with `few` rounds, its parameter `rounds`, or with `many` in make test-all, but
+    there on one kind of server only."""
     slow = pytest.mark.slow
     both = [
         pytest.param(few, id="few", marks=slow),
@@ -134,16 +135,17 @@ def few_or_many(few: int, many: int) -> pytest.MarkDecorator:
 
 
 def without_repeats(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The same tests, but for those with few rounds that are there with many rounds, too."""
+    """The same tests, where those with few and with many rounds are both there, but for one of the
+    two: a second kind of server makes few, everything else many."""
     ids = {item.nodeid for item in items}
-    return [item for item in items if not re.search(_FEW, item.nodeid) or _many(item) not in ids]
+    second = re.compile("|".join(map(re.escape, other_kinds())) or "$^")
 
+    def is_repeat(test_id: str) -> bool:
+        here, other = ("many", "few") if second.search(test_id) else ("few", "many")
+        twin = re.sub(rf"(?<=[\[-]){here}(?=[\]-])", other, test_id)
+        return twin != test_id and twin in ids
 
-_FEW = re.compile(r"(?<=[\[-])few(?=[\]-])")
-
-
-def _many(item: pytest.Item) -> str:
-    return _FEW.sub("many", item.nodeid)
+    return [item for item in items if not is_repeat(item.nodeid)]
 
 
 def may_be_quick(path: str) -> bool:

@@ -6,7 +6,8 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from blackboard.engines.redis.store import RedisStore
-from tests.conformance.machines import EXAMPLES, run_machine, run_walks
+from tests.conformance.machines import EXAMPLES, ROUND, run_machine, run_walks
+from tests.tiers import few_or_many
 
 
 @pytest.fixture
@@ -35,11 +36,11 @@ def test_redis_says_on_every_walk_what_the_model_says(
     assert counts.missing() == [], counts.kinds
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(0)
+@few_or_many(ROUND, EXAMPLES)
 def test_redis_says_what_the_model_says(
-    portal: BlockingPortal, store: RedisStore, seed: int
+    portal: BlockingPortal, store: RedisStore, seed: int, rounds: int
 ) -> None:
     """The same, and Hypothesis looks for other walks."""
-    counts = run_machine(portal, store, seed, examples=EXAMPLES)
+    counts = run_machine(portal, store, seed, examples=rounds)
     assert counts.missing() == [], counts.kinds
