@@ -166,7 +166,7 @@ async def test_a_whole_directory_is_noticed_from_apart(tmp_path: Path) -> None:
         await service.stop()
         await service.start()  # it looks at the engine, and finds nothing more
         assert (await client.board(BOARD).head()).epoch.number == 2
-    assert service.log.read_text().count("an older copy of its file was put back") == 1
+    assert service.log.read_text().count(f"board {BOARD}: an older copy of its file") == 1
 
 
 async def test_a_whole_directory_is_noticed_by_its_backup(tmp_path: Path) -> None:
