@@ -35,14 +35,15 @@ primary and its promoted replica), so that neither issues the revisions of the o
 # --- telemetry ------------------------------------------------------------------------------------
 TRACEPARENT_CHARACTERS_MAX: Final = 64
 """The trace context of a request: W3C Trace Context has 55. A longer one is ignored."""
-TELEMETRY_QUEUE_SPANS: Final = 2_048
-"""Spans that wait for the collector; further ones are dropped, so one that is down costs a few
-megabytes and no time. OTEL_BSP_MAX_QUEUE_SIZE sets another number."""
+TELEMETRY_QUEUE_MAX: Final = 2_048
+"""Spans, and lines of the log, that wait for the collector; further ones are dropped, so one that
+is down costs megabytes, no time. OTEL_BSP_MAX_QUEUE_SIZE, OTEL_BLRP_MAX_QUEUE_SIZE set others."""
+TELEMETRY_LOG_CHARACTERS_MAX: Final = 8_192
+"""What is sent of one line of the log, and of its traceback."""
 TELEMETRY_COMMITS_ONE_IN: Final = 1_000
-"""Of commits that belong to no trace, one in so many begins one, which takes twice the time of a
-commit. OTEL_TRACES_SAMPLER sets another rule."""
+"""Of commits in no trace, one in so many begins one. OTEL_TRACES_SAMPLER sets another rule."""
 TELEMETRY_FLUSH_MS: Final = 2_000
-"""How long a process that ends waits for the last spans to be sent."""
+"""How long a process that ends waits until what is left was sent to the collector."""
 
 # --- keys -----------------------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 1024
@@ -431,8 +432,7 @@ class BoardLimits(LimitGroup):
     boards_per_principal_max: int = 256
     """Boards that one principal can have open in one process, unless it may act for others."""
     boards_per_account_max: int = 256
-    """Boards that one account began and that were not removed, in every process and for good:
-    sixteen accounts would have to agree to leave no room."""
+    """Boards that one account began and that were not removed, in every process and for good."""
     sweep_interval_ms: int = 1_000
     """Time between two searches for expired entries, which may live longer by this."""
     sweep_entries_max: int = 512
@@ -533,8 +533,7 @@ class ArchiveLimits(LimitGroup):
     blob_calls_max: int = 16
     """Blobs that one process reads or writes concurrently."""
     blob_grace_ms: int = 3_600_000
-    """Age at which an unreferenced blob is removed: its writer may be about to refer to it in a
-    transaction, and none takes an hour."""
+    """Age at which an unreferenced blob is removed: no writer takes an hour to refer to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -690,7 +689,8 @@ class ConnectionLimits(LimitGroup):
     """How long each end of a connection waits for the other."""
 
     request_timeout_ms: int = 30_000
-    """Time after which a client stops waiting for an answer."""
+    """Time after which a client stops waiting for an answer. On Linux it gives up a connection on
+    which nothing that it sent is acknowledged for a third of that."""
     handshake_timeout_ms: int = 5_000
     """Time for the first message (`hello`) of a connection."""
     ping_interval_ms: int = 20_000

@@ -24,10 +24,12 @@ from typing import Final, Literal, Self
 
 import anyio
 from anyio import to_thread
+from anyio.abc import ByteStream
 
 from blackboard.errors import InvalidRequest, LocalProtocolError, Unavailable
 from blackboard.integrity.private_files import UMASK, make_directory, open_anew
 from blackboard.limits import DEFAULT
+from tests.hosts import HERE, Host
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -40,6 +42,8 @@ _PATIENCE_S: Final = DEFAULT.engine.engine_retry_ms / 1000
 _LOG_TAIL_BYTES: Final = 2048
 _CUT_SHORT: Final = b"short read while loading the AOF"  # in the log of a server
 _REWRITING: Final = (b"in_progress", b"scheduled")
+_SOCKET: Final = "control.sock"
+"""A server on another host is asked over it: files are the same everywhere."""
 _WATCHDOG: Final = 'read _; kill -9 -"$1" 2>/dev/null'
 
 
@@ -94,7 +98,7 @@ class RedisProcess:
     """One server on a loopback port; `async with RedisProcess() as server: ... server.url`.
 
     Leaving the block stops the server. `directory` (made if missing) keeps the data for a later
-    start; without it a temporary one is used and removed at the end.
+    start; without it a temporary one is used and removed at the end. It runs on `host`.
     """
 
     def __init__(
@@ -103,11 +107,13 @@ class RedisProcess:
         *,
         settings: RedisSettings | None = None,
         directory: Path | None = None,
+        host: Host = HERE,
     ) -> None:
+        self.host = host
         self.binary = find_redis_server() if binary is None else binary
         self.settings = RedisSettings() if settings is None else settings
         self.port = 0
-        """TCP port on 127.0.0.1; 0 before the first start."""
+        """TCP port on its host; 0 before the first start."""
         self._owned = directory is None
         self._directory = directory
         self._server: subprocess.Popen[bytes] | None = None
@@ -115,8 +121,13 @@ class RedisProcess:
 
     @property
     def url(self) -> str:
-        """The address for clients, `redis://127.0.0.1:<port>/0`."""
-        return f"redis://127.0.0.1:{self.port}/0"
+        """The address for clients, `redis://<host>:<port>/0`."""
+        return f"redis://{self.host.address}:{self.port}/0"
+
+    @property
+    def control_url(self) -> str:
+        """The address for this process, wherever the server runs."""
+        return self.url if self.host.is_here else f"unix://{self.directory / _SOCKET}"
 
     @property
     def pid(self) -> int:
@@ -212,7 +223,7 @@ class RedisProcess:
         with open_anew(self.directory / "server.log") as log:
             try:
                 self._server = subprocess.Popen(
-                    [self.binary, *self._arguments()],
+                    [*self.host.enter, self.binary, *self._arguments()],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -231,7 +242,7 @@ class RedisProcess:
 
     def _arguments(self) -> list[str]:
         lines = {
-            "bind": "127.0.0.1",
+            "bind": self.host.address,
             "port": str(self.port),
             "dir": str(self.directory),
             "daemonize": "no",
@@ -241,6 +252,8 @@ class RedisProcess:
             "maxmemory-policy": self.settings.memory_policy,
             **self.settings.options,
         }
+        if not self.host.is_here:
+            lines |= {"unixsocket": str(self.directory / _SOCKET), "protected-mode": "no"}
         return [part for name, value in lines.items() for part in (f"--{name}", value)]
 
     async def _wait_until_ready(self) -> None:
@@ -265,7 +278,7 @@ class RedisProcess:
         password = self.settings.options.get("requirepass")
         login = [b"AUTH " + password.encode()] if password else []
         try:
-            reply = await _ask(self.port, *login, b"PING", b"INFO server")
+            reply = await self._ask(*login, b"PING", b"INFO server")
         except (OSError, anyio.BrokenResourceError):
             return False
         return b"+PONG\r\n" in reply and b"\r\nprocess_id:%d\r\n" % server.pid in reply
@@ -281,17 +294,27 @@ class RedisProcess:
 
         async def is_over() -> bool:
             nonlocal reply
-            reply = await _ask(self.port, b"INFO persistence")
+            reply = await self._ask(b"INFO persistence")
             return not any(b"\r\naof_rewrite_%b:1" % state in reply for state in _REWRITING)
 
         with contextlib.suppress(OSError, anyio.BrokenResourceError):
-            reply = await _ask(self.port, b"BGREWRITEAOF")
+            reply = await self._ask(b"BGREWRITEAOF")
             if not reply.startswith(b"-NOAUTH"):
                 await wait_until(is_over, timeout_s=_PATIENCE_S)
             if b"\r\naof_last_bgrewrite_status:err" not in reply:
                 return
         reason = f"it could not rewrite its append-only file: {self._log_tail()}"
         raise Unavailable(what=str(self.binary), reason=reason)
+
+    async def _ask(self, *commands: bytes) -> bytes:
+        """What the server replies. Errors: OSError, anyio.BrokenResourceError."""
+        if self.host.is_here:
+            stream: ByteStream = await anyio.connect_tcp("127.0.0.1", self.port)
+        else:
+            stream = await anyio.connect_unix(self.directory / _SOCKET)
+        async with stream:
+            await stream.send(b"\r\n".join([*commands, b"QUIT", b""]))
+            return b"".join([part async for part in stream])
 
     def _log(self) -> bytes:
         return (self.directory / "server.log").read_bytes()
@@ -310,13 +333,6 @@ class RedisProcess:
             if self._owned and self._directory is not None:
                 await to_thread.run_sync(shutil.rmtree, self._directory)
                 self._directory = None
-
-
-async def _ask(port: int, *commands: bytes) -> bytes:
-    """What the server on `port` replies. Errors: OSError, anyio.BrokenResourceError."""
-    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-        await stream.send(b"\r\n".join([*commands, b"QUIT", b""]))
-        return b"".join([part async for part in stream])
 
 
 async def _reap(process: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Self
 from redis.asyncio import Redis
 
 from blackboard.errors import Unavailable
+from tests.hosts import HERE, Host
 from tests.ports import free_port
 from tests.redis_process import (
     SERVER_VARIABLE,
@@ -65,11 +67,12 @@ class RedisCluster3:
     """A Redis Cluster of three masters on loopback; `url` is the first one's address.
 
     `nodes[i]` is a `RedisProcess`: it can be killed, restarted and paused. After `restart`, wait
-    with `wait_until_ok`. Node i owns the i-th third of the slots.
+    with `wait_until_ok`. Node i owns the i-th third of the slots, and runs on the i-th host.
     """
 
-    def __init__(self, binary: Path) -> None:
+    def __init__(self, binary: Path, hosts: Sequence[Host] = (HERE,) * 3) -> None:
         self._binary = binary
+        self._hosts = hosts
         self._stack = AsyncExitStack()
         self.nodes: list[RedisProcess] = []
 
@@ -81,8 +84,8 @@ class RedisCluster3:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             bus_ports = [free_port() for _ in range(3)]
-            for bus_port in bus_ports:
-                node = _cluster_node(self._binary, bus_port)
+            for bus_port, host in zip(bus_ports, self._hosts, strict=True):
+                node = _cluster_node(self._binary, bus_port, host)
                 self.nodes.append(await stack.enter_async_context(node))
             await self._join(bus_ports)
             await self.wait_until_ok()
@@ -116,16 +119,16 @@ class RedisCluster3:
             await ask(node, "CLUSTER ADDSLOTSRANGE", edges[index], edges[index + 1] - 1)
             await ask(node, "CLUSTER SET-CONFIG-EPOCH", index + 1)
         for node, bus_port in list(zip(self.nodes, bus_ports, strict=True))[1:]:
-            await ask(self.nodes[0], "CLUSTER MEET", "127.0.0.1", node.port, bus_port)
+            await ask(self.nodes[0], "CLUSTER MEET", node.host.address, node.port, bus_port)
 
 
-def cluster_node(binary: Path) -> tuple[RedisProcess, int]:
+def cluster_node(binary: Path, host: Host = HERE) -> tuple[RedisProcess, int]:
     """A node of no cluster yet, and the port of its bus."""
     bus_port = free_port()
-    return _cluster_node(binary, bus_port), bus_port
+    return _cluster_node(binary, bus_port, host), bus_port
 
 
-def _cluster_node(binary: Path, bus_port: int) -> RedisProcess:
+def _cluster_node(binary: Path, bus_port: int, host: Host) -> RedisProcess:
     options = {
         "cluster-enabled": "yes",
         "cluster-port": str(bus_port),
@@ -133,12 +136,12 @@ def _cluster_node(binary: Path, bus_port: int) -> RedisProcess:
         "cluster-require-full-coverage": "no",
         "repl-diskless-sync-delay": "0",
     }
-    return RedisProcess(binary, settings=RedisSettings(options=options))
+    return RedisProcess(binary, settings=RedisSettings(options=options), host=host)
 
 
 async def ask(node: RedisProcess, command: str, *arguments: str | int) -> object:
     """Send one command to one node over a connection of its own."""
-    async with Redis.from_url(node.url) as client:
+    async with Redis.from_url(node.control_url) as client:
         return await client.execute_command(command, *arguments)
 
 

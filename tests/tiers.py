@@ -61,6 +61,10 @@ LONG = (
     Rule(r"::TestBoardSealed::", "TestBoardSealedRedis has the rules in which values are sealed"),
     Rule(r"::test_every_run_keeps_what_is_promised\[[1-9]\d?\]", "more seeds"),
     Rule(r"^tests/faults/test_redlock_\w+\.py::.*\[5-", "five lock masters, after three"),
+    Rule(
+        r"^tests/partitions/.*(test_redis_partitions|\[only answers\]|::test_masters_of_locks)",
+        "failovers and lock masters that die were tried by themselves, and silence both ways",
+    ),
     Rule(r"::TestSqliteStoreInMemory::", "TestSealedSqliteStore is in front of that level"),
     Rule(
         r"::TestServiceOnRedis::|::TestClientsOnRedis::",
@@ -100,7 +104,7 @@ QUICK = (
 )
 """They speak of whole files: the others need not even be read to run what is quick."""
 SLOW = (
-    Rule(r"^tests/(faults|guarantees)/", "processes that are killed, over and over"),
+    Rule(r"^tests/(faults|guarantees|partitions)/", "processes that are killed, over and over"),
     Rule(r"^tests/page/", "a browser"),
     Rule(r"::test_the_examples_in_the_help_work$", "a process for each line"),
     Rule(r"::test_the_tutorial_does_what_it_says$", "a virtual environment, and fifteen minutes"),

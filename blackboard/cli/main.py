@@ -26,6 +26,7 @@ from blackboard.cli.backups import command as backups, recover
 from blackboard.cli.errors import MEANING
 from blackboard.cli.first_steps import demo, new
 from blackboard.cli.mcp import command as mcp
+from blackboard.cli.memory import command as memory
 from blackboard.cli.options import CommandGroup
 from blackboard.cli.screen import answer, console, print_examples
 from blackboard.cli.workspace import command as workspace
@@ -104,6 +105,7 @@ for commands in _TOP:
 app.add_typer(rewind.board_app, name="board", rich_help_panel="Boards")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Checkpoints")
 app.add_typer(backups.app, name="backup", rich_help_panel="Service")
+app.add_typer(memory.app, name="memory", rich_help_panel="Boards")
 app.add_typer(workspace.app, name="workspace", rich_help_panel="Boards")
 app.add_typer(context.app, name="context", rich_help_panel="Access")
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")

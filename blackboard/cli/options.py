@@ -155,6 +155,12 @@ class Flags:
     ca: str | None = None
     keep_calls: bool = False
     yes: bool = False
+    store: str = "main"
+    public: bool = False
+    author: str | None = None
+    since: str | None = None
+    until: str | None = None
+    fact: Sequence[str] | None = None
 
     @staticmethod
     def of(context: typer.Context) -> "Flags":

@@ -24,6 +24,7 @@ from blackboard.wire.codec import decode_value
 if TYPE_CHECKING:
     from blackboard.client.comparison import RestorePreview
     from blackboard.client.diff import Diff, KeyChange
+    from blackboard.client.memory.records import Remembered
     from blackboard.client.views import Cause, Change, Entry, RevisionEvent, Version
     from blackboard.core.checkpoints import Checkpoint, CheckpointInfo, Pruned, Restored
     from blackboard.core.commit import Directory
@@ -512,3 +513,41 @@ def print_history(versions: "Sequence[Version]", *, as_json: bool) -> None:
         for v in versions
     ]
     print_table(names, rows)
+
+
+# --- memories -------------------------------------------------------------------------------------
+
+
+def print_memories(found: "Sequence[Remembered]") -> None:
+    """Memories: id, age, author, the similarity if they were compared, text."""
+    now = now_ms()
+    names = ("memory", "age", "author", "similarity", "text")
+    rows = [
+        (
+            one.key.rpartition("/")[2],
+            age(one.time_ms, now),
+            one.author,
+            "-" if one.similarity is None else f"{one.similarity:.2f}",
+            safe(one.text),
+        )
+        for one in found
+    ]
+    print_table(names, fitted(names, rows, len(names) - 1))
+
+
+def print_memory(one: "Remembered") -> None:
+    """A memory with all of its fields."""
+    out, now = console(), now_ms()
+    rows = {
+        "key": one.key,
+        "revision": str(one.revision),
+        "author": one.author,
+        "remembered": f"{clock(one.time_ms, now)} ({_ago(one.time_ms, now)})",
+        "made from": ", ".join(one.sources) or "-",
+    }
+    for name, text in rows.items():
+        out.print(Text.assemble((f"{name:<12}", "dim"), safe(text)), soft_wrap=True)
+    if one.fact:
+        print_value(one.fact)
+    else:
+        answer(safe_lines(one.text))

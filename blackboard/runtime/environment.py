@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from blackboard.errors import InvalidRequest
-from blackboard.runtime.models import Endpoint, Prices
+from blackboard.runtime.models import OPENAI, Endpoint, Prices
 
 if TYPE_CHECKING:
     from blackboard.runtime.providers import ProviderModel
@@ -33,4 +33,4 @@ def model_from_environment(environment: Mapping[str, str] | None = None) -> "Pro
         except InvalidRequest as error:
             raise InvalidRequest(field="BB_MODEL", reason=error.reason) from error
     key = found.get("OPENAI_API_KEY", "")
-    return ProviderModel(Endpoint(url or "https://api.openai.com/v1", model, key), prices=prices)
+    return ProviderModel(Endpoint(url or OPENAI, model, key), prices=prices)

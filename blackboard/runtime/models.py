@@ -12,10 +12,11 @@ origin can be traced later.
 
 import json
 import math
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from anyio.lowlevel import checkpoint
@@ -27,6 +28,7 @@ from blackboard.limits import MODEL_ATTEMPTS_MAX, MODEL_TIMEOUT_MS
 from blackboard.units import Milliseconds
 
 T = TypeVar("T")
+OPENAI: Final = "https://api.openai.com/v1"
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -345,8 +347,8 @@ async def streamed(model: Model, prompt: Prompt, into: TextSink) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A service with OpenAI's chat completions: `url` ends before `/chat/completions`. The key is
-    not shown."""
+    """A model of a service that speaks OpenAI's protocol: `url` ends before `/chat/completions` or
+    `/embeddings`. The key is not shown."""
 
     url: str
     model: str
@@ -360,6 +362,25 @@ class Endpoint:
             raise InvalidRequest(field="BB_MODEL", reason="the name of a model is needed")
         if not (self.key.isascii() and self.key.isprintable()):
             raise InvalidRequest(field="OPENAI_API_KEY", reason="it cannot stand in a header")
+
+    @staticmethod
+    def for_embeddings(environment: Mapping[str, str] | None = None) -> "Endpoint | None":
+        """The model that BB_EMBED_MODEL names, at OPENAI_BASE_URL (or at OpenAI) with
+        OPENAI_API_KEY; None without BB_EMBED_MODEL. Errors: InvalidRequest, naming the variable."""
+        found = os.environ if environment is None else environment
+        model = found.get("BB_EMBED_MODEL", "")
+        if not model:
+            return None
+        return Endpoint(
+            found.get("OPENAI_BASE_URL") or OPENAI, model, found.get("OPENAI_API_KEY", "")
+        )
+
+    def embed(self, texts: Sequence[str]) -> list[Any]:
+        """One vector for each text, for `board.memory(embed=endpoint.embed,
+        model=endpoint.model)`. Blocks; asks once. Errors: ModelFailed."""
+        from blackboard.runtime.embeddings import embeddings  # few programs ask for them
+
+        return embeddings(self.url, self.model, self.key, texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ PAUSE_S = 0.002
 class ChaosRecorder(Recorder):
     """Takes part until `over`; `leaks` is what somebody was shown who may not see it."""
 
+    pause_s: float = PAUSE_S
+    """Between two commits of a writer, and two reads of a reader where nobody answers."""
     over: anyio.Event = field(default_factory=anyio.Event)
     leaks: list[str] = field(default_factory=list)
 
@@ -46,7 +48,15 @@ class ChaosRecorder(Recorder):
                     await self._attempt(board, value, (f"public/own/{name}",), None)
                 case _:
                     await self._attempt(board, value, (f"public/own/{name}",), None, secret=name)
-            await let_pass(PAUSE_S)
+            await let_pass(self.pause_s)
+
+    async def put_on(self, board: Board, name: str) -> None:
+        """Ask for commits without a read in between, beside `write_on`, until it is over."""
+        number = 0
+        while not self.over.is_set():
+            value, number = f"{name}-own-{number}", number + 1
+            await self._attempt(board, value, (f"public/own/{name}",), None)
+            await let_pass(self.pause_s)
 
     async def _update(self, board: Board, value: str, key: str) -> None:
         try:
@@ -89,7 +99,7 @@ class ChaosRecorder(Recorder):
             try:
                 await board.refresh()
             except Unavailable:
-                await let_pass(PAUSE_S)
+                await let_pass(self.pause_s)
             else:
                 return
 
@@ -99,7 +109,7 @@ class ChaosRecorder(Recorder):
             try:
                 await self.read(board, until)
             except Unavailable:
-                await let_pass(PAUSE_S)
+                await let_pass(self.pause_s)
 
     async def watch_on(self, board: Board, prefix: str, until: Callable[[], int | None]) -> None:
         """As `watch`; after a rollback it goes on from what is left, as a watcher of its own."""

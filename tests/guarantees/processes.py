@@ -23,6 +23,7 @@ from blackboard.core.access import Principal
 from blackboard.integrity.signing import make_key
 from blackboard.integrity.tokens import issue, new_secret
 from blackboard.limits import DEFAULT, Limits
+from tests.hosts import HERE, Host
 from tests.ports import free_port
 from tests.prepared import prepared, spawns
 from tests.source_tree import ROOT
@@ -52,12 +53,15 @@ class ServiceProcess:
     """Further settings."""
     limits: Limits = DEFAULT
     """Those of its clients in this process."""
+    host: Host = HERE
+    """Where it runs. On another host it serves the other ones, without TLS."""
+    replicas: int = 0
     _process: "Process | ForkedProcess | None" = None
 
     @property
     def url(self) -> str:
         """Where it is reached."""
-        return f"ws://127.0.0.1:{self.port}"
+        return f"ws://{self.host.address}:{self.port}"
 
     async def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -68,8 +72,11 @@ class ServiceProcess:
             "secret": self.secret,
             "lock_masters": self.lock_masters,
             "drain_delay_ms": self.drain_delay_ms,
+            "replicas": self.replicas,
             **self.more,
         }
+        if not self.host.is_here:
+            settings |= {"host": self.host.address, "insecure": True}
         if self.archived:
             self.data.mkdir(exist_ok=True)
             make_key(self.data / "signing_key")
@@ -77,7 +84,8 @@ class ServiceProcess:
                 "archive": archive_url(self.data),
                 "signing_key": str(self.data / "signing_key"),
             }
-        command = [sys.executable, "-m", "tests.guarantees.service_child", json.dumps(settings)]
+        child = "tests.guarantees.service_child"
+        command = [*self.host.enter, sys.executable, "-m", child, json.dumps(settings)]
         self._process = await self._open(command)
         try:
             with anyio.fail_after(READY_S):

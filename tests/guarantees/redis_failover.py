@@ -1,12 +1,13 @@
 """A Redis Cluster of three masters, one of which has a replica that takes over when it dies."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from blackboard.engines.redis.layout import board_keys
+from tests.hosts import HERE, Host
 from tests.redis_process import RedisProcess
 from tests.servers import RedisCluster3, ask, cluster_node
 from tests.waiting import wait_until
@@ -21,14 +22,15 @@ class FailoverCluster:
     """The slot of `board` moves between masters, and fails over to the replica of its first one.
 
     Calls come one at a time; after each, every node runs and the slot is at its first master, or at
-    what took that one's place.
+    what took that one's place. The nodes run on `hosts`, the replica on the last one.
     """
 
-    def __init__(self, binary: Path, board: str) -> None:
+    def __init__(self, binary: Path, board: str, hosts: Sequence[Host] = (HERE,) * 4) -> None:
         self._binary = binary
+        self._spare = hosts[-1]
         self._board = board
         self._stack = AsyncExitStack()
-        self._cluster = RedisCluster3(binary)
+        self._cluster = RedisCluster3(binary, hosts[:-1])
         self._nodes: list[RedisProcess] = []
 
     @property
@@ -43,15 +45,15 @@ class FailoverCluster:
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._cluster)
-        node, bus_port = cluster_node(self._binary)
+        node, bus_port = cluster_node(self._binary, self._spare)
         await self._stack.enter_async_context(node)
         self._nodes = [*self._cluster.nodes, node]
         owner = await self.owner()
-        await ask(owner, "CLUSTER MEET", "127.0.0.1", node.port, bus_port)
+        await ask(owner, "CLUSTER MEET", node.host.address, node.port, bus_port)
         name = await node_id(owner)
         await wait_until(lambda: _knows(node, name), timeout_s=PATIENCE_S)
         await ask(node, "CLUSTER REPLICATE", name)
-        await wait_until(self._is_whole, timeout_s=PATIENCE_S)
+        await self.wait_until_whole()
         return self
 
     async def __aexit__(
@@ -62,9 +64,12 @@ class FailoverCluster:
     ) -> None:
         await self._stack.aclose()
 
-    async def owner(self) -> RedisProcess:
-        """The master that has the board's slot. Errors: LookupError while nobody has it."""
-        alive = next(node for node in self._nodes if node.is_running())
+    async def owner(self, seen_by: RedisProcess | None = None) -> RedisProcess:
+        """The master that has the board's slot, as a node sees it, by default the first that runs.
+
+        Errors: LookupError while nobody has it.
+        """
+        alive = seen_by or next(node for node in self._nodes if node.is_running())
         slot = await ask(alive, "CLUSTER KEYSLOT", board_keys(self._board)[0])
         assert isinstance(slot, int)
         for address, node in (await _seen_by(alive)).items():
@@ -93,6 +98,10 @@ class FailoverCluster:
 
         await wait_until(has_another, timeout_s=PATIENCE_S)
         await owner.restart()
+        await self.wait_until_whole()
+
+    async def wait_until_whole(self) -> None:
+        """Wait until every node sees four good ones, and the owner's replica has everything."""
         await wait_until(self._is_whole, timeout_s=PATIENCE_S)
 
     async def _move(self, source: RedisProcess, target: RedisProcess) -> None:
@@ -102,14 +111,13 @@ class FailoverCluster:
         source_id, target_id = await node_id(source), await node_id(target)
         await ask(target, "CLUSTER SETSLOT", slot, "IMPORTING", source_id)
         await ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", target_id)
-        where = ("127.0.0.1", target.port, "", 0, MOVE_MS)
+        where = (target.host.address, target.port, "", 0, MOVE_MS)
         await ask(source, "MIGRATE", *where, "KEYS", *keys)
         for node in (target, source, *self._nodes):
             if await _is_master(node):
                 await ask(node, "CLUSTER SETSLOT", slot, "NODE", target_id)
 
     async def _is_whole(self) -> bool:
-        """Whether every node sees four good ones, and the owner's replica has everything."""
         for node in self._nodes:
             info = await ask(node, "CLUSTER INFO")
             assert isinstance(info, dict)
@@ -121,7 +129,7 @@ class FailoverCluster:
         return isinstance(replica, dict) and replica["state"] == "online"
 
     def _at(self, address: str) -> RedisProcess:
-        return next(node for node in self._nodes if address == f"127.0.0.1:{node.port}")
+        return next(node for node in self._nodes if address == f"{node.host.address}:{node.port}")
 
 
 async def node_id(node: RedisProcess) -> str:

@@ -14,6 +14,7 @@ from blackboard.core.commit import KeyAt, Op, Put
 from blackboard.errors import Compacted, OutcomeUnknown, Rejected, Unavailable
 from blackboard.wire.codec import encode_value
 from tests.guarantees.history import Entry, History, Mark, Read, Watched, Write
+from tests.waiting import let_pass
 
 LOG_PAGE = 1_000
 PAIRS = ("public/pair/left", "public/pair/right")
@@ -26,6 +27,8 @@ class Recorder:
 
     seed: int
     history: History = field(default_factory=History)
+    read_pause_s: float = 0.0
+    """Between two reads of a reader."""
 
     # --- writers and readers ----------------------------------------------------------------------
 
@@ -72,7 +75,7 @@ class Recorder:
             keys = (*PAIRS, *COUNTERS)
             shown = tuple((key, values[key]) for key in keys if key in values)
             self.history.reads.append(Read(keys, started, ended, listing.revision, shown))
-            await anyio.lowlevel.checkpoint()
+            await let_pass(self.read_pause_s)
 
     # --- watchers ---------------------------------------------------------------------------------
 

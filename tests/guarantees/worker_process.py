@@ -8,17 +8,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from tests.hosts import HERE, Host
 from tests.source_tree import ROOT
 
 
 class WorkerProcess:
-    """A worker; what it says is in `lines`, in order."""
+    """A worker on `host`; what it says is in `lines`, in order."""
 
-    def __init__(self, module: str, arguments: Sequence[str]) -> None:
+    def __init__(self, module: str, arguments: Sequence[str], host: Host = HERE) -> None:
         self.lines: list[dict[str, Any]] = []
         self.heard = asyncio.Event()
         """Set with each line; the waiting task clears it."""
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = [*host.enter, sys.executable, "-m", module, *arguments]
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
 

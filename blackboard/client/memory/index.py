@@ -150,7 +150,8 @@ class Index:
 
     def rank(self, question: Question) -> list[Hit]:
         """The best hits, in order: by meaning, by words, or by both rankings fused."""
-        depth = max(4 * question.limit, FUSED_RANKS_MIN)
+        is_fused = 0 < question.words_weight < 1
+        depth = max(4 * question.limit, FUSED_RANKS_MIN) if is_fused else question.limit
         meaning: list[tuple[int, float]] = []
         if question.vector is not None and self._vectors is not None and question.words_weight < 1:
             among = self._passing(question.where)

@@ -1,7 +1,11 @@
-"""Vectors in NumPy: one matrix of unit vectors, compared with a question by one multiplication.
+"""Vectors in NumPy: one matrix of unit vectors, which are compared with a question.
 
-Every vector is compared, so a search finds exactly the nearest ones, also behind a filter
-(docs/decisions has why: nothing faster was as good on what changes all the time).
+Few are all compared, so a search finds exactly the nearest ones, also behind a filter. Of many, the
+best by their sketches are compared, and all if the sketches do not tell the nearest apart
+(docs/decisions has why: no graph was as good on what changes all the time).
+
+The products are those of one thread (`vecdot`): a multiplication by all cores lets the others spin
+for as long again.
 """
 
 from collections.abc import Sequence
@@ -10,16 +14,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from blackboard.client.memory.sketches import Mask, Matrix as Matrix, Sketches
 from blackboard.errors import ModelFailed
 from blackboard.limits import EMBEDDING_DIMENSIONS_MAX
 
-Matrix = NDArray[np.float32]
 _STORED: Final = np.dtype("<f4")
 _ROWS_MIN: Final = 256
-_NOT_COMPARED: Final = np.float32(-2.0)
-"""Below every cosine."""
 _GATHER_PART: Final = 4
 """A filter that leaves less than one in so many rows is applied before the multiplication."""
+SKETCHED_ROWS_MIN: Final = 16_384
+"""From so many rows on sketches are compared first: fewer take a few milliseconds as they are."""
 
 
 def unit_vectors(model: str, found: Any, count: int) -> Matrix:
@@ -63,8 +67,10 @@ class Vectors:
     Not safe for several threads at once: its index has a lock.
     """
 
-    def __init__(self, dimensions: int) -> None:
+    def __init__(self, dimensions: int, *, sketched_rows_min: int = SKETCHED_ROWS_MIN) -> None:
         self.dimensions = dimensions
+        self._sketched_rows_min = sketched_rows_min
+        self._sketches: Sketches | None = None
         self._rows = np.zeros((_ROWS_MIN, dimensions), np.float32)
         self._is_there = np.zeros(_ROWS_MIN, np.bool_)
         self._end = 0
@@ -81,6 +87,7 @@ class Vectors:
             return False
         self._rows[row] = vector / norm
         self._is_there[row] = True
+        self._sketch(row)
         return True
 
     def drop(self, row: int) -> None:
@@ -88,24 +95,47 @@ class Vectors:
         if row < self._end:
             self._is_there[row] = False
             self._rows[row] = 0
+            self._sketch(row)
 
     def nearest(
         self, question: Matrix, count: int, among: Sequence[int] | None
     ) -> list[tuple[int, float]]:
         """The `count` rows nearest to `question`, the nearest first, with the cosine; of the rows
         `among`, if that is given."""
-        end = self._end
-        if among is None:
-            rows = None
-            cosines = np.where(self._is_there[:end], self._rows[:end] @ question, _NOT_COMPARED)
-        else:
-            rows = np.fromiter((row for row in among if row < end), np.int64)
-            if len(rows) * _GATHER_PART < end:
-                cosines = self._rows[rows] @ question
-            else:
-                cosines = (self._rows[:end] @ question)[rows]
-            cosines = np.where(self._is_there[rows], cosines, _NOT_COMPARED)
-        return _best(cosines, rows, count)
+        allowed = self._is_there[: self._end]
+        if among is not None:
+            wanted = np.zeros(self._end, np.bool_)
+            wanted[np.fromiter((row for row in among if row < self._end), np.int64)] = True
+            allowed = allowed & wanted
+        if int(np.count_nonzero(allowed)) >= self._sketched_rows_min:
+            found = self._by_sketches(question, count, allowed)
+            if found is not None:
+                return found
+        return self._of_all(question, count, allowed)
+
+    def _of_all(self, question: Matrix, count: int, allowed: Mask) -> list[tuple[int, float]]:
+        rows = np.flatnonzero(allowed)
+        if len(rows) * _GATHER_PART < self._end:
+            return _best(np.vecdot(self._rows[rows], question), rows, count)
+        cosines = np.vecdot(self._rows[: self._end], question)
+        return _best(cosines[rows], rows, count)
+
+    def _by_sketches(
+        self, question: Matrix, count: int, allowed: Mask
+    ) -> list[tuple[int, float]] | None:
+        """The nearest ones; None if the sketches do not tell which they are."""
+        if self._sketches is None:
+            self._sketches = Sketches(self._rows, self._is_there)
+        rows, distances, limit = self._sketches.candidates(question, count, allowed)
+        if len(rows) * _GATHER_PART >= self._end:
+            return None
+        found = _best(np.vecdot(self._rows[rows], question), rows, count)
+        theirs = distances[np.searchsorted(rows, [row for row, _ in found])]
+        return found if self._sketches.is_certain(theirs, limit) else None
+
+    def _sketch(self, row: int) -> None:
+        if self._sketches is not None:
+            self._sketches.put(row, self._rows[row])
 
     def _grow(self, end: int) -> None:
         if end > len(self._rows):
@@ -115,15 +145,14 @@ class Vectors:
             is_there = np.zeros(size, np.bool_)
             is_there[: self._end] = self._is_there[: self._end]
             self._rows, self._is_there = rows, is_there
+            self._sketches = None  # made again, around the centre that there is then
         self._end = max(self._end, end)
 
 
-def _best(cosines: Matrix, rows: NDArray[np.int64] | None, count: int) -> list[tuple[int, float]]:
+def _best(cosines: Matrix, rows: NDArray[np.intp], count: int) -> list[tuple[int, float]]:
     """The `count` largest, in order; among equals, the smaller row first."""
     places = np.arange(len(cosines))
     if count < len(cosines):
         places = np.argpartition(cosines, -count)[-count:]
     places = places[np.lexsort((places, -cosines[places]))]
-    numbers = places if rows is None else rows[places]
-    found = zip(numbers.tolist(), cosines[places].tolist(), strict=True)
-    return [(row, cosine) for row, cosine in found if cosine > _NOT_COMPARED]
+    return list(zip(rows[places].tolist(), cosines[places].tolist(), strict=True))

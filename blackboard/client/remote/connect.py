@@ -36,6 +36,8 @@ _SUBPROTOCOL: Final = Subprotocol("blackboard.v1+msgpack")
 _CLOSE_TIMEOUT_S: Final = 1.0
 _READ_BYTES: Final = 64 * 1024
 """The most that one read takes; a larger message takes several."""
+_ATTEMPTS: Final = 3
+"""Connections for which the time of one request has room."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 """OpenSSL's names for an answer that is not TLS."""
 _CLOSE_UNAUTHENTICATED: Final = 4401
@@ -170,9 +172,24 @@ async def connect(
         max_size=FRAME_BYTES_MAX,
         create_connection=ClientSocket,
     )
-    async with connecting as socket:
-        assert isinstance(socket, ClientSocket)
-        yield socket
+    async with connecting as connection:
+        assert isinstance(connection, ClientSocket)
+        end_if_silent(connection, limits)
+        yield connection
+
+
+def end_if_silent(connection: ClientConnection, limits: ConnectionLimits) -> None:
+    """Let the kernel end a connection on which nothing that was sent is acknowledged for a third of
+    REQUEST_TIMEOUT_MS: the other machine is gone, or the way to it, and nobody says so.
+
+    Then a request is repeated on another connection while its caller still waits. Pings find out
+    too, but only later than that. A service that is merely slow or paused does not count: its
+    kernel acknowledges. Without this option (it is Linux's), pings have to do.
+    """
+    found = connection.transport.get_extra_info("socket")
+    if found is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        silent_ms = limits.request_timeout_ms // _ATTEMPTS
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_ms)
 
 
 def translated(error: Exception, url: str) -> BlackboardError:

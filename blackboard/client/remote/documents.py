@@ -12,7 +12,7 @@ from urllib.parse import quote
 from websockets.asyncio.client import ClientConnection, connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from blackboard.client.remote.connect import Address, reason_of
+from blackboard.client.remote.connect import Address, end_if_silent, reason_of
 from blackboard.core.access import AccessGrant, Narrowing, Right
 from blackboard.core.path import check_document, document_prefix
 from blackboard.errors import (
@@ -66,6 +66,7 @@ async def open_document(
         )
     except (OSError, InvalidHandshake, TimeoutError) as error:
         raise Unavailable(what=address.websocket, reason=reason_of(error, url)) from error
+    end_if_silent(socket, limits)
     try:
         yield RemotePipe(socket, key, has_more_tokens=callable(address.token))
     finally:

@@ -126,7 +126,10 @@ export const DEFAULTS = {
   connect_pauses_ms: [0, 50, 200, 500, 1000, 2000, 5000],
   /** Part of a token's life after which it is refreshed, if there is a source of tokens. */
   token_refresh_percent: 75,
-  /** Time after which a client stops waiting for an answer. */
+  /**
+   * Time after which a client stops waiting for an answer. On Linux it gives up a connection on
+   * which nothing that it sent is acknowledged for a third of that.
+   */
   request_timeout_ms: 30000,
   /** Time for the first message (`hello`) of a connection. */
   handshake_timeout_ms: 5000,
