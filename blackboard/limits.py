@@ -35,14 +35,15 @@ primary and its promoted replica), so that neither issues the revisions of the o
 # --- telemetry ------------------------------------------------------------------------------------
 TRACEPARENT_CHARACTERS_MAX: Final = 64
 """The trace context of a request: W3C Trace Context has 55. A longer one is ignored."""
-TELEMETRY_QUEUE_SPANS: Final = 2_048
-"""Spans that wait for the collector; further ones are dropped, so one that is down costs a few
-megabytes and no time. OTEL_BSP_MAX_QUEUE_SIZE sets another number."""
+TELEMETRY_QUEUE_MAX: Final = 2_048
+"""Spans, and lines of the log, that wait for the collector; further ones are dropped, so one that
+is down costs megabytes, no time. OTEL_BSP_MAX_QUEUE_SIZE, OTEL_BLRP_MAX_QUEUE_SIZE set others."""
+TELEMETRY_LOG_CHARACTERS_MAX: Final = 8_192
+"""What is sent of one line of the log, and of its traceback."""
 TELEMETRY_COMMITS_ONE_IN: Final = 1_000
-"""Of commits that belong to no trace, one in so many begins one, which takes twice the time of a
-commit. OTEL_TRACES_SAMPLER sets another rule."""
+"""Of commits in no trace, one in so many begins one. OTEL_TRACES_SAMPLER sets another rule."""
 TELEMETRY_FLUSH_MS: Final = 2_000
-"""How long a process that ends waits for the last spans to be sent."""
+"""How long a process that ends waits until what is left was sent to the collector."""
 
 # --- keys -----------------------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 1024

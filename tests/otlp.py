@@ -2,14 +2,20 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from zlib import MAX_WBITS, decompress
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 OK, UNKNOWN, ERROR = 1, 0, 2
 
@@ -27,6 +33,19 @@ class ReceivedSpan:
     is_error: bool
 
 
+@dataclass(frozen=True)
+class ReceivedLine:
+    """A line of a log that was received."""
+
+    resource: dict[str, Any]
+    logger: str
+    body: str
+    severity: str
+    trace_id: str
+    span_id: str
+    attributes: dict[str, Any]
+
+
 @dataclass
 class Receiver:
     """A collector at `url` that keeps what it gets. With `answers`, it answers that status."""
@@ -34,16 +53,48 @@ class Receiver:
     url: str = ""
     answers: int = 200
     spans: list[ReceivedSpan] = field(default_factory=list)
+    lines: list[ReceivedLine] = field(default_factory=list)
+    metrics: list[tuple[dict[str, Any], list[Metric]]] = field(default_factory=list)
+    """Exports of metrics, in their order: who sent them, and what."""
     requests: int = 0
+    held: int = 0
+    """Exports that have come, answered or not."""
     raw: bytes = b""
 
-    def take(self, body: bytes) -> None:
-        """Decode one export."""
+    def take(self, path: str, body: bytes) -> None:
+        """Decode one export, which was sent to `path`."""
         self.requests += 1
         self.raw += body
-        request = ExportTraceServiceRequest.FromString(body)
-        for resource in request.resource_spans:
-            about = {a.key: _plain(a.value) for a in resource.resource.attributes}
+        {
+            "/v1/traces": self._take_spans,
+            "/v1/metrics": self._take_metrics,
+            "/v1/logs": self._take_lines,
+        }[path](body)
+
+    def _take_metrics(self, body: bytes) -> None:
+        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            found = [metric for scope in resource.scope_metrics for metric in scope.metrics]
+            self.metrics.append((_about(resource.resource), found))
+
+    def _take_lines(self, body: bytes) -> None:
+        for resource in ExportLogsServiceRequest.FromString(body).resource_logs:
+            for scope in resource.scope_logs:
+                self.lines += [
+                    ReceivedLine(
+                        _about(resource.resource),
+                        scope.scope.name,
+                        _plain(line.body),
+                        line.severity_text,
+                        line.trace_id.hex(),
+                        line.span_id.hex(),
+                        {a.key: _plain(a.value) for a in line.attributes},
+                    )
+                    for line in scope.log_records
+                ]
+
+    def _take_spans(self, body: bytes) -> None:
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            about = _about(resource.resource)
             for scope in resource.scope_spans:
                 for span in scope.spans:
                     found = ReceivedSpan(
@@ -66,6 +117,10 @@ class Receiver:
         return next((s for s in list(self.spans) if s.span_id == span.parent_id), None)
 
 
+def _about(resource: Resource) -> dict[str, Any]:
+    return {a.key: _plain(a.value) for a in resource.attributes}
+
+
 def _plain(value: AnyValue) -> Any:
     kind = value.WhichOneof("value")
     if kind == "array_value":
@@ -83,12 +138,14 @@ def receiving(answers: int = 200, hold: threading.Event | None = None) -> Iterat
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = decompress(body, MAX_WBITS | 16)
+            receiver.held += 1
             if hold is not None:
                 hold.wait()
-            receiver.take(body)
-            self.send_response(receiver.answers)
-            self.end_headers()
-            self.wfile.write(b"" if receiver.answers == 200 else b"\xff garbage")
+            receiver.take(self.path, body)
+            with suppress(OSError):  # who sent it may be gone
+                self.send_response(receiver.answers)
+                self.end_headers()
+                self.wfile.write(b"" if receiver.answers == 200 else b"\xff garbage")
 
         def log_request(self, *_: object) -> None:
             """Nothing: the output of the tests is theirs."""

@@ -136,6 +136,10 @@ def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
                 f"Look at it (blackboard get {error.key} --entry), then try again"
                 f" with --expect {error.actual}."
             )
+        case errors.LeaseHeld():
+            return f"{error.key} is held by {error.holder}", (
+                "Wait for it (--timeout), or see who holds what: blackboard leases"
+            )
         case errors.LimitExceeded():
             where = f" ({error.where})" if error.where else ""
             message = (

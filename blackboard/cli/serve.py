@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
+from blackboard import telemetry
 from blackboard.cli import screen, target as places
 from blackboard.cli.errors import CommandError, wrong_usage
 from blackboard.cli.options import Command, options_of
@@ -30,7 +31,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record: time (RFC 3339, UTC), level, logger, message, error."""
+    """One JSON object per record: time (RFC 3339, UTC), level, logger, message, error, and the ids
+    of the trace that it belongs to."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
@@ -41,6 +43,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if traceparent := telemetry.traceparent():
+            _, document["trace_id"], document["span_id"], _ = traceparent.split("-")
         if record.exc_info:
             document["error"] = self.formatException(record.exc_info)
         return screen.safe(json.dumps(document, ensure_ascii=False))
@@ -161,7 +165,9 @@ def _network(
 def _observation(
     telemetry: Annotated[
         bool | None,
-        typer.Option("--telemetry", help="Send traces by OTLP; OTEL_ variables say where to."),
+        typer.Option(
+            "--telemetry", help="Send traces, metrics and logs by OTLP; OTEL_ variables say where."
+        ),
     ] = None,
 ) -> None: ...
 

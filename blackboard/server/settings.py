@@ -146,7 +146,7 @@ class Settings(BaseSettings):
     page: bool = True
     """Serve the page at `/`, with which people look at boards and take them back."""
     telemetry: bool = False
-    """Send traces by OTLP: the standard OTEL_ variables say where to."""
+    """Send traces, metrics and log lines by OTLP: the standard OTEL_ variables say where to."""
     drain_delay_ms: Annotated[int, Field(ge=0, le=DRAIN_DELAY_MS_MAX)] = 0
     """How long a service that stops serves on while `/readyz` answers 503, in milliseconds: at
     least as long as a balancer takes to notice."""

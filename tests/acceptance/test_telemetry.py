@@ -67,6 +67,7 @@ def traced(shell: Shell, collector: str) -> None:
         "BLACKBOARD_TELEMETRY": "true",
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector,
         "OTEL_BSP_SCHEDULE_DELAY": "100",
+        "OTEL_METRIC_EXPORT_INTERVAL": "200",
         "OTEL_TRACES_SAMPLER": "parentbased_always_on",
     }
 
@@ -108,6 +109,7 @@ async def test_one_trace_leads_from_the_client_to_the_engine(
 
         await wait_until(has_come)
         await wait_until(lambda: is_there(collector, "engine commit", 4))
+        await wait_until(lambda: _is(bool(collector.metrics)))
     client_span = find(collector, "blackboard.commit", "blackboard-client", put)[0]
     service_span = find(collector, "blackboard.commit", "blackboard", put)[0]
     [engine_span] = [

@@ -18,7 +18,7 @@ from blackboard import telemetry
 from blackboard.errors import OutcomeUnknown
 from blackboard.limits import (
     TELEMETRY_COMMITS_ONE_IN,
-    TELEMETRY_QUEUE_SPANS,
+    TELEMETRY_QUEUE_MAX,
     TRACEPARENT_CHARACTERS_MAX,
 )
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
@@ -217,7 +217,7 @@ BATCH = 512
 
 
 def test_the_queue_of_spans_is_bounded() -> None:
-    """A collector that hangs gets TELEMETRY_QUEUE_SPANS of them later, and no more."""
+    """A collector that hangs gets TELEMETRY_QUEUE_MAX of them later, and no more."""
     hold = threading.Event()
     with receiving(hold=hold) as collector:
         environ = {
@@ -226,7 +226,7 @@ def test_the_queue_of_spans_is_bounded() -> None:
             "OTEL_TRACES_SAMPLER": "always_on",
         }
         process = subprocess.Popen(
-            [sys.executable, "-c", MAKES_SPANS, str(4 * TELEMETRY_QUEUE_SPANS)],
+            [sys.executable, "-c", MAKES_SPANS, str(4 * TELEMETRY_QUEUE_MAX)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -238,4 +238,4 @@ def test_the_queue_of_spans_is_bounded() -> None:
             hold.set()
             process.communicate("go on\n", timeout=120)
         assert process.returncode == 0
-        assert TELEMETRY_QUEUE_SPANS <= len(collector.spans) <= TELEMETRY_QUEUE_SPANS + BATCH
+        assert TELEMETRY_QUEUE_MAX <= len(collector.spans) <= TELEMETRY_QUEUE_MAX + BATCH

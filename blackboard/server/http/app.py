@@ -61,7 +61,8 @@ def create_app(
     origin_policy: OriginPolicy | None = None,
     page: Page | None = None,
 ) -> Starlette:
-    """The application of a running `service`; `app.state.gate` is its `Handshake`, to be drained.
+    """The application of a running `service`; `app.state.gate` is its `Handshake`, to be drained,
+    and `app.state.metrics` its `Metrics`.
 
     `authenticator` turns a bearer token into a principal or raises Unauthenticated. `origin_policy`
     has the allowed hosts and origins: by default any host, and no web page. With `page`, it is
@@ -84,7 +85,7 @@ def create_app(
             Route("/metrics", routes.behind_doors(routes.metrics)),
         ]
     )
-    app.state.gate = gate
+    app.state.gate, app.state.metrics = gate, routes.counted
     return app
 
 
@@ -101,7 +102,7 @@ class _Routes:
 
     def __init__(self, gate: Handshake) -> None:
         self._gate = gate
-        self._metrics = Metrics(
+        self.counted = Metrics(
             gate.traffic,
             statistics=gate.service.statistics,
             sockets=lambda: (gate.connections, gate.waiting_bytes),
@@ -148,7 +149,7 @@ class _Routes:
 
     async def metrics(self, _: Request) -> Response:
         """Prometheus' text format."""
-        return Response(self._metrics.text(), media_type=Metrics.content_type)
+        return Response(self.counted.text(), media_type=Metrics.content_type)
 
     async def schema(self, _: Request) -> Response:
         """The AsyncAPI description of the protocol."""

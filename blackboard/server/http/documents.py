@@ -100,11 +100,7 @@ class DocumentDoor:
         scope["query_string"] = b""  # the server's log must not contain a token
         await send({"type": "websocket.accept"})
         code, reason = await self._serve(scope, query, receive, send)
-        if code:
-            shown = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                    await send({"type": "websocket.close", "code": code, "reason": shown})
+        await _close(send, code, reason)
         return None
 
     async def _serve(
@@ -119,17 +115,26 @@ class DocumentDoor:
             visit = _Visit(principal, self._gate.admission(principal))
             with self._gate.visit(visit, principal):
                 await self._gate.shares.wait(principal.account, HANDSHAKE_US)
-                async with self._gate.service.link(principal).document(board, key) as session:
-                    direct = scope.get("extensions", {}).get(DIRECT)
-                    if direct is None:  # a server other than ours
-                        return await visit.serve(session, partial(_one_event, receive), send)
-                    session.attach(self._writing(direct["write_frame"]))
-                    inlet = _Inlet(session, visit.admission, receive, direct["waiting"])
-                    direct["offer"](inlet.take)
-                    return await visit.serve(session, inlet.events, send)
+                link = self._gate.service.link(principal)
+                async with link.document(board, key) as session:
+                    ended = await self._attend(visit, session, scope, receive, send)
+                # What had come is committed. A service that drains waits for this close, too.
+                await _close(send, *ended)
+                return 0, ""
         except BlackboardError as error:
             code = next((c for kind, c in _CODES if isinstance(error, kind)), CLOSE_INTERNAL_ERROR)
             return code, f"{error.code}: {error}"
+
+    async def _attend(
+        self, visit: "_Visit", session: Session, scope: Scope, receive: Receive, send: Send
+    ) -> tuple[int, str]:
+        direct = scope.get("extensions", {}).get(DIRECT)
+        if direct is None:  # a server other than ours
+            return await visit.serve(session, partial(_one_event, receive), send)
+        session.attach(self._writing(direct["write_frame"]))
+        inlet = _Inlet(session, visit.admission, receive, direct["waiting"])
+        direct["offer"](inlet.take)
+        return await visit.serve(session, inlet.events, send)
 
     async def _admit(self, scope: Scope, query: Query, board: str, key: Key) -> Principal:
         """Errors: Unauthenticated, AccessDenied, Unavailable."""
@@ -163,21 +168,39 @@ def is_for_document(principal: Principal, board: str, key: Key) -> bool:
     return left_ms <= DOCUMENT_TOKEN_TTL_MS_MAX and principal.boards == {board} and patterns == only
 
 
+async def _close(send: Send, code: int, reason: str) -> None:
+    """Close a WebSocket; 0 = the peer has left already."""
+    if not code:
+        return
+    shown = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await send({"type": "websocket.close", "code": code, "reason": shown})
+
+
 class _Visit:
-    """A peer of a document, as long as its token is valid."""
+    """A peer of a document, as long as its token is valid and the service does not drain."""
 
     def __init__(self, principal: Principal, admission: Admission) -> None:
         self._principal = principal
         self.admission = admission
-        self._revoked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._told: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        """The close code and reason by which the service ends it."""
 
     def recheck(self, check: Callable[[Principal], None]) -> None:
         """As `Visitor.recheck`."""
         try:
             check(self._principal)
         except Unauthenticated as error:
-            if not self._revoked.done():
-                self._revoked.set_result(error.reason)
+            self._end(CLOSE_UNAUTHENTICATED, error.reason)
+
+    def drain(self) -> None:
+        """As `Visitor.drain`. Yjs clients connect again after this code."""
+        self._end(CLOSE_RESTART, "closed: the service stops; come back soon")
+
+    def _end(self, code: int, reason: str) -> None:
+        if not self._told.done():
+            self._told.set_result((code, reason))
 
     async def serve(self, pipe: Pipe, receive: Events, send: Send) -> tuple[int, str]:
         """Pass frames in both directions until one side closes. Returns the same as
@@ -187,7 +210,7 @@ class _Visit:
             asyncio.create_task(_write(pipe, send)),
             asyncio.create_task(_ended(pipe)),
         }
-        until: set[asyncio.Future[Any]] = {*tasks, self._revoked}
+        until: set[asyncio.Future[Any]] = {*tasks, self._told}
         try:
             done, _ = await asyncio.wait(
                 until, timeout=self._left_s(), return_when=asyncio.FIRST_COMPLETED
@@ -198,8 +221,8 @@ class _Visit:
             found = await asyncio.gather(*tasks, return_exceptions=True)
         if not done:
             return CLOSE_UNAUTHENTICATED, "the token has expired"
-        if self._revoked.done():
-            return CLOSE_UNAUTHENTICATED, self._revoked.result()
+        if self._told.done():
+            return self._told.result()
         return _end_of(found)
 
     def _left_s(self) -> float | None:

@@ -146,15 +146,15 @@ class Handshake:
         """Let every connection finish, for at most DRAIN_TIMEOUT_MS. No new connection is
         accepted."""
         self.stopping = self.draining = True
-        for connection in list(self._open):
-            connection.drain()
+        for visitor in [*self._open, *self._visitors]:
+            visitor.drain()
         try:
             async with asyncio.timeout(self._limits.drain_timeout_ms / 1000):
-                while self._open:
+                while self.connections:
                     self._empty.clear()
                     await self._empty.wait()
         except TimeoutError:
-            log.warning("%d connections did not finish in time", len(self._open))
+            log.warning("%d connections did not finish in time", self.connections)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket."""
@@ -294,6 +294,7 @@ class Handshake:
         finally:
             self._visitors.discard(visitor)
             self._leave(principal.account)
+            self._note_empty()
 
     def _enter(self, account: str) -> None:
         most, share = self._limits.connections_max, self._limits.connections_per_principal_max
@@ -316,7 +317,10 @@ class Handshake:
         account = self._known.pop(connection, None)
         if account is not None:
             self._leave(account)
-        if not self._open:
+        self._note_empty()
+
+    def _note_empty(self) -> None:
+        if not self.connections:
             self._empty.set()
 
 
@@ -325,6 +329,9 @@ class Visitor(Protocol):
 
     def recheck(self, check: Callable[[Principal], None]) -> None:
         """End if `check` says that the token was revoked."""
+
+    def drain(self) -> None:
+        """Finish what has come, and end: the service stops."""
 
 
 class _Socket:

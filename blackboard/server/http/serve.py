@@ -63,6 +63,7 @@ from blackboard.server.settings import (
     wrapper_of,
     write_operator_token,
 )
+from blackboard.telemetry import logs, metrics, sending
 from blackboard.units import Milliseconds
 
 _BOTH: Final = (x509.DNSName, x509.IPAddress)
@@ -100,6 +101,8 @@ __all__ = ["Serving", "create_app", "listen", "run", "serve", "serve_app"]
 
 log = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
+_SERVICE: Final = "blackboard"
+"""The name of a service in traces, metrics and logs, if no variable gives another."""
 _SURVIVES: Final = {
     "disk": "a power failure",
     "second": "a crash of any process; a power failure may cost the last second",
@@ -204,8 +207,29 @@ async def serve(
     """
     settings.check()
     settings.check_certificate()
-    if settings.telemetry:
-        telemetry.start("blackboard")
+    with _told(settings):
+        await _serve(settings, ready, signals=signals, limits=limits)
+
+
+@contextlib.contextmanager
+def _told(settings: Settings) -> Iterator[None]:
+    """With the setting `telemetry`, a block that makes spans and whose log lines are sent."""
+    if not settings.telemetry:
+        yield
+        return
+    sending.check()
+    telemetry.start(_SERVICE)
+    with logs.sent(_SERVICE):
+        yield
+
+
+async def _serve(
+    settings: Settings,
+    ready: Callable[[Serving], None] | None,
+    *,
+    signals: bool,
+    limits: Limits,
+) -> None:
     secret, limits = secret_of(settings), limits_of(settings, limits)
     with contextlib.closing(listen(settings.host, settings.port, limits)) as listener:
         port = listener.getsockname()[1]
@@ -267,7 +291,8 @@ async def serve_app(
 ) -> None:
     """Serve an application of `create_app` on a socket of `listen`, until a signal or cancellation.
 
-    Both end it in the same orderly way. `started` is called once connections are accepted.
+    Both end it in the same orderly way. `started` is called once connections are accepted. With
+    the setting `telemetry`, its metrics are sent meanwhile.
     """
     limits = app.state.gate.limits
     delay_ms = settings.drain_delay_ms
@@ -275,7 +300,9 @@ async def serve_app(
     server.on_started = started
     errors = logging.getLogger("uvicorn.error")
     errors.addFilter(_is_news)
-    with Thinned(errors, limits), Thinned(refusals, limits):
+    collect, is_told = app.state.metrics.collect, settings.telemetry
+    sent = metrics.sent(_SERVICE, collect) if is_told else contextlib.nullcontext()
+    with Thinned(errors, limits), Thinned(refusals, limits), sent:
         running = asyncio.create_task(server.serve([listener]), name="uvicorn")
         try:
             await asyncio.shield(running)

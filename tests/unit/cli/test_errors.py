@@ -90,6 +90,15 @@ def test_a_conflict_says_what_to_try() -> None:
     assert "--expect 7" in told.fix
 
 
+def test_a_lease_of_somebody_else_names_its_holder() -> None:
+    """In a sentence, as `blackboard leases` names it; the fields are for --json."""
+    held = errors.LeaseHeld("public/deploy", "ann~5f3a", 7, 1_790_000_000_000)
+    told = explain(held)
+    assert told.message == "public/deploy is held by ann~5f3a"
+    assert "--timeout" in told.fix
+    assert told.fields == held.fields()
+
+
 def test_a_checkpoint_of_that_name_is_no_matter_of_expect() -> None:
     """`checkpoint create` has no --expect; what helps is another name."""
     told = explain(errors.Conflict("system/checkpoints/a", 0, 7, by="planner"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pycrdt import Doc, Text
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from blackboard.client.link import Pipe
 from blackboard.core import access
@@ -147,6 +148,34 @@ async def test_what_is_taken_at_once_is_charged(served: Served, service: Service
             await one.send_at_once([one.edit(f"{number} ")])
             await one.synced()
         assert charged_ms() - before_ms >= 10 * documents._SMALL_MESSAGE_US / 1_000
+
+
+async def test_a_service_that_drains_tells_its_documents(served: Served) -> None:
+    """What they had sent is committed; then they are closed with a code after which Yjs clients
+    connect again, and the reason. The drain waits for that."""
+    url = f"{served.url}/v1/boards/main/docs/public/memo"
+    headers = {"Authorization": f"Bearer {served.token(ADA)}"}
+    async with connect(url, additional_headers=headers, proxy=None, max_size=None) as socket:
+        one = Typist(socket)
+        await one.greet()
+        await one.send_at_once([one.edit("the last words")])
+        await one.synced()
+        await served.gate.drain()
+        assert not served.gate.connections
+        with pytest.raises(ConnectionClosed) as closed:
+            await one.heard(1_000)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == ysync.CLOSE_RESTART
+    assert "the service stops" in closed.value.rcvd.reason
+    link = served.service.link(access.operator())
+    async with link.document("main", "public/memo") as session:
+        await session.send(ysync.write_step1(b"\0"))
+        text: Doc[Text] = Doc()
+        while not len(text.get("text", type=Text)):
+            for message in ysync.read_frame(await session.receive()):
+                if isinstance(message, Step2 | Edit):
+                    text.apply_update(message.update)
+        assert str(text.get("text", type=Text)) == "the last words"
 
 
 async def test_nothing_is_taken_under_a_token_that_ended(service: Service) -> None:

@@ -1,4 +1,4 @@
-"""OpenTelemetry, as far as Blackboard is concerned: the only module that knows it.
+"""OpenTelemetry, as far as Blackboard is concerned: the only package that knows it.
 
 Off unless BLACKBOARD_TELEMETRY asks for it (or `blackboard serve --telemetry`), and then a call
 costs one comparison. Spans go to the tracer provider of the program, if it has set one, else to an
@@ -14,7 +14,6 @@ Invariants
 - What ends with an unknown outcome is marked `unknown`, never as a success.
 """
 
-import atexit
 import os
 import random
 import threading
@@ -24,12 +23,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from blackboard.errors import BlackboardError, InvalidRequest, OutcomeUnknown
-from blackboard.limits import (
-    TELEMETRY_COMMITS_ONE_IN,
-    TELEMETRY_FLUSH_MS,
-    TELEMETRY_QUEUE_SPANS,
-    TRACEPARENT_CHARACTERS_MAX,
-)
+from blackboard.limits import TELEMETRY_COMMITS_ONE_IN, TRACEPARENT_CHARACTERS_MAX
+from blackboard.telemetry.sending import SCOPE, Signal, is_sent, span_provider
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -38,7 +33,6 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "BLACKBOARD_TELEMETRY"
 _ON: Final = frozenset({"1", "true", "yes", "on"})
-_SCOPE: Final = "blackboard"
 
 _tracer: "Tracer | None" = None
 _current_span: "Callable[[], _Span] | None" = None
@@ -61,9 +55,11 @@ def start_if_asked(environ: Mapping[str, str], service: str) -> None:
 
 def start(service: str, provider: "TracerProvider | None" = None) -> None:
     """Make spans from here on, by `provider`, else by the program's global one, else by one that
-    sends them by OTLP. `service` is the latter's `service.name` if OTEL_SERVICE_NAME is not set.
+    sends them by OTLP, unless OTEL_TRACES_EXPORTER is `none`. `service` is the latter's
+    `service.name` if no variable names it.
 
-    Errors: InvalidRequest when the extra `telemetry` is not installed.
+    Errors: InvalidRequest when the extra `telemetry` is not installed, or for a variable that
+    cannot be used.
     """
     global _tracer, _current_span, _one_in
     try:
@@ -76,41 +72,18 @@ def start(service: str, provider: "TracerProvider | None" = None) -> None:
         if _tracer is not None:
             return
         if provider is None and not isinstance(trace.get_tracer_provider(), TracerProvider):
-            trace.set_tracer_provider(_exporting(service))
+            if not is_sent(Signal.TRACES):
+                return
+            trace.set_tracer_provider(span_provider(service))
             _one_in = 1 if "OTEL_TRACES_SAMPLER" in os.environ else TELEMETRY_COMMITS_ONE_IN
         _current_span = trace.get_current_span
-        _tracer = (provider or trace.get_tracer_provider()).get_tracer(_SCOPE)
+        _tracer = (provider or trace.get_tracer_provider()).get_tracer(SCOPE)
 
 
 def stop() -> None:
     """Make no more spans. What was made is sent in the background."""
     global _tracer, _current_span, _one_in
     _tracer, _current_span, _one_in = None, None, 1
-
-
-def _exporting(service: str) -> Any:
-    """A provider whose spans an OTLP exporter sends, in batches, from a thread of its own."""
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    named = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": service}
-    provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
-    spans = None if "OTEL_BSP_MAX_QUEUE_SIZE" in os.environ else TELEMETRY_QUEUE_SPANS
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=spans))
-    atexit.register(_flush, provider)
-    return provider
-
-
-def _flush(provider: Any) -> None:
-    """Send what waits as the process ends, for at most TELEMETRY_FLUSH_MS: a collector that does
-    not answer keeps no process."""
-    sending = threading.Thread(
-        target=provider.force_flush, args=(TELEMETRY_FLUSH_MS,), name="telemetry", daemon=True
-    )
-    sending.start()
-    sending.join(TELEMETRY_FLUSH_MS / 1000)
 
 
 # --- spans ----------------------------------------------------------------------------------------
