@@ -14,7 +14,7 @@ from bench.peers import POWER_LOSS, serve_redis
 from bench.rows import LOOPBACK, Connection, Endpoint, OnChange, Pumps, Row, client_module
 from bench.servers import Lab, Server
 
-READY_SECONDS_MAX = 20.0
+READY_SECONDS_MAX = 60.0
 BOARD = "bench"
 WITHOUT_ARCHIVE = "BLACKBOARD_ARCHIVE=none"
 

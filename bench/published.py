@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench import charts
 from bench.figures import Results
 from bench.report import Table, markdown, spread_text
 
@@ -111,6 +112,11 @@ def names_on(page: str) -> list[str]:
     return _PLACE.findall(page)
 
 
+def picture() -> str:
+    """The picture of docs/sizing.md, from the file."""
+    return charts.drawn({name: (table.header, table.rows) for name, table in load().items()})
+
+
 def publish(conditions: str, tables: Mapping[str, Table]) -> None:
     """Put `tables`, by name, into the file in place of those of the same name; renew the pages."""
     known = load()
@@ -121,7 +127,8 @@ def publish(conditions: str, tables: Mapping[str, Table]) -> None:
 
 
 def renew() -> None:
-    """Write the pages again from the file."""
+    """Write the pages again from the file, and the picture."""
+    charts.PICTURE.write_text(picture(), encoding="utf-8")
     for page in PAGES:
         page.write_text(rendered(page.read_text(encoding="utf-8"), load()), encoding="utf-8")
 

@@ -1,148 +1,95 @@
-"""What one board, agent, watcher, commit and delivery cost, for sums about large installations.
+"""What one board, agent, watcher, commit and delivery cost, and how cost grows with their number.
 
-    python -m bench.scale
+    python -m bench.scale                  ten minutes on a quiet machine
+    python -m bench.scale --short          three: fewer and smaller sizes
+    python -m bench.scale --only commits   some of CELLS
+    python -m bench.scale --publish        renews docs/sizing.md and its picture
 
-A service over a Redis of its own, without an archive. Memory is what both processes have more after
-so many of a kind were made than before; processor time is theirs in a stretch of work, divided.
-Everything is measured in one run, on connections as people make them.
+Services as people start them, without an archive: with their own engine, or one to three over a
+Redis that syncs before each answer. Memory is what the processes have more after so many of a kind
+were made than before. Processor time is theirs in a stretch of work, divided: it depends less than
+wall time on what else runs on the machine. The load is noted.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from redis.asyncio import Redis
-
-from bench.ours import serve_ours
-from bench.peers import serve_redis
-from bench.rows import LOOPBACK, Endpoint
-from bench.servers import Lab, Server
-from blackboard import connect
+from bench import scale_curves
+from bench.machine import Facts, gather_facts
+from bench.published import publish
+from bench.report import Table, markdown
+from bench.scale_curves import BOARDS_EACH, FULL, SHORT, VALUE, Sizes
+from bench.scale_site import HOUR_MS, Site, site
 from blackboard.client.board import Board
-from blackboard.client.client import Client
 
-WRITERS = 32
-COMMITS = 6_000
-VALUE = "x" * 256
+WRITERS, COMMITS, MANY = 32, 6_000, 200
 STATE = "x" * 1_024
 WATCHED_COMMITS = 100
-SETTLE_S = 1.0
-"""After something was made: what is freed at once is not counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Of one of a kind: bytes in the service and in Redis; microseconds of both processors."""
+async def costs(sizes: Sizes) -> Table:
+    """What one more of each costs."""
+    many = MANY if sizes is FULL else MANY // 4
+    lines: list[list[str]] = []
 
-    kind: str
-    service_bytes: float = 0.0
-    redis_bytes: float = 0.0
-    service_us: float = 0.0
-    redis_us: float = 0.0
+    async def cost(kind: str, count: int, work: Callable[[], Awaitable[None]]) -> None:
+        spent = await place.spent(count, work)
+        cells = (spent.service_bytes / count, spent.redis_bytes / count)
+        lines.append([kind, *(f"{c:,.0f}" for c in (*cells, spent.service_us, spent.redis_us))])
 
-    def row(self) -> str:
-        """A line of the table; 0 is left out."""
-        cells = (self.service_bytes, self.redis_bytes, self.service_us, self.redis_us)
-        return f"| {self.kind} | " + " | ".join(f"{cell:,.0f}" for cell in cells) + " |"
-
-
-class Measured:
-    """A service, its Redis, and connections to it."""
-
-    def __init__(self, service: Server, redis: Server, endpoint: Endpoint) -> None:
-        self._service, self._redis, self._endpoint = service, redis, endpoint
-        self.stack = AsyncExitStack()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let it run until the end."""
-        self._tasks.append(asyncio.create_task(work))
-
-    async def aclose(self) -> None:
-        """End what runs, and hang up."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.stack.aclose()
-
-    async def client(self) -> Client:
-        """A connection of its own, until the end."""
-        url = f"ws://{LOOPBACK}:{self._endpoint.port}"
-        return await self.stack.enter_async_context(connect(url, token=self._endpoint.token))
-
-    async def cost(self, kind: str, count: int, work: Callable[[], Awaitable[None]]) -> Cost:
-        """What one of `count` costs that `work` makes."""
-        before, cpu = await self._memory(), self._cpu_s()
-        await work()
-        spent = [after - was for after, was in zip(self._cpu_s(), cpu, strict=True)]
-        await asyncio.sleep(SETTLE_S)
-        grown = [after - was for after, was in zip(await self._memory(), before, strict=True)]
-        per_one = [max(0, size) / count for size in grown] + [1e6 * s / count for s in spent]
-        return Cost(kind, *per_one)
-
-    async def _memory(self) -> tuple[int, int]:
-        async with Redis(port=self._redis.port) as redis:
-            used = int((await redis.info("memory"))["used_memory"])
-        return self._service.rss_bytes(), used
-
-    def _cpu_s(self) -> tuple[float, float]:
-        return self._service.cpu_seconds(), self._redis.cpu_seconds()
-
-
-async def measure(lab: Measured, many: int) -> list[Cost]:
-    """All costs, each of so many."""
-    client = await lab.client()
-    board = client.board("scale")
-    await _write(board, 500)  # what a first commit loads is nobody's cost
-    watched = client.board("watched")
-
-    async def make_boards() -> None:
-        for number in range(many):
-            await client.board(f"board-{number}").put("public/a", 1)
-
-    async def attach_agents() -> None:
-        there = asyncio.Semaphore(0)
-        for number in range(many):
-            lab.run(_be(board.as_agent(f"agent-{number}"), there))
-            await there.acquire()
-
-    async def make_connections() -> None:
-        for _ in range(many):
-            await (await lab.client()).board("watched").get("public/a")
-
-    costs = [
-        await lab.cost("board, with one key", many, make_boards),
-        await lab.cost("agent that is there, with 1 KB of state", many, attach_agents),
-        await lab.cost("connection", many, make_connections),
-        await lab.cost("commit of 256 bytes", COMMITS, lambda: _write(board, COMMITS)),
-    ]
-    arrived = asyncio.Semaphore(0)
-    costs.append(await lab.cost("watcher", many, lambda: _watch_all(lab, watched, many, arrived)))
-    costs.append(
-        await lab.cost(
-            "delivery to a watcher",
-            many * WATCHED_COMMITS,
+    async with site(1) as place:
+        client = await place.client()
+        board, watched = client.board("scale"), client.board("watched")
+        await _write(board, 500)  # what a first commit loads is nobody's cost
+        arrived = asyncio.Semaphore(0)
+        await cost("board, with one key", many, lambda: _begin(place, many))
+        await cost("attached agent, with 1 KB of state", many, lambda: _attach(place, board, many))
+        await cost("connection", many, lambda: _connect(place, many))
+        await cost(
+            f"commit of 256 bytes, {WRITERS} writers", COMMITS, lambda: _write(board, COMMITS)
+        )
+        await cost("watcher", many, lambda: _watch(place, watched, many, arrived))
+        delivered = many * WATCHED_COMMITS
+        await cost(
+            "delivery to a watcher, its commit included",
+            delivered,
             lambda: _deliver(watched, many, arrived),
         )
-    )
-    return costs
+    return Table("scale", ["one", "service bytes", "Redis bytes", "service us", "Redis us"], lines)
 
 
-async def _be(board: Board, there: asyncio.Semaphore) -> None:
-    """Be an agent, until the end."""
-    async with board.attach(ttl_ms=3_600_000):
-        await board.put(f"private/{board.agent}/state", STATE)
-        there.release()
-        await asyncio.Event().wait()
+async def _begin(place: Site, many: int) -> None:
+    assert many <= BOARDS_EACH
+    client = await place.client("owner")
+    for number in range(many):
+        await client.board(f"board-{number}").put("public/a", 1)
+
+
+async def _attach(place: Site, board: Board, many: int) -> None:
+    there = asyncio.Semaphore(0)
+
+    async def be(agent: Board) -> None:
+        async with agent.attach(ttl_ms=HOUR_MS):
+            await agent.put(f"private/{agent.agent}/state", STATE)
+            there.release()
+            await asyncio.Event().wait()
+
+    for number in range(many):
+        place.run(be(board.as_agent(f"agent-{number}")))
+        await there.acquire()
+
+
+async def _connect(place: Site, many: int) -> None:
+    for _ in range(many):
+        await (await place.client()).board("watched").get("public/a", None)
 
 
 async def _write(board: Board, count: int) -> None:
@@ -156,7 +103,7 @@ async def _write(board: Board, count: int) -> None:
     await asyncio.gather(*(write() for _ in range(WRITERS)))
 
 
-async def _watch_all(lab: Measured, board: Board, many: int, arrived: asyncio.Semaphore) -> None:
+async def _watch(place: Site, board: Board, many: int, arrived: asyncio.Semaphore) -> None:
     live = asyncio.Semaphore(0)
 
     async def watch() -> None:
@@ -166,7 +113,7 @@ async def _watch_all(lab: Measured, board: Board, many: int, arrived: asyncio.Se
                 arrived.release()
 
     for _ in range(many):
-        lab.run(watch())
+        place.run(watch())
     for _ in range(many):
         await live.acquire()
 
@@ -179,40 +126,48 @@ async def _deliver(board: Board, many: int, arrived: asyncio.Semaphore) -> None:
             await arrived.acquire()
 
 
-@asynccontextmanager
-async def serving() -> AsyncIterator[Measured]:
-    """A service over a Redis that syncs before each answer."""
-    with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(Path(folder), fetch=False)
-        try:
-            redis = await serve_redis(lab, "redis-of-scale", "always")
-            engine = ("--engine", f"redis://{LOOPBACK}:{redis.port}")
-            service, endpoint = await serve_ours(lab, "scale", engine)
-            found = Measured(service, redis, endpoint)
-            try:
-                yield found
-            finally:
-                await found.aclose()
-        finally:
-            lab.close()
+CELLS: dict[str, Callable[[Sizes], Awaitable[Table]]] = {
+    "costs": costs,
+    "commits": scale_curves.commits,
+    "watchers": scale_curves.watchers,
+    "boards": scale_curves.boards,
+    "keys": scale_curves.keys,
+    "documents": scale_curves.documents,
+}
 
 
-async def run(many: int) -> None:
-    """Measure, and print the table for docs/sizing.md."""
-    async with serving() as lab:
+def conditions(facts: Facts, load_after: float) -> str:
+    """What the figures depend on, in one line."""
+    return (
+        f"{facts.cores} cores of {facts.processor}, shared with clients and other programs"
+        f" (load {facts.load_before:.1f} before, {load_after:.1f} after), Python {facts.python},"
+        f" redis-server {facts.servers['redis-server']}, a sync takes"
+        f" {facts.fdatasync_p50_ms:.2f} ms"
+    )
+
+
+async def run(names: Sequence[str], sizes: Sizes, *, publishes: bool) -> None:
+    """Measure and print each table; publish each as soon as it is there."""
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            facts = gather_facts(Path(folder))
         began_s = time.monotonic()
-        costs = await measure(lab, many)
-    print("| one | service bytes | Redis bytes | service us | Redis us |")
-    print("| --- | ---: | ---: | ---: | ---: |")
-    print("\n".join(cost.row() for cost in costs))
-    print(f"\n{many} of each, {time.monotonic() - began_s:.0f} s")
+        table = await CELLS[name](sizes)
+        told = conditions(facts, os.getloadavg()[0])
+        print(markdown(table), f"\n{told}; {time.monotonic() - began_s:.0f} s\n", flush=True)
+        if publishes:
+            publish(told, {table.title: table})
 
 
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--many", type=int, default=200, help="so many of each kind, at most 250")
-    asyncio.run(run(parser.parse_args().many))
+    parser.add_argument("--short", action="store_true", help="fewer and smaller sizes")
+    parser.add_argument("--only", nargs="+", choices=CELLS, default=list(CELLS), metavar="NAME")
+    parser.add_argument("--publish", action="store_true", help="renew docs/sizing.md")
+    given = parser.parse_args()
+    sizes = SHORT if given.short else FULL
+    asyncio.run(run(given.only, sizes, publishes=given.publish))
     return 0
 
 

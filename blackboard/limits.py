@@ -36,8 +36,7 @@ primary and its promoted replica), so that neither issues the revisions of the o
 TRACEPARENT_CHARACTERS_MAX: Final = 64
 """The trace context of a request: W3C Trace Context has 55. A longer one is ignored."""
 TELEMETRY_QUEUE_MAX: Final = 2_048
-"""Spans, and lines of the log, that wait for the collector; further ones are dropped, so one that
-is down costs megabytes, no time. OTEL_BSP_MAX_QUEUE_SIZE, OTEL_BLRP_MAX_QUEUE_SIZE set others."""
+"""Spans, and lines of the log, that wait for the collector; what does not fit is dropped."""
 TELEMETRY_LOG_CHARACTERS_MAX: Final = 8_192
 """What is sent of one line of the log, and of its traceback."""
 TELEMETRY_COMMITS_ONE_IN: Final = 1_000

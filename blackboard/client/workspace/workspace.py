@@ -310,7 +310,7 @@ class Workspace:
         is_base = base is not None and before is not None and base.root == before[0].root
         known = left | await self._present_ids(before, seen.rows if is_base else {})
         stale = known - packed.ids(seen.now)
-        objects = self._coming(seen, packed, known)
+        objects = self._coming(seen, packed, known, seen.rows if is_base else {})
         await self._mark(base, packed.head, seen)
         change = NewSnapshot(None if before is None else before[1], packed.head, stale, note)
         receipt = await self._objects.publish(objects, change, upload)
@@ -335,10 +335,13 @@ class Workspace:
         leaves = await self._objects.leaves(head, entry.mod_revision)
         return {head.root, *leaves, *_parts(nodes)}
 
-    def _coming(self, seen: _Directory, packed: _Packed, known: set[bytes]) -> Iterator[Object]:
-        """What is not on the board yet: parts of files, then leaves and the root."""
+    def _coming(
+        self, seen: _Directory, packed: _Packed, known: set[bytes], base: Rows
+    ) -> Iterator[Object]:
+        """What is not on the board yet: parts of files, then leaves and the root. `base` is the
+        present snapshot: a row that it has is the same object in `seen`, and not looked at."""
         there = set(known)
-        nodes = (row.node for row in seen.now.values())
+        nodes = (row.node for path, row in seen.now.items() if base.get(path) is not row)
         yield from scanning.contents(self.path, nodes, there, packed.head.salt)
         for one, content in packed.objects.items():
             if one not in there:
