@@ -103,6 +103,8 @@ bench: $(STAMP) ## -: Measure beside other stores (PUBLISH=1 renews docs/perform
 	@$(RUN)python -m bench.checkpointers $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.sessions $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.documents $(if $(PUBLISH),--publish)
+	@$(RUN)python -m bench.memory
+	@$(RUN)python -m bench.workspace
 
 site: $(STAMP) ## 12 s: Build the documentation as a site: build/site/html
 	@$(RUN)python -m tools.site

@@ -27,7 +27,7 @@ EPOCH_JUMP: Final = 2**24
 """Revisions skipped when an engine came back and may have lost some: more than any engine commits
 in a second, so that a lost revision is never issued again."""
 EPOCH_JUMP_PER_SECOND: Final = 2**17
-"""Skipped in addition for each second that a backup is old: several times what a board takes in."""
+"""Skipped in addition for each second since what is known: several times what a board takes in."""
 EPOCH_SPREAD: Final = 2**34
 """Up to so many revisions are skipped in addition where an engine can split in two (a returning
 primary and its promoted replica), so that neither issues the revisions of the other."""
@@ -425,19 +425,21 @@ class BoardLimits(LimitGroup):
     log_kept_revisions: int = 1_000_000
     """Log entries kept before the oldest are compacted away."""
     boards_max: int = 4096
-    """Boards on one engine, and boards open in one service process: each has an index, a commit
-    queue and a feed."""
+    """Boards on one engine, and open in one process: each has an index, a queue and a feed."""
     boards_per_principal_max: int = 256
-    """Boards that a principal has open in a service process, unless it may act for others."""
+    """Boards that one principal can have open in one process, unless it may act for others."""
     boards_per_account_max: int = 256
-    """Boards that one account began and that were not removed, in every process and for good:
-    sixteen accounts would have to agree to leave no room."""
+    """Boards that one account began and that were not removed, in every process and for good."""
     sweep_interval_ms: int = 1_000
-    """Time between two searches for expired entries, which may outlive their time by this."""
+    """Time between two searches for expired entries, which may live longer by this."""
     sweep_entries_max: int = 512
     """Expired entries of one board that one sweep removes, a commit each."""
     engine_check_interval_ms: int = 60_000
     """Time between two checks of the engine's settings, and of the length of each log."""
+    known_heads_interval_ms: int = 1_000
+    """Pause between two writes of the known heads: so much an older copy may be newer than them."""
+    known_heads_max: int = 2 * boards_max
+    """Boards in the file of known heads, with removed ones: half a megabyte. The oldest go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,8 +509,7 @@ class ArchiveLimits(LimitGroup):
     archive_wait_ms: int = 10_000
     """Longest time for which a caller waits until the archive has reached a revision."""
     archive_lag_ms_max: int = 60_000
-    """Age of an unarchived commit above which `doctor` warns: many times the usual delay of an
-    archive that keeps up."""
+    """Age of an unarchived commit above which `doctor` warns: many times the usual delay."""
     archive_retry_ms: int = 5_000
     """Longest pause between two attempts to reach an unavailable archive."""
     archive_idle_ms: int = 1_000
@@ -517,8 +518,7 @@ class ArchiveLimits(LimitGroup):
     """Pause after an append that caught up and for which nobody waits, so that many commits share a
     transaction: its cost hardly depends on its size."""
     archive_rest_ms: int = 1_000
-    """Longest time for which the archiver of a board starts no append because of a restore, since
-    other commits already wait for that."""
+    """Longest time for which an archiver starts no append because commits wait for a restore."""
     archive_step_pause_ms: int = 1
     """Pause between two steps of an append, each of about a millisecond, which leaves half of the
     time to commits. There is none while somebody waits for the archive, or while it is a page
@@ -528,8 +528,7 @@ class ArchiveLimits(LimitGroup):
     blob_calls_max: int = 16
     """Blobs that one process reads or writes concurrently."""
     blob_grace_ms: int = 3_600_000
-    """Age at which an unreferenced blob is removed: its writer may be about to refer to it in a
-    transaction, and none takes an hour."""
+    """Age at which an unreferenced blob is removed: no writer takes an hour to refer to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -538,6 +537,8 @@ class BackupLimits(LimitGroup):
 
     backup_interval_ms: int = 1_000
     """Pause between two rounds: with the archive's delay, what a lost machine may cost."""
+    backup_start_ms: int = 5_000
+    """How long a start waits for the backup, to compare the boards with it."""
     segment_bytes: int = 8 * 1024 * 1024
     """Size, before compression, from which on a file of a backup is ended: it is held in memory."""
     segments_merged: int = 16

@@ -26,7 +26,13 @@ from blackboard.core.commit import Epoch, Head, LogEntry, Reading
 from blackboard.core.history import check_sequence
 from blackboard.core.path import ITEM_DIGITS
 from blackboard.engines.base import Store, paged, pages_of
-from blackboard.errors import BlackboardError, Compacted, Corrupt, FutureRevision
+from blackboard.errors import (
+    BlackboardError,
+    Compacted,
+    Corrupt,
+    FutureRevision,
+    Unavailable,
+)
 from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, Limits
 from blackboard.units import Milliseconds, Prefix, Revision
 
@@ -176,9 +182,13 @@ class Shipper:
         return sorted(found)
 
     async def round(self, names: Collection[str]) -> Shipped:
-        """Ship what boards have that the backup does not. Errors: Unavailable; Corrupt: the first
-        one, after the other boards."""
+        """Ship what boards have that the backup does not. Errors: InvalidRequest when the backup is
+        not there any more (its disk may not be mounted), Unavailable when another one is there:
+        `begin` again. Unavailable; Corrupt: the first one, after the other boards."""
         await self.place.lock()
+        if await self.place.id() != self._backup:
+            reason = "another backup is there than before"
+            raise Unavailable(what=f"backup {self.place.where}", reason=reason)
         total = Shipped()
         failure: BlackboardError | None = None
         for name in sorted(names):

@@ -280,6 +280,7 @@ def service(url: str, ca: str | None = None) -> Iterator[Finding]:
     yield _version(url, ca)
     yield clock(date, time.time())
     yield from archive(body)
+    yield from warnings(body)
 
 
 def _no_answer(path: str, url: str, reason: str) -> Finding:
@@ -351,6 +352,15 @@ def archive(readiness: Any) -> Iterator[Finding]:
             fix = "See the log of the service, and the archive's database."
             text += f"; {counted(failing, 'board')} cannot be archived" if failing else ""
             yield Finding("archive", FindingStatus.WARN, text, fix)
+
+
+def warnings(readiness: Any) -> Iterator[Finding]:
+    """Whether the service has something to warn of, as /readyz reports it."""
+    match readiness:
+        case {"warnings": int(count)}:
+            text = f"the service has {counted(count, 'warning')}"
+            fix = "They are in its log: an older copy that was put back, or settings that may lose"
+            yield Finding("warnings", FindingStatus.WARN, text, f"{fix} data.")
 
 
 def _get(url: str, path: str, ca: str | None) -> Any:

@@ -116,6 +116,14 @@ def _copies(
         str | None,
         typer.Option("--backup", metavar="DIR|URL", help="Ship all history there, as it happens."),
     ] = None,
+    heads_file: Annotated[
+        str | None,
+        typer.Option(
+            "--heads-file",
+            metavar="FILE",
+            help="On another disk: notices when an older copy of the data is put back.",
+        ),
+    ] = None,
 ) -> None: ...
 
 

@@ -34,14 +34,28 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import Pattern, parse_pattern, range_below, superseding_key
 from blackboard.errors import Corrupt, InvalidRequest, Resync
-from blackboard.limits import ACTIVITY_AUTHORS_MAX, PAGE_BYTES_MAX, RESYNC_BYTES
-from blackboard.units import Key, Revision
+from blackboard.limits import (
+    ACTIVITY_AUTHORS_MAX,
+    EPOCH_JUMP,
+    EPOCH_JUMP_PER_SECOND,
+    PAGE_BYTES_MAX,
+    RESYNC_BYTES,
+    REVISION_MAX,
+)
+from blackboard.units import Key, Milliseconds, Revision
 
 _EVERYTHING = (parse_pattern("**"),)
 COST_OF_ENTRY: Final = 200
 _COST_OF_CHANGE: Final = 80
 _PORTION_CHANGES: Final = 512
 """Changes that are processed without a pause: about a millisecond."""
+
+
+def jump(revision: Revision, time_ms: Milliseconds, now_ms: Milliseconds) -> Revision:
+    """A revision above all that a board can have given out by now, if it was at `revision` at
+    `time_ms` (0: unknown)."""
+    age_s = max(0, now_ms - time_ms) // 1000 if time_ms else 0
+    return min(revision + EPOCH_JUMP + age_s * EPOCH_JUMP_PER_SECOND, REVISION_MAX // 2)
 
 
 def check_sequence(after: Revision, entries: Iterable[LogEntry]) -> Revision:

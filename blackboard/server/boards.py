@@ -457,17 +457,19 @@ class Boards:
             raise Unavailable(what=f"board {name}", reason="it is being removed")
 
     async def _go_above(self, name: str) -> None:
-        """Make a board continue above its archived revisions. If the archive is unavailable, the
-        board can be used anyway, and its archiver checks later."""
-        archive = self.host.archive
-        if archive is None:
-            return
+        """Make a board continue above its archived revisions and those in the backup. If these are
+        unavailable, the board can be used anyway, and its archiver checks later."""
+        archive, backup = self.host.archive, self.host.backup
         try:
-            await go_above(self.host.store, archive, name)
-            if (lost := await archive.lost(name)) is not None:
+            if backup is not None:
+                await backup.go_above(name)
+            if archive is None:
+                return
+            lost = await go_above(self.host.store, archive, name) or await archive.lost(name)
+            if lost is not None:
                 self.host.lost[name] = lost
         except BlackboardError as error:
-            log.warning("board %s cannot be compared with its archive: %s", name, error)
+            log.warning("board %s cannot be compared with what is kept of it: %s", name, error)
 
     async def remove(self, name: str, epoch: str | None = None) -> None:
         """Remove a board and everything that is stored of it, except what branches share.

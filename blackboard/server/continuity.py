@@ -36,8 +36,10 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
     for _ in range(_TRIES):
         mark = await archive.mark(board)  # read first: what is archived was committed before
         head = await store.open(board)
-        if mark is None or mark.revision < head.revision or _is_at_its_beginning(head, mark):
+        if mark is None or _is_at_its_beginning(head, mark):
             return None
+        if mark.revision < head.revision:
+            return _noticed_before(board, head, mark)
         try:
             shared = await last_shared(store, archive, board, head.revision)
         except Compacted:
@@ -51,6 +53,16 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
             log.warning("%s", loss_message(board, lost))
             return lost
     raise Unavailable(what=f"board {board}", reason="it changes while it is compared")
+
+
+def _noticed_before(board: str, head: Head, mark: Mark) -> Lost | None:
+    """The loss for which the engine itself began an epoch that is not archived yet."""
+    begun = head.epoch
+    if begun.cause != ENGINE or not begun.from_revision < mark.revision < begun.revision:
+        return None
+    lost = Lost(begun.from_revision, mark.revision, begun.revision)
+    log.warning("%s", loss_message(board, lost))
+    return lost
 
 
 def _is_at_its_beginning(head: Head, mark: Mark) -> bool:

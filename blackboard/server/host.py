@@ -192,7 +192,8 @@ class Host:
         """The facts about the engine as of the last check."""
         assert self._facts is not None, "the service was not started"
         lost = tuple(loss_message(name, found) for name, found in sorted(self.lost.items()))
-        return with_fields(self._facts, warnings=self._facts.warnings + lost)
+        behind = () if self.backup is None else tuple(self.backup.warnings.values())
+        return with_fields(self._facts, warnings=self._facts.warnings + lost + behind)
 
     @property
     def level(self) -> str:

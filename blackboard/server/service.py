@@ -144,11 +144,15 @@ class Service:
         finally:
             await self.boards.aclose()
 
-    def follow(self, place: BackupPlace) -> None:
-        """Ship the history of all boards to a backup from now on, until this service is closed."""
+    async def follow(self, place: BackupPlace) -> None:
+        """Ship the history of all boards to a backup from now on, until this service is closed.
+
+        First, boards that are below the backup begin an epoch above it; if it does not answer
+        within BACKUP_START_MS, they do so later.
+        """
         host = self.host
         host.backup = BackupFollower(place, host.store, host.archiver, self._limits)
-        host.backup.start()
+        await host.backup.start()
 
     def link(self, principal: Principal) -> RequestHandler:
         """A link to the boards for `principal`."""

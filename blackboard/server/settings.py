@@ -127,6 +127,9 @@ class Settings(BaseSettings):
     signing_key: Path | None = None
     """A file with the key that signs checkpoints: 32 bytes in hexadecimal. Every service on one
     archive needs the same key. Generated beside the embedded engine."""
+    heads_file: Path | None = None
+    """Where the embedded engine keeps the last known head of each board, apart from the data
+    directory, so that an older copy of all of it is noticed. Default: in that directory."""
     backup: str | None = None
     """Where the history of all boards is shipped continuously: a directory on another disk, or a
     URL such as s3://bucket/path."""
@@ -278,9 +281,12 @@ async def make_store(settings: Settings, limits: Limits = DEFAULT) -> Store:
     """
     # The engines are imported when needed: importing redis alone takes a third of a second.
     if settings.engine == "sqlite":
-        from blackboard.engines.sqlite.store import SqliteStore
+        from blackboard.engines.sqlite.store import DataDirectory, SqliteStore
 
-        return await SqliteStore.at(settings.data, settings.level, limits=limits)
+        where = DataDirectory(settings.data, settings.heads_file)
+        return await SqliteStore.at(where, settings.level, limits=limits)
+    if settings.heads_file is not None:
+        raise InvalidRequest(field="heads_file", reason="only the embedded engine has such a file")
     from blackboard.engines.redis.store import RedisStore
 
     try:

@@ -16,7 +16,7 @@ import blackboard
 from blackboard.client.client import Client
 from blackboard.errors import BlackboardError
 
-KEPT = ("lock", "signing_key", "archive.db.lock")
+KEPT = ("lock", "signing_key", "archive.db.lock", "heads.json")
 LARGE = "L" * 200_000
 SOON_S = 60.0
 """What a hang would exceed."""

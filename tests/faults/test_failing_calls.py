@@ -18,6 +18,7 @@ SOURCE = Path(__file__).with_name("failing_calls.c")
 FILES = (
     "signing_key",
     "owner.json",
+    "heads.json",
     "archive.db",
     "blobs/",
     "one.zip",

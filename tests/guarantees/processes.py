@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,8 @@ class ServiceProcess:
     log: Path | None = None
     lock_masters: tuple[str, ...] = ()
     drain_delay_ms: int = 0
+    more: Mapping[str, object] = field(default_factory=dict)
+    """Further settings."""
     limits: Limits = DEFAULT
     """Those of its clients in this process."""
     host: Host = HERE
@@ -71,6 +73,7 @@ class ServiceProcess:
             "lock_masters": self.lock_masters,
             "drain_delay_ms": self.drain_delay_ms,
             "replicas": self.replicas,
+            **self.more,
         }
         if not self.host.is_here:
             settings |= {"host": self.host.address, "insecure": True}

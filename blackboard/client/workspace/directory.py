@@ -255,11 +255,15 @@ class WorkspaceDirectory:
             await in_thread(partial(stage.fill, batch, contents))
 
 
-def coming(top: Path, rows: Rows, packed: Packed, known: set[bytes]) -> Iterator[Object]:
+def coming(
+    top: Path, rows: Rows, packed: Packed, known: set[bytes], base: Rows | None = None
+) -> Iterator[Object]:
     """What is not among `known`, on the board: parts of the files in `top`, then leaves and the
-    root. Errors: FileRefused."""
+    root. `base` is the present snapshot: a row that it has is the same object in `rows`, and not
+    looked at. Errors: FileRefused."""
+    before = base or {}
     there = set(known)
-    nodes = (row.node for row in rows.values())
+    nodes = (row.node for path, row in rows.items() if before.get(path) is not row)
     yield from scanning.contents(top, nodes, there, packed.head.salt)
     for one, content in packed.objects.items():
         if one not in there:

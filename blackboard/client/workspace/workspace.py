@@ -212,7 +212,7 @@ class Workspace:
         is_base = base is not None and before is not None and base.root == before[0].root
         known = left | await self._directory.present_ids(before, seen.rows if is_base else {})
         stale = known - packed.ids(seen.now)
-        objects = coming(self.path, seen.now, packed, known)
+        objects = coming(self.path, seen.now, packed, known, seen.rows if is_base else {})
         await self._mark(base, packed.head, seen)
         change = NewSnapshot(None if before is None else before[1], packed.head, stale, note)
         receipt = await self._directory.objects.publish(objects, change, upload)

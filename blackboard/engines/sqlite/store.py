@@ -7,6 +7,8 @@ Invariants
 - After a failed write, a board is loaded again from its file before it serves anything. After a
   failed sync, it is Unavailable for the rest of this process, and the next process writes its file
   again (engines/sqlite/suspect.py).
+- A board that has less than it is known to have had (engines/sqlite/heads.py) begins an epoch above
+  that when it is opened, before it serves anything.
 - The directory is released only after the last transaction ended.
 """
 
@@ -20,6 +22,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -29,6 +32,7 @@ from filelock import FileLock, Timeout
 from msgspec.structs import replace
 
 from blackboard import limits
+from blackboard.core.access import is_reserved
 from blackboard.core.commit import (
     ENGINE,
     FORWARD,
@@ -59,6 +63,7 @@ from blackboard.engines.sqlite.file import (
     is_without_room,
     translated,
 )
+from blackboard.engines.sqlite.heads import FILE_NAME, HeadsTimer, KnownHead, KnownHeads
 from blackboard.engines.sqlite.journal import has_no_journal, look_at_journal
 from blackboard.engines.sqlite.new import (
     NewFile,
@@ -96,12 +101,21 @@ _READERS: Final = 2
 _SUFFIX: Final = ".db"
 
 
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """The directory of the embedded engine, and the file with the known heads of its boards, if
+    that is kept apart."""
+
+    path: Path
+    heads_file: Path | None = None
+
+
 class SqliteStore:
     """The embedded engine, opened: `store = await SqliteStore.at(directory)`; a `Store`."""
 
     def __init__(
         self,
-        taken: tuple[Path, FileLock],
+        taken: "_Taken",
         *,
         level: Level,
         clock_ns: Callable[[], int],
@@ -109,7 +123,7 @@ class SqliteStore:
         threads: Threads | None,
         limits: Limits,
     ) -> None:
-        self.directory, self._lock = taken
+        self.directory, self._lock, self._heads = taken.directory, taken.lock, taken.heads
         self.level: Level = level
         self._limits = limits
         self._clock_ns = clock_ns
@@ -120,16 +134,25 @@ class SqliteStore:
         self._steps: set[asyncio.Future[Any]] = set()
         self._seen: set[str] = set()  # boards that this process opened before
         self._distrusted: dict[str, str] = {}  # boards of which a sync failed, and why
+        self._put_back: dict[str, str] = {}  # boards of which an older copy was put back
         self._closing: asyncio.Task[None] | None = None
         self._threads = threads or Threads(
             writers=ThreadPoolExecutor(_WRITERS, thread_name_prefix="board-writer"),
             readers=ThreadPoolExecutor(_READERS, thread_name_prefix="board-reader"),
         )
+        self._heads_timer = HeadsTimer(
+            self._heads,
+            lambda: {name: board.head for name, board in self._boards.items()},
+            partial(_board_names, self.directory),
+            lambda name: self._boards[name].give_up("its known head is out of reach no more"),
+            limits.boards.known_heads_interval_ms,
+        )
+        self._heads_timer.start()
 
     @classmethod
     async def at(
         cls,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | DataDirectory,
         level: Level = "disk",
         *,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -142,15 +165,17 @@ class SqliteStore:
         `level` is what an acknowledged commit survives: "disk" (power loss) or "memory" (the end of
         this process). `file_bytes_max` bounds the file of one board; beyond it, commits are
         Unavailable. `threads` are where blocking calls run, by default threads of its own. Errors:
-        DataDirectoryInUse when another process has it; Unavailable. Cancellation: the directory is
+        DataDirectoryInUse when another process has it; Unavailable, also when another one has the
+        file with the known heads. Cancellation: the directory is
         released, at the latest when the thread that takes it ends.
         """
         if level not in ("disk", "memory"):
             raise InvalidRequest(field="level", reason=f"{level!r} is neither disk nor memory")
-        path = Path(directory)
-        lock = await _taken(path)
+        where = directory
+        if not isinstance(where, DataDirectory):
+            where = DataDirectory(Path(where))
         return cls(
-            (path, lock),
+            await _taken(where, limits.boards.known_heads_max),
             level=level,
             clock_ns=clock_ns,
             file_bytes_max=file_bytes_max,
@@ -167,8 +192,8 @@ class SqliteStore:
         if self._distrusted:
             names = ", ".join(sorted(self._distrusted))
             raise Unavailable(what=f"board {names}", reason=DISTRUSTED)
-        where = str(self.directory)
-        return EngineFacts("sqlite", sqlite3.sqlite_version, location=where, level=self.level)
+        where, warnings = str(self.directory), (*self._heads.warnings, *self._put_back.values())
+        return EngineFacts("sqlite", sqlite3.sqlite_version, where, self.level, warnings)
 
     async def open(self, board: str, *, again: bool = False) -> Head:
         """As `Store.open`."""
@@ -207,7 +232,8 @@ class SqliteStore:
             file.update(loaded)
             state = loaded.state
             if (state.revision, state.epoch.id) == (head.revision, head.epoch.id):
-                epoch = _next_epoch(state, above)
+                known = self._known_above(self._missing(name, state))
+                epoch = _next_epoch(state, max(above, known))
                 file.begin_epoch(loaded, epoch, self._now_ms())
             else:
                 file.follow(loaded)
@@ -350,7 +376,9 @@ class SqliteStore:
             await self._let_go_of(board)
             self._seen.discard(board)
             self._distrusted.pop(board, None)
+            self._put_back.pop(board, None)
             await self._step(partial(remove, self._path(board)))
+            self._heads.forget(board)
 
     async def remove(self, board: str, *, above: Revision = 0, epoch: str | None = None) -> None:
         """As `Store.remove`. Errors: also Corrupt when the board cannot be read."""
@@ -369,6 +397,7 @@ class SqliteStore:
             if gone is None:
                 await self._step(partial(keep_in_mind, path, last, number))
             self._seen.discard(board)
+            self._put_back.pop(board, None)
             await self._step(partial(remove, path))
 
     async def scrub(self, board: str) -> str:
@@ -498,9 +527,13 @@ class SqliteStore:
             with self._opened(name, path) as file:
                 loaded = file.load(name)
                 file.update(loaded)
-                if first and not loaded.clean:
-                    loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
+                known = self._missing(name, loaded.state)
+                if known is not None or (first and not loaded.clean):
+                    epoch = _next_epoch(loaded.state, self._known_above(known))
+                    loaded = file.begin_epoch(loaded, epoch, now_ms)
                 file.begin_run(loaded)
+            if known is not None:
+                self._note_put_back(name, known, loaded.state.epoch)
             return file, loaded
         except Unavailable as error:
             if not is_without_room(error):
@@ -521,13 +554,32 @@ class SqliteStore:
         file = BoardFile(path, level=self.level, read_only=reason, limits=self._limits)
         try:
             loaded = file.load(name)
-            if first and not loaded.clean:
+            if (first and not loaded.clean) or self._missing(name, loaded.state) is not None:
                 raise Unavailable(what=str(path), reason=f"{why}: {needed}") from error
         except BaseException:
             file.abandon()
             raise
         log.warning("board %s: %s", name, reason)
         return file, loaded
+
+    def _missing(self, name: str, state: State) -> KnownHead | None:
+        """The known head of a board that has less than that; None if nothing is missing."""
+        return self._heads.ahead(name, state.epoch.number, state.revision)
+
+    def _known_above(self, known: KnownHead | None) -> Revision:
+        return 0 if known is None else known.above(self._now_ms())
+
+    def _note_put_back(self, name: str, known: KnownHead, begun: Epoch) -> None:
+        """Announce that a board had more than its file has."""
+        text = (
+            f"board {name}: an older copy of its file was put back, or the file is missing: it had"
+            f" revision {known.revision} in epoch {known.epoch}, now {begun.from_revision} in epoch"
+            f" {begun.number - 1}. It continues at {begun.revision}, in a new epoch"
+        )
+        if is_reserved(name):
+            text += ". It is the service's own: see docs/howto/recover.md"
+        self._put_back[name] = text
+        log.warning("%s", text)
 
     @contextlib.contextmanager
     def _opened(self, name: str, path: Path) -> Iterator[BoardFile]:
@@ -574,7 +626,9 @@ class SqliteStore:
         file = BoardFile(path, level="disk")
         try:
             loaded = file.load(name)
-            file.begin_run(file.begin_epoch(loaded, _next_epoch(loaded.state, 0), self._now_ms()))
+            above = self._known_above(self._missing(name, loaded.state))
+            epoch = _next_epoch(loaded.state, above)
+            file.begin_run(file.begin_epoch(loaded, epoch, self._now_ms()))
         except BaseException:
             file.abandon()
             raise
@@ -592,6 +646,7 @@ class SqliteStore:
                 await board.aclose()
             except Unavailable as error:
                 errors.append(error)
+        await self._heads_timer.aclose()
         self._threads.writers.shutdown(wait=False)
         self._threads.readers.shutdown(wait=False)
         await asyncio.to_thread(_let_go, self.directory, self._lock)
@@ -648,7 +703,17 @@ def _check_size(limit: str, size: int, maximum: int) -> None:
 # --- the directory --------------------------------------------------------------------------------
 
 
-def _take(directory: Path) -> FileLock:
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A directory that this process owns, and the known heads of its boards."""
+
+    directory: Path
+    lock: FileLock
+    heads: KnownHeads
+
+
+def _take(where: DataDirectory, heads_max: int) -> _Taken:
+    directory = where.path
     with translated(directory):
         # It holds private namespaces, so other users of the machine get no access.
         make_directory(directory)
@@ -660,24 +725,33 @@ def _take(directory: Path) -> FileLock:
             raise _in_use(directory) from error
         close_tree(directory)
         _write_owner(directory, None)
-        return lock
+    file, is_apart = where.heads_file or directory / FILE_NAME, where.heads_file is not None
+    heads = KnownHeads(file, apart=is_apart, heads_max=heads_max)
+    try:
+        heads.read()
+    except Unavailable:
+        _let_go(directory, lock)
+        raise
+    return _Taken(directory, lock, heads)
 
 
-async def _taken(directory: Path) -> FileLock:
-    """The lock of `directory`. Cancelled, it is released before this ends."""
-    taking = asyncio.create_task(asyncio.to_thread(_take, directory))
+async def _taken(where: DataDirectory, heads_max: int) -> _Taken:
+    """Take possession of a directory. Cancelled, it is released before this ends."""
+    taking = asyncio.create_task(asyncio.to_thread(_take, where, heads_max))
     try:
         return await asyncio.shield(taking)
     except asyncio.CancelledError:
         # The thread continues, so its lock is released even if this is cancelled again.
-        await asyncio.wait([asyncio.create_task(_given_back(directory, taking))])
+        await asyncio.wait([asyncio.create_task(_given_back(taking))])
         raise
 
 
-async def _given_back(directory: Path, taking: asyncio.Task[FileLock]) -> None:
+async def _given_back(taking: asyncio.Task[_Taken]) -> None:
     await asyncio.wait([taking])
     if not taking.cancelled() and taking.exception() is None:
-        await asyncio.to_thread(_let_go, directory, taking.result())
+        taken = taking.result()
+        taken.heads.release()
+        await asyncio.to_thread(_let_go, taken.directory, taken.lock)
 
 
 def _let_go(directory: Path, lock: FileLock) -> None:

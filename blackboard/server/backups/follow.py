@@ -5,6 +5,8 @@ data directory has one owner, and what is encrypted stays so on its way.
 
 Invariants
 - No commit waits for it, and none of its errors reaches a commit.
+- A board that has less than its backup continues above it: before the service accepts a commit, or,
+  if the backup did not answer then, as soon as it does.
 - While another process writes to the backup, this one waits and takes over when that ends.
 - A service that stops ships everything, once its archive is complete: after a clean stop, the
   backup has every acknowledged commit.
@@ -20,13 +22,16 @@ from typing import Final
 from blackboard.archive.base import Archive
 from blackboard.backup import read
 from blackboard.backup.place import BackupPlace
+from blackboard.backup.segment import SegmentFile
 from blackboard.backup.ship import Shipped, Shipper
 from blackboard.client.cancellation import heed_cancellation
+from blackboard.core.commit import Head
+from blackboard.core.history import jump
 from blackboard.encryption.archive import SealedArchive
 from blackboard.encryption.data_keys import KEYS_BOARD
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
-from blackboard.errors import BlackboardError
+from blackboard.errors import BlackboardError, InvalidRequest
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.archiver import Archiver
 from blackboard.server.overload.accounts import BOARDS_BOARD
@@ -77,14 +82,27 @@ class BackupFollower:
         self._place = place
         self._task: asyncio.Task[None] | None = None
         self._begun = False
+        self._is_compared = False
+        self._newest: dict[str, SegmentFile] = {}
+        """The last file of each board that was not compared with the engine yet."""
+        self.warnings: dict[str, str] = {}
+        """The boards that had less than their backup."""
         self._scanned_s = float("-inf")
         self._complete_s = time.monotonic()
         """When everything was in the backup, by the clock of `time.monotonic`."""
         self._failures = 0
         self._total = Shipped()
 
-    def start(self) -> None:
-        """Begin to follow."""
+    async def start(self) -> None:
+        """Compare the boards with the backup, if it answers within BACKUP_START_MS, and begin to
+        follow."""
+        try:
+            async with asyncio.timeout(self._limits.backup_start_ms / 1000):
+                await self._compare()
+        except (BlackboardError, TimeoutError) as error:
+            if not isinstance(error, InvalidRequest):  # there is no backup yet
+                reason = str(error) or "it does not answer"
+                log.warning("boards are not compared with the backup yet: %s", reason)
         self._task = asyncio.create_task(self._run(), name="backup")
 
     def statistics(self) -> BackupStatistics:
@@ -122,7 +140,7 @@ class BackupFollower:
                 pause_ms = min(_FIRST_RETRY_MS * 2**self._failures, self._retry_ms)
                 if self._failures == 1:
                     log.warning("the backup waits: %s", error)
-                self._begun = False  # what is there is read again
+                self._begun = self._is_compared = False  # what is there is read again
             heed_cancellation()
             await asyncio.sleep(pause_ms / 1000)
 
@@ -151,28 +169,40 @@ class BackupFollower:
 
     async def _begin(self) -> None:
         await self._shipper.begin()
-        await self._go_above()
+        if not self._is_compared:
+            await self._compare()
         self._begun = True
 
-    async def _go_above(self) -> None:
+    async def _compare(self) -> None:
         """Make sure that each board continues above all of its revisions in the backup: an older
-        copy of the data directory may have been put back."""
+        copy of the data directory may have been put back. Boards that do not exist are compared
+        when they begin."""
         async for manifest in read.backed_up(self._place):
-            board, last = manifest.board, manifest.segments[-1].last
-            mark = None if self._archive is None else await self._archive.mark(board)
-            if mark is not None and mark.revision >= last:
-                continue  # server/continuity.py compares the engine with the archive
-            if manifest.removed or not await self._store.exists(board):
-                continue
+            if not manifest.removed:
+                self._newest[manifest.board] = manifest.segments[-1]
+                if await self._store.exists(manifest.board):
+                    await self.go_above(manifest.board)
+        self._is_compared = True
+
+    async def go_above(self, board: str) -> None:
+        """Compare a board with its backup, if that was not done yet. Errors: Unavailable."""
+        newest = self._newest.get(board)
+        if newest is None:
+            return
+        mark = None if self._archive is None else await self._archive.mark(board)
+        if mark is None or mark.revision < newest.last:  # else server/continuity.py compares it
             head = await self._store.open(board)
-            if head.revision < last:
-                await self._store.begin_epoch(board, head, above=last)
-                log.warning(
-                    "board %s: its engine is at revision %d, its backup at %d: an older copy was"
-                    " put back. It continues above both; `blackboard recover --from %s` brings the"
-                    " rest back",
-                    board,
-                    head.revision,
-                    last,
-                    self._place.where,
-                )
+            if head.revision < newest.last:
+                await self._begin_above(board, head, newest)
+        self._newest.pop(board, None)
+
+    async def _begin_above(self, board: str, head: Head, newest: SegmentFile) -> None:
+        above = jump(newest.last, newest.time_ms, time.time_ns() // 1_000_000)
+        new = await self._store.begin_epoch(board, head, above=above)
+        text = (
+            f"board {board}: its engine is at revision {head.revision}, its backup at"
+            f" {newest.last}: an older copy was put back. It continues at {new.revision};"
+            f" `blackboard recover --from {self._place.where}` brings the rest back"
+        )
+        self.warnings[board] = text
+        log.warning("%s", text)

@@ -31,18 +31,12 @@ from blackboard.backup.replay import Progress, Replay, ahead, folded
 from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import Moment, Point, Recovered, RecoverRequest
 from blackboard.core.commit import RECOVER, Entry, Epoch, Seed
+from blackboard.core.history import jump
 from blackboard.encryption.data_keys import KEYS_BOARD
 from blackboard.engines.base import Store, pages_of
 from blackboard.errors import InvalidRequest, NoSuchBoard
 from blackboard.integrity.digest_check import Sums
-from blackboard.limits import (
-    DEFAULT,
-    EPOCH_JUMP,
-    EPOCH_JUMP_PER_SECOND,
-    LIST_ENTRIES_MAX,
-    REVISION_MAX,
-    Limits,
-)
+from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, Limits
 from blackboard.server.assembly import sealed
 from blackboard.server.backups.follow import behind_encryption
 from blackboard.server.backups.once import complete
@@ -248,13 +242,6 @@ class _Target:
         epoch = Epoch(number + 1, f"{last.sha256[:16]}", RECOVER, last.last, revision)
         pages = _pages([state[key] for key in sorted(state)])
         await self._store.seed(board, Seed(epoch, now_ms), pages, replaces=head)
-
-
-def jump(revision: Revision, time_ms: int, now_ms: int) -> Revision:
-    """A revision above all that a board can have given out by now, if it was at `revision` at
-    `time_ms`."""
-    age_s = max(0, now_ms - time_ms) // 1000 if time_ms else 0
-    return min(revision + EPOCH_JUMP + age_s * EPOCH_JUMP_PER_SECOND, REVISION_MAX // 2)
 
 
 async def _pages(entries: Sequence[Entry]) -> AsyncIterator[Sequence[Entry]]:

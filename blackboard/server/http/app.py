@@ -130,8 +130,8 @@ class _Routes:
     async def readyz(self, _: Request) -> Response:
         """The engine answers too, and the service takes requests.
 
-        It also reports which engine that is, and how far archive and backup are behind. That does
-        not affect readiness, because no commit waits for them.
+        It also reports which engine that is, how many warnings there are, and how far archive and
+        backup are behind. That does not affect readiness, because no commit waits for them.
         """
         reason = "stopping" if self._gate.stopping else await self._engine_failure()
         if reason is not None:
@@ -139,6 +139,8 @@ class _Routes:
         facts = self._gate.service.facts()
         engine = {"name": facts.name, "level": facts.level}
         ready: dict[str, Any] = {"status": "ready", "engine": engine}
+        if facts.warnings:
+            ready["warnings"] = len(facts.warnings)
         found = self._gate.service.statistics()
         if (archive := found.archive) is not None:
             names = ("behind", "lag_ms", "failing")

@@ -263,7 +263,7 @@ async def _serve(
         service.host.directory = settings.data
         async with service:
             if settings.backup is not None:
-                service.follow(BackupPlace.at(settings.backup, limits))
+                await service.follow(BackupPlace.at(settings.backup, limits))
             token = write_operator_token(settings, secret) if settings.is_loopback else None
             archived, url = archive is not None, _url(settings, port)
             page = _page(settings, secret)

@@ -20,7 +20,6 @@ from pathlib import Path
 import anyio.lowlevel
 import msgpack
 import pytest
-from filelock import FileLock
 
 from blackboard import limits
 from blackboard.core.commit import (
@@ -592,9 +591,9 @@ async def test_opening_that_is_cancelled_gives_the_directory_back(
     gate = threading.Event()
     take = sqlite_store._take
 
-    def take_at_the_gate(directory: Path) -> FileLock:
+    def take_at_the_gate(where: sqlite_store.DataDirectory, heads_max: int) -> sqlite_store._Taken:
         gate.wait()
-        return take(directory)
+        return take(where, heads_max)
 
     monkeypatch.setattr(sqlite_store, "_take", take_at_the_gate)
     for times in (1, 2):

@@ -16,6 +16,7 @@ from blackboard.backup.read import backed_up, verify
 from blackboard.backup.retain import Policy, prune
 from blackboard.core.checkpoints import Moment, moment_of
 from blackboard.core.commit import Commit, CommitId, Put
+from blackboard.core.history import jump
 from blackboard.encryption.master_key import new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import (
@@ -29,7 +30,7 @@ from blackboard.errors import (
 )
 from blackboard.limits import DEFAULT, EPOCH_JUMP, EPOCH_JUMP_PER_SECOND, Limits
 from blackboard.server.backups.once import take_once
-from blackboard.server.checkpoints.from_backup import BoardRecovered, Wanted, jump, recover_from
+from blackboard.server.checkpoints.from_backup import BoardRecovered, Wanted, recover_from
 from blackboard.server.settings import Settings, load
 from blackboard.wire.codec import encode_value, prepare
 

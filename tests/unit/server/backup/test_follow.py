@@ -1,0 +1,137 @@
+"""A service that follows a backup, while something happens to the place."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from blackboard.archive.sql import archive_beside
+from blackboard.backup.place import BackupPlace
+from blackboard.backup.read import verify
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.server.service import Service
+from tests.lowered import lowered
+from tests.waiting import wait_until
+
+BOARD = "main"
+QUICK = lowered(
+    backup_start_ms=50,
+    backup_interval_ms=10,
+    archive_retry_ms=50,
+    archive_pause_ms=1,
+    finish_timeout_ms=1_000,
+)
+
+
+@asynccontextmanager
+async def following(data: Path, backup: str) -> AsyncIterator[Service]:
+    """A service over the embedded engine that follows a backup without much patience."""
+    store = await SqliteStore.at(data, limits=QUICK)
+    archive = await archive_beside(data, QUICK)
+    async with Service(store, archive=archive, limits=QUICK) as service:
+        await service.follow(BackupPlace.at(backup, QUICK))
+        yield service
+
+
+async def put(service: Service, value: int) -> int:
+    """One commit; returns its revision."""
+    return (await service.client().board(BOARD).put("public/a", value)).revision
+
+
+async def until_failing(service: Service, failing: bool) -> None:
+    """Wait until the last round failed, or did not."""
+
+    async def is_so() -> bool:
+        found = service.statistics().backup
+        return found is not None and found.failing == failing
+
+    await wait_until(is_so)
+
+
+async def newest(backup: Path) -> int:
+    """The newest revision in a backup that was read as a whole; 0: nothing is there."""
+    found = [each async for each in verify(BackupPlace.at(str(backup)))]
+    return next((each.last for each in found if each.board == BOARD), 0)
+
+
+async def test_a_store_that_does_not_answer_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start waits BACKUP_START_MS for it; commits do not wait at all, and the lag grows."""
+    silent = asyncio.Event()
+    connected = asyncio.Event()
+
+    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await silent.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    try:
+        async with following(tmp_path / "data", "s3://bucket/backup") as service:
+            await connected.wait()
+            assert [await put(service, value) for value in range(3)] == [1, 2, 3]
+            found = service.statistics().backup
+            assert found is not None
+            assert found.entries == 0
+            before = found.lag_ms
+
+            async def is_later() -> bool:
+                now = service.statistics().backup
+                return now is not None and now.lag_ms > before
+
+            await wait_until(is_later)
+    finally:
+        silent.set()
+        server.close()
+
+
+async def test_a_backup_that_vanished_is_begun_again_as_a_whole(tmp_path: Path) -> None:
+    """Its disk is not mounted any more. Nothing counts as shipped that is not there; when the old
+    one is back, it goes on from where it was."""
+    backup, away = tmp_path / "backup", tmp_path / "away"
+
+    async with following(tmp_path / "data", str(backup)) as service:
+
+        async def until_shipped(revision: int) -> None:
+            async def is_shipped() -> bool:
+                return (backup / "backup.json").exists() and await newest(backup) == revision
+
+            await wait_until(is_shipped)
+
+        await put(service, 1)
+        await until_shipped(1)
+        backup.rename(away)
+        await put(service, 2)
+        await until_shipped(2)  # with all that came before
+        await until_failing(service, failing=False)
+        shutil.rmtree(backup)
+        away.rename(backup)
+        await put(service, 3)
+        await until_shipped(3)
+    assert await newest(backup) == 3
+
+
+async def test_a_place_that_is_no_directory_is_waited_for(tmp_path: Path) -> None:
+    """The lag says so; it is shipped to as soon as it can be."""
+    backup = tmp_path / "backup"
+    backup.write_text("in the way")
+    async with following(tmp_path / "data", str(backup)) as service:
+        await put(service, 1)
+        await until_failing(service, failing=True)
+        assert await put(service, 2) == 2
+        backup.unlink()
+        await until_failing(service, failing=False)
+    assert await newest(backup) == 2
