@@ -30,7 +30,7 @@ EXTRAS = {
     "pycrdt": ["blackboard.client.documents"],
     "pathspec": ["blackboard.client.workspace"],
     "cryptography": [],
-    "numpy": ["blackboard.client.memory.vectors"],
+    "numpy": ["blackboard.client.memory.sketches", "blackboard.client.memory.vectors"],
 }
 """What the client imports of them when its module is loaded, and where."""
 

@@ -378,7 +378,7 @@ class Endpoint:
     def embed(self, texts: Sequence[str]) -> list[Any]:
         """One vector for each text, for `board.memory(embed=endpoint.embed,
         model=endpoint.model)`. Blocks; asks once. Errors: ModelFailed."""
-        from blackboard.runtime.embeddings import embeddings  # few programs ask for them
+        from blackboard.client.memory.endpoint import embeddings  # few programs ask for them
 
         return embeddings(self.url, self.model, self.key, texts)
 
