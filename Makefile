@@ -67,7 +67,7 @@ test: $(STAMP) servers ## 10 min: Check all behaviour, on each engine and transp
 	$(PYTEST) -m "not long"
 
 test-all: export BLACKBOARD_TEST_SPAWN := 1
-test-all: $(STAMP) servers lint ## 22 min: Check everything, as CI does: the long forms, too
+test-all: $(STAMP) servers lint ## 50 min: Check everything, as CI does: the long forms, too
 	@echo "test-all: types, and every test, $(WORKERS) at a time"
 	$(call tests_and_types,)
 
