@@ -148,7 +148,7 @@ def show(
         str | None, typer.Option("--at", metavar="MOMENT", help="As it was then.")
     ] = None,
 ) -> None:
-    """Print a memory with its fact, its author, and what it was made from."""
+    """Print a memory with its fact, author and sources."""
     from blackboard.cli import render, session, values
     from blackboard.client.memory.records import record_of, remembered
 
@@ -201,7 +201,10 @@ def remember(
     ] = None,
     string: Annotated[bool, typer.Option("--string", help="A text, also if it is JSON.")] = False,
 ) -> None:
-    """Keep a text or a fact, with an embedding if BB_EMBED_MODEL names a model. Prints its key."""
+    """Keep a text or a fact, and print its key.
+
+    With an embedding, if BB_EMBED_MODEL names a model.
+    """
     from blackboard.cli import render, session
 
     flags, endpoint = Flags.of(context), _endpoint()
@@ -233,7 +236,10 @@ def forget(
     context: typer.Context,
     which: Annotated[list[str], _WHICH],
 ) -> None:
-    """Remove memories. The history still has them: redact removes them from there, too."""
+    """Remove memories.
+
+    The history still has them: redact removes them from there, too.
+    """
     from blackboard.cli import render, session
 
     flags = Flags.of(context)
@@ -262,9 +268,10 @@ BB_EMBED_MODEL=nomic-embed-text blackboard memory reembed  # after the model was
 def reembed(
     context: typer.Context,
 ) -> None:
-    """Embed what has no embedding of the model that BB_EMBED_MODEL names.
+    """Embed what has no embedding of the present model.
 
-    From then on it is the model of the store. If it is interrupted, it can be run again.
+    BB_EMBED_MODEL names it. From then on it is the model of the store. If it is interrupted, it
+    can be run again.
     """
     from blackboard.cli import render, session
 
