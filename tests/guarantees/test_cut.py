@@ -16,7 +16,7 @@ from tests.guarantees.cut_history import Cut
 from tests.guarantees.cut_team import Taker, Team, run
 from tests.tiers import few_or_many
 
-SCHEDULES = int(os.environ.get("BLACKBOARD_TEST_SCHEDULES", "1000"))
+SCHEDULES = int(os.environ.get("BLACKBOARD_TEST_SCHEDULES", "300"))
 
 
 @pytest.fixture
