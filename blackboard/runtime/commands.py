@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from blackboard.client.cancellation import finish
 from blackboard.errors import CommandStopped, FileRefused, InvalidRequest
@@ -165,6 +165,10 @@ class _RunningCommand:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
                 await self._drain()
+        # A pipe stays open while its end comes late. The class of processes cannot close it.
+        cast(Any, self._guard)._transport.close()
+        for _ in range(2):  # the pipes are closed in the next turn
+            await asyncio.sleep(0)
 
     def _kill(self) -> None:
         """The guard did not do its work: somebody killed or stopped it."""
