@@ -26,18 +26,16 @@ from bench.agent_peers import LANGGRAPH
 from bench.agent_rows import OURS, AgentRow, OursRow, cpu_seconds
 from bench.figures import Figures, Results, quantile
 from bench.machine import gather_facts
-from bench.published import publish
 from bench.report import Table, cell_table, verdict_table
 from bench.session import (
+    Measured,
     command_line,
     end_on_sigterm,
     explain,
-    has_failed,
     laboratory,
-    print_run,
+    report,
     start_rows,
     wanted,
-    write_json,
 )
 from bench.targets import Target, judge
 
@@ -156,22 +154,17 @@ async def run(options: argparse.Namespace) -> int:
         facts = gather_facts(lab.folder)
         results = await measure(rows, rounds, steps, troubles)
     found = tables(results)
-    print_run(facts, found, troubles, as_markdown=options.markdown)
-    if options.json:
-        survives = {kind.name: kind.survives for kind in kinds()}
-        verdicts = [judge(target, results) for target in targets()]
-        write_json(options.json, results, verdicts, survives, (facts, troubles))
-    if options.publish:
-        names = ("agents", "agents-targets")
-        publish(facts.conditions(rounds), dict(zip(names, (found[0], found[-1]), strict=True)))
-    return 1 if has_failed(troubles) else 0
+
+    def published() -> dict[str, Table]:
+        return {"agents": found[0], "agents-targets": found[-1]}
+
+    measured = Measured(facts, troubles, rounds, results, kinds(), targets(), published)
+    return report(options, found, measured)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = command_line("agents", __doc__)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    return parser.parse_args(arguments)
+    return command_line("agents", __doc__, steps=STEPS).parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -30,20 +30,18 @@ from bench.agent_peers import LangGraphPostgres, LangGraphRow, LangGraphSqlite, 
 from bench.agent_rows import MESSAGE_BYTES, size_of
 from bench.figures import Figures, Results
 from bench.machine import gather_facts
-from bench.published import publish
 from bench.report import Table, cell_table, verdict_table
 from bench.rows import client_module
 from bench.servers import Lab
 from bench.session import (
+    Measured,
     command_line,
     end_on_sigterm,
     explain,
-    has_failed,
     laboratory,
-    print_run,
+    report,
     start_rows,
     wanted,
-    write_json,
 )
 from bench.targets import Target, judge
 from blackboard.ops import Release
@@ -188,22 +186,17 @@ async def run(options: argparse.Namespace) -> int:
         facts = gather_facts(lab.folder)
         results = await measure(rows, rounds, steps, troubles)
     found = tables(results)
-    print_run(facts, found, troubles, as_markdown=options.markdown)
-    if options.json:
-        survives = {kind.name: kind.survives for kind in ROWS}
-        verdicts = [judge(target, results) for target in targets()]
-        write_json(options.json, results, verdicts, survives, (facts, troubles))
-    if options.publish:
-        names = ("checkpointers", "checkpointers-targets")
-        publish(facts.conditions(rounds), dict(zip(names, found, strict=True)))
-    return 1 if has_failed(troubles) else 0
+
+    def published() -> dict[str, Table]:
+        return dict(zip(("checkpointers", "checkpointers-targets"), found, strict=True))
+
+    measured = Measured(facts, troubles, rounds, results, ROWS, targets(), published)
+    return report(options, found, measured)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = command_line("checkpointers", __doc__)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    return parser.parse_args(arguments)
+    return command_line("checkpointers", __doc__, steps=STEPS).parse_args(arguments)
 
 
 if __name__ == "__main__":

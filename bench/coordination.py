@@ -30,21 +30,20 @@ from bench.catalogue import ROWS
 from bench.cells import cas_cell, fan_cell, increment_cell, put_cell
 from bench.figures import Figures, Results
 from bench.machine import Facts, gather_facts
-from bench.published import publish, summary
-from bench.report import cell_table, verdict_table
+from bench.published import summary
+from bench.report import Table, cell_table, verdict_table
 from bench.rows import Row
 from bench.session import (
     SETTLE_SECONDS,
+    Measured,
     command_line,
     end_on_sigterm,
     explain,
-    has_failed,
     laboratory,
     one_of,
-    print_run,
+    report,
     start_rows,
     wanted,
-    write_json,
 )
 from bench.stall import stall_cell
 from bench.targets import TARGETS, judge
@@ -123,18 +122,18 @@ def in_report_order(results: Results) -> Results:
     return ordered
 
 
-def report(results: Results, facts: Facts, options: argparse.Namespace, about: Visit) -> None:
-    """Print the facts, a table per cell, the verdicts and the troubles; write the JSON file."""
+def report_run(results: Results, facts: Facts, options: argparse.Namespace, about: Visit) -> int:
+    """Report a table per cell and the verdicts; returns the exit code."""
     survives = {kind.name: kind.survives for kind in ROWS}
-    verdicts = [judge(target, results) for target in TARGETS]
     found = [cell_table(results, cell, survives) for cell in results.cells]
-    targets = verdict_table(verdicts)
-    print_run(facts, [*found, targets], about.troubles, as_markdown=options.markdown)
-    if options.json:
-        write_json(options.json, results, verdicts, survives, (facts, about.troubles))
-    if options.publish:
+    targets = verdict_table([judge(target, results) for target in TARGETS])
+
+    def published() -> dict[str, Table]:
         tables = {name: summary(name, results) for name in ("put", "fan") if name in options.cells}
-        publish(facts.conditions(options.rounds), tables | {"targets": targets})
+        return tables | {"targets": targets}
+
+    measured = Measured(facts, about.troubles, options.rounds, results, ROWS, TARGETS, published)
+    return report(options, [*found, targets], measured)
 
 
 async def run_all(options: argparse.Namespace) -> int:
@@ -151,8 +150,7 @@ async def run_all(options: argparse.Namespace) -> int:
         facts = gather_facts(lab.folder)
         cells = plan_cells(options.cells, seconds=seconds, megabytes=megabytes)
         results = await measure_all(rows, cells, rounds, visit)
-    report(in_report_order(results), facts, options, visit)
-    return 1 if has_failed(visit.troubles) else 0
+    return report_run(in_report_order(results), facts, options, visit)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -44,8 +44,8 @@ from bench.figures import Figures, Results
 from bench.machine import Facts, gather_facts
 from bench.ours import BOARD, serve_ours
 from bench.peers import serve_redis
-from bench.published import publish, summary
-from bench.report import cell_table, verdict_table
+from bench.published import summary
+from bench.report import Table, cell_table, verdict_table
 from bench.rows import LOOPBACK, Endpoint, client_module
 from bench.servers import (
     CACHE,
@@ -59,16 +59,15 @@ from bench.servers import (
 )
 from bench.session import (
     SETTLE_SECONDS,
+    Measured,
     command_line,
     end_on_sigterm,
     explain,
-    has_failed,
     laboratory,
     one_of,
-    print_run,
+    report,
     start_rows,
     wanted,
-    write_json,
 )
 from bench.targets import DOCUMENT_TARGETS, judge
 from blackboard.client.remote.documents import document_token
@@ -321,24 +320,24 @@ async def measure_all(
     return results
 
 
-def report(
+def report_run(
     results: Results, facts: Facts, options: argparse.Namespace, troubles: dict[str, str]
-) -> None:
-    """Print the facts, a table per cell and the verdicts; write the JSON file."""
+) -> int:
+    """Report a table per cell and the verdicts; returns the exit code."""
     survives = {kind.name: kind.survives for kind in ROWS}
     ordered = Results()
     for cell in CELLS:
         for kind in ROWS:
             for number, figures in results.rounds_of(cell, kind.name).items():
                 ordered.add(cell, kind.name, number, figures)
-    verdicts = [judge(target, ordered) for target in DOCUMENT_TARGETS]
     tables = [cell_table(ordered, cell, survives) for cell in ordered.cells]
-    tables.append(verdict_table(verdicts))
-    print_run(facts, tables, troubles, as_markdown=options.markdown)
-    if options.json:
-        write_json(options.json, ordered, verdicts, survives, (facts, troubles))
-    if options.publish:
-        publish(facts.conditions(options.rounds), {"documents": summary("documents", ordered)})
+    tables.append(verdict_table([judge(target, ordered) for target in DOCUMENT_TARGETS]))
+
+    def published() -> dict[str, Table]:
+        return {"documents": summary("documents", ordered)}
+
+    measured = Measured(facts, troubles, options.rounds, ordered, ROWS, DOCUMENT_TARGETS, published)
+    return report(options, tables, measured)
 
 
 async def run_all(options: argparse.Namespace) -> int:
@@ -353,8 +352,7 @@ async def run_all(options: argparse.Namespace) -> int:
         rows = await start_rows(wanted(ROWS, options.only), lab, troubles)
         results = await measure_all(rows, options, troubles, lab)
         facts = gather_facts(lab.folder)
-    report(results, facts, options, troubles)
-    return 1 if has_failed(troubles) else 0
+    return report_run(results, facts, options, troubles)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -25,20 +25,18 @@ from bench.figures import Figures, Results, quantile
 from bench.machine import gather_facts
 from bench.ours import serve_ours
 from bench.peers import POWER_LOSS, PROCESS_CRASH, Etcd, serve_redis
-from bench.published import publish
 from bench.report import Table, cell_table, verdict_table
 from bench.rows import LOOPBACK, client_module
 from bench.servers import Lab
 from bench.session import (
+    Measured,
     command_line,
     end_on_sigterm,
     explain,
-    has_failed,
     laboratory,
-    print_run,
+    report,
     start_rows,
     wanted,
-    write_json,
 )
 from bench.targets import Target, judge
 
@@ -289,15 +287,12 @@ async def run(options: argparse.Namespace) -> int:
         facts = gather_facts(lab.folder)
         results = await measure(rows, rounds, seconds, troubles)
     found = tables(results)
-    print_run(facts, found, troubles, as_markdown=options.markdown)
-    if options.json:
-        survives = {kind.name: kind.survives for kind in ROWS}
-        verdicts = [judge(target, results) for target in TARGETS]
-        write_json(options.json, results, verdicts, survives, (facts, troubles))
-    if options.publish:
-        contended = next(table for table in found if table.title == CONTENDED)
-        publish(facts.conditions(rounds), {"locks-contended": contended})
-    return 1 if has_failed(troubles) else 0
+
+    def published() -> dict[str, Table]:
+        return {"locks-contended": next(table for table in found if table.title == CONTENDED)}
+
+    measured = Measured(facts, troubles, rounds, results, ROWS, TARGETS, published)
+    return report(options, found, measured)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -20,9 +20,10 @@ from rich.table import Table as RichTable
 
 from bench.figures import Results
 from bench.machine import Facts
+from bench.published import publish
 from bench.report import Table, document, markdown
 from bench.servers import Lab, UnavailableError, prepare_cache
-from bench.targets import Verdict
+from bench.targets import Target, judge
 
 SETTLE_SECONDS = 0.2
 """Rest between two measurements, so that one does not pay for what another left to do."""
@@ -37,11 +38,34 @@ class Startable(Protocol):
         """Start its servers. Errors: UnavailableError when it cannot run here."""
 
 
+class Named(Protocol):
+    """A row as reports speak of it."""
+
+    name: ClassVar[str]
+    survives: ClassVar[str]
+
+
 RowT = TypeVar("RowT", bound=Startable)
 
 
-def command_line(name: str, description: str | None) -> argparse.ArgumentParser:
-    """The options that every measurement takes."""
+@dataclass(frozen=True)
+class Measured:
+    """What a run brought. `published` are the tables that it renews, by their names in the file of
+    results."""
+
+    facts: Facts
+    troubles: Mapping[str, str]
+    rounds: int
+    results: Results
+    rows: Sequence[type[Named]]
+    targets: Sequence[Target]
+    published: Callable[[], Mapping[str, Table]]
+
+
+def command_line(
+    name: str, description: str | None, *, steps: int | None = None
+) -> argparse.ArgumentParser:
+    """The options that every measurement takes; --steps, too, where it has a default."""
     parser = argparse.ArgumentParser(
         prog=f"python -m bench.{name}",
         description=description,
@@ -56,6 +80,8 @@ def command_line(name: str, description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-fetch", dest="fetch", action="store_false", help="do not download what is missing"
     )
+    if steps is not None:
+        parser.add_argument("--steps", type=int, default=steps)
     return parser
 
 
@@ -130,10 +156,24 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300]
 
 
-def print_run(
+def report(options: argparse.Namespace, tables: Sequence[Table], measured: Measured) -> int:
+    """Print the facts, the tables and the troubles, write the JSON file and renew the published
+    tables, as far as `options` say; returns the exit code."""
+    facts, troubles = measured.facts, measured.troubles
+    _print_run(facts, tables, troubles, as_markdown=options.markdown)
+    if options.json:
+        survives = {kind.name: kind.survives for kind in measured.rows}
+        verdicts = [judge(target, measured.results) for target in measured.targets]
+        written = document(measured.results, verdicts, survives, asdict(facts), troubles)
+        options.json.write_text(json.dumps(written, indent=1) + "\n")
+    if options.publish:
+        publish(facts.conditions(measured.rounds), measured.published())
+    return 1 if has_failed(troubles) else 0
+
+
+def _print_run(
     facts: Facts, tables: Sequence[Table], troubles: Mapping[str, str], *, as_markdown: bool
 ) -> None:
-    """Print the facts of the machine, the tables, and which rows could not run, and why."""
     for line in facts.lines():
         print(f"- {line}")
     print()
@@ -142,19 +182,6 @@ def print_run(
         _show(console, table, as_markdown=as_markdown)
     for name, reason in troubles.items():
         print(f"- {name}: {reason}")
-
-
-def write_json(
-    path: Path,
-    results: Results,
-    verdicts: Sequence[Verdict],
-    survives: Mapping[str, str],
-    about: tuple[Facts, Mapping[str, str]],
-) -> None:
-    """Write every figure to a file; `about` holds the facts of the machine and the troubles."""
-    facts, troubles = about
-    written = document(results, verdicts, survives, asdict(facts), troubles)
-    path.write_text(json.dumps(written, indent=1) + "\n")
 
 
 def has_failed(troubles: Mapping[str, str]) -> bool:

@@ -35,20 +35,18 @@ from bench.figures import Figures, Results
 from bench.machine import gather_facts
 from bench.ours import serve_ours
 from bench.peers import POWER_LOSS, PROCESS_CRASH
-from bench.published import publish
 from bench.report import Table, cell_table, verdict_table
 from bench.rows import LOOPBACK
 from bench.servers import CHECKOUT, Lab, UnavailableError, die_with_parent
 from bench.session import (
+    Measured,
     command_line,
     end_on_sigterm,
     explain,
-    has_failed,
     laboratory,
-    print_run,
+    report,
     start_rows,
     wanted,
-    write_json,
 )
 from bench.session_worker import READY, SessionWork
 from bench.targets import Target, judge
@@ -355,21 +353,13 @@ async def run(options: argparse.Namespace) -> int:
         facts = gather_facts(lab.folder)
         results = await measure(rows, rounds, sizes, troubles)
     found = tables(results)
-    print_run(facts, list(found.values()), troubles, as_markdown=options.markdown)
-    if options.json:
-        survives = {kind.name: kind.survives for kind in ROWS}
-        verdicts = [judge(target, results) for target in targets()]
-        write_json(options.json, results, verdicts, survives, (facts, troubles))
-    if options.publish:
-        publish(facts.conditions(rounds), found)
-    return 1 if has_failed(troubles) else 0
+    measured = Measured(facts, troubles, rounds, results, ROWS, targets(), lambda: found)
+    return report(options, list(found.values()), measured)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = command_line("sessions", __doc__)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    return parser.parse_args(arguments)
+    return command_line("sessions", __doc__, steps=STEPS).parse_args(arguments)
 
 
 if __name__ == "__main__":
