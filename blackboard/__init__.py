@@ -168,7 +168,10 @@ def _other(name: str) -> Any:
 
 
 def _moved(name: str) -> str | None:
-    if not name.startswith("_"):
+    from importlib.util import find_spec
+
+    # `from blackboard import telemetry` asks here before it imports a module: it loads that only.
+    if not name.startswith("_") and find_spec(f"blackboard.{name}") is None:
         for module in ("errors", "ops", "types"):
             if name in import_module(f"blackboard.{module}").__all__:
                 return f"blackboard.{module}.{name}"

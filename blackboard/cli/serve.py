@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
+from blackboard import telemetry
 from blackboard.cli import screen, target as places
 from blackboard.cli.errors import CommandError, wrong_usage
 from blackboard.cli.options import Command, options_of
-from blackboard.telemetry import traceparent
 
 if TYPE_CHECKING:
     from blackboard.server.http.serve import Serving
@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if trace := traceparent():
+        if trace := telemetry.traceparent():
             _, document["trace_id"], document["span_id"], _ = trace.split("-")
         if record.exc_info:
             document["error"] = self.formatException(record.exc_info)
