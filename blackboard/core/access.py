@@ -353,6 +353,19 @@ def may_begin(principal: Principal) -> bool:
     return any(g.rights - {Right.READ, Right.RESTORE} for g in principal.grants)
 
 
+ACCESS_BOARD: Final = "~access"
+"""Revoked tokens and principals."""
+AUDIT_BOARD: Final = "~audit"
+BOARDS_BOARD: Final = "~boards"
+"""Which account began which board."""
+KEYS_BOARD: Final = "~keys"
+"""The data keys, encrypted."""
+OWN_BOARDS_ARCHIVED: Final = (ACCESS_BOARD, AUDIT_BOARD)
+"""Boards of the service that its archive keeps."""
+OWN_BOARDS_UNARCHIVED: Final = (BOARDS_BOARD, KEYS_BOARD)
+OWN_BOARDS: Final = (*OWN_BOARDS_ARCHIVED, *OWN_BOARDS_UNARCHIVED)
+
+
 def is_reserved(board: str) -> bool:
     """Whether a board is one of the service's own, which nobody uses through a link."""
     return board.startswith("~")

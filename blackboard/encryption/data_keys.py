@@ -35,6 +35,7 @@ from typing import Any, Final, TypeVar
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from blackboard.core.access import KEYS_BOARD
 from blackboard.core.checkpoints import check_request
 from blackboard.core.commit import (
     Condition,
@@ -63,7 +64,6 @@ from blackboard.wire.codec import decode_value, encode_value
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-KEYS_BOARD: Final = "~keys"
 _BELOW: Final = "system/keys"
 _FOLLOW_WAIT_MS: Final = 1_000
 _RETRY_S: Final = 0.5

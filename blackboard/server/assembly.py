@@ -8,8 +8,9 @@ What it protects, and what it does not, is in docs/security.md.
 from typing import Final
 
 from blackboard.archive.base import Archive
+from blackboard.core.access import KEYS_BOARD
 from blackboard.encryption.archive import SealedArchive
-from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
+from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.master_key import Wrapper
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from blackboard.archive.base import Archive
 from blackboard.client.cancellation import SharedCalls
-from blackboard.core.access import Principal, TokenRequest, is_reserved, issued
+from blackboard.core.access import (
+    ACCESS_BOARD,
+    AUDIT_BOARD,
+    Principal,
+    TokenRequest,
+    is_reserved,
+    issued,
+)
 from blackboard.core.checkpoints import Lost, LostBoard
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import EngineFacts, Store
@@ -29,8 +36,8 @@ from blackboard.server.latency import Latencies
 from blackboard.server.overload.accounts import BegunBoards, WatchShares
 from blackboard.server.overload.charges import Charges, Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
-from blackboard.server.security.audit import AUDIT_BOARD, Audit
-from blackboard.server.security.revocations import ACCESS_BOARD, Permits, Revocations
+from blackboard.server.security.audit import Audit
+from blackboard.server.security.revocations import Permits, Revocations
 from blackboard.units import Milliseconds, Revision
 
 if TYPE_CHECKING:

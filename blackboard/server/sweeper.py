@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Final
 from weakref import WeakKeyDictionary
 
 from blackboard.client.leases.presence import entries_that_end_with
 from blackboard.core import history
+from blackboard.core.access import OWN_BOARDS, OWN_BOARDS_ARCHIVED
 from blackboard.core.commit import (
     ABSENT,
     Commit,
@@ -28,7 +28,6 @@ from blackboard.core.commit import (
     Op,
 )
 from blackboard.core.freeze import FROZEN_KEY
-from blackboard.encryption.data_keys import KEYS_BOARD
 from blackboard.errors import BlackboardError, NoSuchBoard
 from blackboard.limits import (
     AUDIT_PRUNE_INTERVAL_MS,
@@ -39,15 +38,12 @@ from blackboard.limits import (
 )
 from blackboard.server.boards import Boards, OpenBoard, SweeperStatistics
 from blackboard.server.commit_queue import salted, system_id
-from blackboard.server.overload.accounts import BOARDS_BOARD
-from blackboard.server.security.own_boards import ARCHIVED, prune_audit
+from blackboard.server.security.own_boards import prune_audit
 from blackboard.wire.codec import SYSTEM_AGENT, prepare
 
 log = logging.getLogger(__name__)
 
 EXPIRED_NOTE = "expired"
-OWN_BOARDS: Final = (*ARCHIVED, BOARDS_BOARD, KEYS_BOARD)
-"""The boards of the service itself: whatever grows on them is removed here."""
 
 
 class Sweeper:
@@ -94,11 +90,11 @@ class Sweeper:
 
         Errors: Unavailable and others: what is left is removed next time.
         """
-        for board in OWN_BOARDS:
+        for board in OWN_BOARDS:  # whatever grows on them is removed here
             if await self._boards.host.store.exists(board):
                 while await self._sweep_own(board):
                     pass
-                await self._trim(board, kept, is_archived=board in ARCHIVED)
+                await self._trim(board, kept, is_archived=board in OWN_BOARDS_ARCHIVED)
         await self._prune_audit()
 
     async def _prune_audit(self) -> None:

@@ -21,16 +21,14 @@ import blackboard
 from blackboard.archive import database as archive_database
 from blackboard.client import contexts, export
 from blackboard.client.client import Client
-from blackboard.core.access import operator
+from blackboard.core.access import ACCESS_BOARD, KEYS_BOARD, operator
 from blackboard.core.commit import Commit, CommitId, Put
-from blackboard.encryption.data_keys import KEYS_BOARD
 from blackboard.engines.redis import layout
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.convert import FORMAT
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, NewerFormat, OlderFormat, Unavailable
 from blackboard.integrity import envelope, manifest as manifests, signing
-from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.server.service import Service
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 from blackboard.wire.frames import SEALED

@@ -10,7 +10,8 @@ import pytest
 
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
+from blackboard.core.access import KEYS_BOARD
+from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store

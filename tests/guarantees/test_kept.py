@@ -14,11 +14,10 @@ from redis import Redis
 from blackboard.archive.sql import SqlArchive
 from blackboard.client.audit_record import AuditRecord
 from blackboard.core import access
-from blackboard.core.access import Credential, Principal
+from blackboard.core.access import ACCESS_BOARD, AUDIT_BOARD, Credential, Principal
 from blackboard.core.commit import Head
 from blackboard.errors import Unauthenticated, Unavailable
-from blackboard.server.security.audit import AUDIT_BOARD, findings
-from blackboard.server.security.revocations import ACCESS_BOARD
+from blackboard.server.security.audit import findings
 from tests.guarantees.losses import Site
 from tests.waiting import wait_until
 

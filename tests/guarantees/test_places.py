@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 import blackboard
+from blackboard.core.access import KEYS_BOARD
 from blackboard.core.commit import (
     ABSENT,
     RESTORE,
@@ -33,7 +34,7 @@ from blackboard.core.commit import (
     Seed,
 )
 from blackboard.core.redaction import REDACTED
-from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
+from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.encryption.places import PRIVATE, RESTORED
 from blackboard.encryption.store import Plan, SealedStore

@@ -13,6 +13,7 @@ import pytest
 
 import blackboard
 from blackboard.client.board import Board
+from blackboard.core.access import ACCESS_BOARD
 from blackboard.core.commit import Commit, CommitId, Put
 from blackboard.encryption.master_key import new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
@@ -24,7 +25,6 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import EPOCH_JUMP
-from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.wire.codec import encode_value, prepare
 from tests.guarantees.processes import ServiceProcess
 from tests.waiting import wait_until

@@ -19,7 +19,7 @@ from blackboard.client.audit_record import AuditRecord
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.core.access import READ_ALL, Credential, Principal, Right
+from blackboard.core.access import AUDIT_BOARD, READ_ALL, Credential, Principal, Right
 from blackboard.core.checkpoints import ImportRequest
 from blackboard.core.path import check_key, parse_patterns
 from blackboard.core.view import View
@@ -43,7 +43,7 @@ from blackboard.server.feed import Feed
 from blackboard.server.http.documents import is_for_document
 from blackboard.server.http.serve import _config
 from blackboard.server.requests import RequestHandler
-from blackboard.server.security.audit import AUDIT_BOARD, OTHERS, Repeats
+from blackboard.server.security.audit import OTHERS, Repeats
 from blackboard.server.service import Service
 from blackboard.server.settings import Settings
 from blackboard.wire import ysync

@@ -25,23 +25,19 @@ from blackboard.backup.place import BackupPlace
 from blackboard.backup.segment import SegmentFile
 from blackboard.backup.ship import Shipped, Shipper
 from blackboard.client.cancellation import heed_cancellation
+from blackboard.core.access import OWN_BOARDS
 from blackboard.core.commit import Head
 from blackboard.core.history import jump
 from blackboard.encryption.archive import SealedArchive
-from blackboard.encryption.data_keys import KEYS_BOARD
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, InvalidRequest
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.archiver import Archiver
-from blackboard.server.overload.accounts import BOARDS_BOARD
-from blackboard.server.security.audit import AUDIT_BOARD
-from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.units import Milliseconds
 
 log = logging.getLogger(__name__)
 _FIRST_RETRY_MS: Final = 100
-_OWN_BOARDS: Final = (ACCESS_BOARD, AUDIT_BOARD, BOARDS_BOARD, KEYS_BOARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +161,7 @@ class BackupFollower:
         """The boards of this process that have something new, and the service's own."""
         positions = archiver.positions()
         new = {n for n, r in positions.items() if r > (self._shipper.shipped(n) or -1)}
-        return new.union(_OWN_BOARDS)
+        return new.union(OWN_BOARDS)
 
     async def _begin(self) -> None:
         await self._shipper.begin()

@@ -3,10 +3,10 @@
 from blackboard.archive.base import Archive
 from blackboard.backup.place import BackupPlace
 from blackboard.backup.ship import Shipped, Shipper
+from blackboard.core.access import OWN_BOARDS_ARCHIVED, is_reserved
 from blackboard.engines.base import Store
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.archiver import Archiver
-from blackboard.server.security.own_boards import ARCHIVED
 from blackboard.server.settings import Settings, make_archive, make_store
 
 
@@ -50,7 +50,7 @@ async def complete(store: Store, archive: Archive, limits: Limits) -> None:
     archiver = Archiver(store, archive, limits)
     try:
         for name in await store.boards():
-            if name in ARCHIVED or not name.startswith("~"):
+            if name in OWN_BOARDS_ARCHIVED or not is_reserved(name):
                 head = await store.open(name)
                 await archiver.reached(name, head.revision, archiver.takeover_ms)
     finally:

@@ -20,7 +20,6 @@ import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from blackboard.archive.base import Archive
 from blackboard.archive.sql import archive_beside
@@ -28,11 +27,10 @@ from blackboard.backup.manifest import BackupManifest
 from blackboard.backup.place import BackupPlace
 from blackboard.backup.read import backed_up
 from blackboard.backup.replay import Progress, Replay, ahead, folded
-from blackboard.core.access import is_reserved
+from blackboard.core.access import OWN_BOARDS_UNARCHIVED, is_reserved
 from blackboard.core.checkpoints import Moment, Point, Recovered, RecoverRequest
 from blackboard.core.commit import RECOVER, Entry, Epoch, Seed
 from blackboard.core.history import jump
-from blackboard.encryption.data_keys import KEYS_BOARD
 from blackboard.engines.base import Store, pages_of
 from blackboard.errors import InvalidRequest, NoSuchBoard
 from blackboard.integrity.digest_check import Sums
@@ -41,13 +39,9 @@ from blackboard.server.assembly import sealed
 from blackboard.server.backups.follow import behind_encryption
 from blackboard.server.backups.once import complete
 from blackboard.server.checkpoints.recover import Recoveries
-from blackboard.server.overload.accounts import BOARDS_BOARD
 from blackboard.server.service import Service
 from blackboard.server.settings import Settings, make_archive, make_store, wrapper_of
 from blackboard.units import Revision
-
-_UNARCHIVED: Final = (KEYS_BOARD, BOARDS_BOARD)
-"""Boards of the service that no archive keeps: they go straight into the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +180,7 @@ class _Target:
 
     async def bring(self, manifest: BackupManifest) -> None:
         """Bring what a backup has of one board into the target. Errors: as `recover_from`."""
-        if manifest.board in _UNARCHIVED:
+        if manifest.board in OWN_BOARDS_UNARCHIVED:  # no archive keeps it
             await self._seed(manifest)
             self._count(manifest.file_bytes)
             return

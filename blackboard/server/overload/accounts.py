@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from blackboard.core.access import BOARDS_BOARD
 from blackboard.core.commit import (
     ABSENT,
     Commit,
@@ -27,7 +28,6 @@ from blackboard.server.commit_queue import system_id
 from blackboard.units import Milliseconds
 from blackboard.wire.codec import decode_value, encode_value, prepare
 
-BOARDS_BOARD: Final = "~boards"
 _BEGUN: Final = "system/begun"
 _TURNS: Final = "system/turns"
 _TRIES: Final = 16

@@ -56,7 +56,7 @@ from blackboard.client.audit_record import (
     AuditRecord,
 )
 from blackboard.client.link import WatchRequest
-from blackboard.core.access import Principal, Right, allows
+from blackboard.core.access import AUDIT_BOARD, Principal, Right, allows
 from blackboard.core.commit import Append, Commit, CommitId, signature
 from blackboard.engines.base import Store
 from blackboard.errors import (
@@ -159,7 +159,6 @@ class _Sent:
 
 log = logging.getLogger(__name__)
 
-AUDIT_BOARD: Final = "~audit"
 _LIST: Final = "system/audit"
 _WHAT_CHARACTERS_MAX: Final = 512
 _WRITTEN_IN_S: Final = 0.05

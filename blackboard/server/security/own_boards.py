@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from blackboard.archive.base import Archive, archived_pages
+from blackboard.core.access import ACCESS_BOARD, AUDIT_BOARD, OWN_BOARDS_ARCHIVED
 from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import (
     ENGINE,
@@ -39,14 +40,11 @@ from blackboard.server.archiver import Archiver
 from blackboard.server.commit_queue import salted, system_id
 from blackboard.server.continuity import go_above
 from blackboard.server.host import Host
-from blackboard.server.security.audit import AUDIT_BOARD
-from blackboard.server.security.revocations import ACCESS_BOARD, is_over
+from blackboard.server.security.revocations import is_over
 from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import prepare
 
 log = logging.getLogger(__name__)
-ARCHIVED: Final = (ACCESS_BOARD, AUDIT_BOARD)
-"""Boards of the service that its archive keeps."""
 _TRIES: Final = 5
 """Attempts to compare a board, when there were commits in the meantime."""
 _HELD_BACK: Final = (
@@ -100,7 +98,7 @@ class OwnBoards:
         if self._host.archiver is None:
             return
         self._looked_s = time.monotonic()
-        for board in ARCHIVED:
+        for board in OWN_BOARDS_ARCHIVED:
             await self._look(board, self._host.archiver)
         if self._host.revocations.is_held_back:
             await self._host.revocations.catch_up()  # it knows the records from before

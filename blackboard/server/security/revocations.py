@@ -33,7 +33,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from blackboard.core.access import READ_ALL, Credential, Principal, names_above
+from blackboard.core.access import ACCESS_BOARD, READ_ALL, Credential, Principal, names_above
 from blackboard.core.commit import Change, Delete, Entry, Op, Put
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name, parse_patterns
@@ -60,7 +60,6 @@ from blackboard.wire.codec import Prepared, decode_value, encode_value
 
 log = logging.getLogger(__name__)
 
-ACCESS_BOARD: Final = "~access"
 _BELOW: Final = "system/revoked"
 _TOKENS: Final = f"{_BELOW}/tokens"
 _PRINCIPALS: Final = f"{_BELOW}/principals"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from blackboard.core.access import KEYS_BOARD
 from blackboard.core.commit import Commit, CommitId, Put, Reading
-from blackboard.encryption.data_keys import KEYS_BOARD, DataKey, DataKeys
+from blackboard.encryption.data_keys import DataKey, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, InvalidRequest

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 import blackboard
 from blackboard.client.remote.documents import document_token
 from blackboard.core import access
-from blackboard.core.access import Narrowing
+from blackboard.core.access import ACCESS_BOARD, Narrowing
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import (
     AccessDenied,
@@ -25,7 +25,6 @@ from blackboard.integrity.tokens import attenuate, unverified
 from blackboard.limits import Limits
 from blackboard.server.http import documents
 from blackboard.server.security import revocations
-from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.server.service import Service
 from tests.lowered import lowered
 from tests.redis_process import RedisProcess

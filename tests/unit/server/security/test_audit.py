@@ -15,7 +15,13 @@ from blackboard.archive.sql import archive_beside
 from blackboard.client.audit_record import FORGED, SEALED, UNKNOWN_KEY, AuditKeys, AuditRecord
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.core.access import Credential, Principal
+from blackboard.core.access import (
+    AUDIT_BOARD,
+    OWN_BOARDS,
+    OWN_BOARDS_ARCHIVED,
+    Credential,
+    Principal,
+)
 from blackboard.core.commit import Append, Commit, CommitId, Delete, HeldFence, Put, Reading
 from blackboard.core.model import Outcome
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
@@ -25,15 +31,13 @@ from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import sealed
 from blackboard.server.commit_queue import system_id
 from blackboard.server.security.audit import (
-    AUDIT_BOARD,
     findings,
     looks_into_others,
     missing,
     unproved,
 )
-from blackboard.server.security.own_boards import ARCHIVED
 from blackboard.server.service import Service
-from blackboard.server.sweeper import OWN_BOARDS, Sweeper
+from blackboard.server.sweeper import Sweeper
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.lowered import lowered
 from tests.unit.server.hooked import service_over
@@ -231,7 +235,7 @@ async def test_the_log_of_each_own_board_is_compacted(
         for number in range(30):
             ops = (Put("system/some/key", encode_value(number)),)
             await store.commit(board, [prepare(Commit(system_id(), epoch, ops))])
-        if archiver is not None and board in ARCHIVED:
+        if archiver is not None and board in OWN_BOARDS_ARCHIVED:
             archiver.follow(board)
             await archiver.reached(board, (await store.open(board)).revision, 60_000)
         await Sweeper(service.boards, "ab").tend_own(10)

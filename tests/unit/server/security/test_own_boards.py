@@ -1,8 +1,8 @@
 """What is put back of the service's own boards after a loss, beside what was recorded since."""
 
+from blackboard.core.access import ACCESS_BOARD
 from blackboard.core.commit import Entry, PutBack
 from blackboard.server.security.own_boards import merged
-from blackboard.server.security.revocations import ACCESS_BOARD
 from blackboard.wire.codec import encode_value
 
 NOW_MS = 1_000_000

@@ -15,7 +15,7 @@ from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.core.access import Credential, Principal
+from blackboard.core.access import ACCESS_BOARD, Credential, Principal
 from blackboard.core.checkpoints import CheckpointRequest, RestoreRequest
 from blackboard.core.commit import Commit, CommitId, LogPage, Put
 from blackboard.core.model import Outcome
@@ -25,7 +25,7 @@ from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Unauthenticated, Unavailable
 from blackboard.server.assembly import sealed
-from blackboard.server.security.revocations import ACCESS_BOARD, shared_of
+from blackboard.server.security.revocations import shared_of
 from blackboard.server.service import Service
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import Prepared, encode_value
