@@ -104,7 +104,7 @@ async def watchers(sizes: Sizes) -> Table:
                 sent = await place.spent(many * DELIVERED, partial(_deliver, board, many, arrived))
                 lines[many] += [
                     number(sent.service_us),
-                    number(opened.service_bytes / opened.count / 1024),
+                    number(opened.service_kib),
                     f"{sent.descriptors:,}",
                 ]
     header = ["watchers"]
@@ -165,8 +165,8 @@ async def boards(sizes: Sizes) -> Table:
 
 def _board_cells(begun: Spent, wrote: Spent, *, has_redis: bool) -> list[str]:
     cells = [number(begun.service_us)] + ([number(begun.redis_us)] if has_redis else [])
-    cells.append(number(begun.service_bytes / begun.count / 1024))
-    cells += [number(begun.redis_bytes / begun.count / 1024)] if has_redis else []
+    cells.append(number(begun.service_kib))
+    cells += [number(begun.redis_kib)] if has_redis else []
     return [*cells, number(wrote.service_us), f"{wrote.descriptors:,}"]
 
 
@@ -264,7 +264,7 @@ async def documents(sizes: Sizes) -> Table:
                 lines[many] += [
                     number(edited.service_us),
                     *([number(edited.redis_us)] if services else []),
-                    number(opened.service_bytes / opened.count / 1024),
+                    number(opened.service_kib),
                     f"{edited.descriptors:,}",
                 ]
     header = ["open documents"]

@@ -53,6 +53,16 @@ class Spent:
         return 1e6 * self.redis_s / self.count
 
     @property
+    def service_kib(self) -> float:
+        """Memory of the services for one."""
+        return self.service_bytes / self.count / 1024
+
+    @property
+    def redis_kib(self) -> float:
+        """Memory of Redis for one."""
+        return self.redis_bytes / self.count / 1024
+
+    @property
     def per_s(self) -> float:
         """So many in a second, on this machine as loaded as it was."""
         return self.count / self.wall_s

@@ -34,7 +34,7 @@ class Notes(TypedDict):
 
 
 def analyst(saver: BlackboardSaver, store: BlackboardStore) -> Any:
-    """A graph that keeps the figure that it is told, in its thread and in the store."""
+    """A graph that keeps the figure it is given, in its thread and in the store."""
 
     def read(state: Notes, *, store: BaseStore) -> dict[str, list[str]]:
         figure = state["notes"][-1]

@@ -8,7 +8,7 @@ What it protects, and what it does not, is in docs/security.md.
 from typing import Final
 
 from blackboard.archive.base import Archive
-from blackboard.core.access import KEYS_BOARD
+from blackboard.core.access import KEYS_BOARD, is_reserved
 from blackboard.encryption.archive import SealedArchive
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.master_key import Wrapper
@@ -68,7 +68,7 @@ async def _ends(store: Store, archive: Archive | None) -> dict[str, Revision]:
     found = {
         name: (await store.open(name)).revision
         for name in await store.boards()
-        if not name.startswith("~")
+        if not is_reserved(name)
     }
     for name in () if archive is None else await archive.boards():
         mark = await archive.mark(name) if archive is not None else None

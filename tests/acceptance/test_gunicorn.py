@@ -41,7 +41,7 @@ def asked(url: str) -> dict[str, int]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gunicorn forks")
 def test_each_worker_that_was_forked_has_a_client_of_its_own(tmp_path: Path) -> None:
-    """Nothing is counted twice or lost, and the workers end at once when they are told to."""
+    """Nothing is counted twice or lost, and the workers end at once on a signal."""
     shell = Shell(tmp_path)
     (tmp_path / "counting.py").write_text(APPLICATION)
     with shell.service("--level", "memory") as service:

@@ -100,7 +100,7 @@ class WorkspaceDirectory:
 
     @property
     def holder(self) -> str:
-        """How others are told who works on the directory."""
+        """The name under which `WorkspaceHeld` reports the agent that works on the directory."""
         return f"{self.board.agent} on board {self.board.name}"
 
     @asynccontextmanager

@@ -40,7 +40,7 @@ from blackboard.integrity.private_files import make_directory
 _NAME_KEPT: Final = 200
 """Characters of the directory's name in that of what lies beside it: a name has 255 bytes."""
 _HOLDER_BYTES: Final = 512
-"""Of the lock, which says who has it: a process, the agent and the board."""
+"""The content of the lock file: the process, the agent and the board that hold it."""
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
 _AT_FDCWD: Final = -100
 _UNSUPPORTED: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)

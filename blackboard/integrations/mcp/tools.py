@@ -209,7 +209,7 @@ async def release(session: AgentSession, args: given.ReleaseArguments) -> said.C
 
 @tool(given.ClaimsArguments, said.ClaimsAnswer, reads=True)
 async def claims(session: AgentSession, args: given.ClaimsArguments) -> said.ClaimsAnswer:
-    """See who has claimed what, and how many wait for it. Look before you choose your work."""
+    """List claims, their holders and how many agents wait. Look before you choose your work."""
     leases = await session.board.leases(args.pattern)
     found: list[said.ClaimAnswer] = [
         {"key": lease.key, "holder": said.agent_in(lease.holder), "waiting": len(lease.waiters)}
@@ -424,8 +424,8 @@ def _brief(value: Any, room: AnswerRoom) -> Any:
 
 @tool(given.AnswerArguments, said.WriteAnswer)
 async def answer(session: AgentSession, args: given.AnswerArguments) -> said.WriteAnswer:
-    """Approve or reject what another agent asks: only for your user, who has told you so, and with
-    the right to approve. Nobody answers their own requests."""
+    """Approve or reject the request of another agent. Only on the instruction of your user, and
+    with the right to approve. Nobody answers their own requests."""
     found = await blackboard.pending(session.board, args.agent)
     for one in found:
         if one.id == args.id and one.revision == args.revision:
