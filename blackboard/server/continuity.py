@@ -30,7 +30,8 @@ many."""
 async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
     """Make sure that the board continues above all of its archived revisions.
 
-    Returns the loss that was found now; None: nothing was lost.
+    Returns the loss: each time, until the archive has the epoch that began above it. None: nothing
+    was lost.
     Errors: Unavailable, Corrupt.
     """
     for _ in range(_TRIES):

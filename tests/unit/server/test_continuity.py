@@ -79,7 +79,8 @@ async def test_a_board_that_holds_what_is_archived_stays_as_it_is(
 async def test_a_board_that_was_lost_goes_on_above_once(
     store: SqliteStore, archive: Archive
 ) -> None:
-    """However often, and by however many, it is looked at; again after another loss."""
+    """However often it is looked at; again after another loss. The loss is found until the archive
+    has the new epoch: a service that ended in between acts on it after it has started again."""
     through = 0
     for _ in range(2):
         await commits(store, 5, "ada")
@@ -90,9 +91,11 @@ async def test_a_board_that_was_lost_goes_on_above_once(
         head = await store.open(BOARD)
         assert lost == Lost(0, through, head.revision)
         assert head.revision > through > before
-        assert await go_above(store, archive, BOARD) is None
+        assert await go_above(store, archive, BOARD) == lost
+        assert (await store.open(BOARD)).epoch == head.epoch
         assert head.epoch.number == 2
         await archived(store, archive)
+        assert await go_above(store, archive, BOARD) is None
         mark = await archive.mark(BOARD)
         assert mark is not None
         assert mark.epoch.id == head.epoch.id
