@@ -27,7 +27,13 @@ for name in $MODULES:
 import blackboard
 for name in [*blackboard.__all__, "errors", "names", "ops", "sync", "types"]:
     getattr(blackboard, name)
-for use in (lambda: blackboard.open, lambda: __import__("blackboard.cli.main")):
+from pathlib import Path
+from blackboard.client.workspace.swap import Beside
+for use in (
+    lambda: blackboard.open,
+    lambda: __import__("blackboard.cli.main"),
+    lambda: Beside(Path("unmade")).acquire("ada"),
+):
     try:
         use()
     except ImportError as error:
@@ -41,20 +47,27 @@ signal.SIGCONT signal.SIGHUP signal.SIGKILL signal.SIGQUIT signal.SIGSTOP signal
 signal.SIGUSR2
 """.split()
 """Names that are only in modules of other systems."""
-POSIX_ONLY = ("blackboard/server/", "blackboard/cli/", "blackboard/embedded.py")
-"""What says that it does not run on Windows."""
+POSIX_ONLY = (
+    "blackboard/server/",
+    "blackboard/cli/",
+    "blackboard/embedded.py",
+    "blackboard/runtime/command_guard.py",
+)
+"""What says that it does not run on Windows, or is started by what says so."""
 
 
 def test_what_connects_needs_nothing_that_windows_lacks() -> None:
-    """The client and the runtime are loaded; the service and the command line say why not."""
+    """The client and the runtime are loaded; the service, the command line and a workspace say why
+    not."""
     program = LACKING.replace("$NAMES", repr(NAMES)).replace("$MODULES", repr(MODULES))
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    service, command = done.stdout.splitlines()
+    service, command, workspace = done.stdout.splitlines()
     assert service.startswith("Blackboard's service, and blackboard.open with it, does not run on")
     assert command.startswith("the command blackboard does not run on Windows: run it in WSL")
+    assert workspace.startswith("a workspace does not run on Windows: run it in WSL")
     assert "blackboard.connect" in service
 
 

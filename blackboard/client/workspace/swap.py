@@ -32,6 +32,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from blackboard._lazy import need_posix
 from blackboard.client.workspace.within import Within
 from blackboard.engines.disk import replace_file, sync_path
 from blackboard.errors import WorkspaceHeld
@@ -78,8 +79,9 @@ class Beside:
         descriptor is closed everywhere; and finish what a process that was killed began.
 
         `holder` is named to those who come meanwhile. Errors: WorkspaceHeld when another one has
-        it.
+        it; ImportError on Windows.
         """
+        need_posix("a workspace")
         import fcntl
 
         make_directory(self.home)
