@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import sys
 import time
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from bench.session import (
     Measured,
     command_line,
     end_on_sigterm,
-    explain,
+    in_rounds,
     laboratory,
     report,
     start_rows,
@@ -124,16 +123,14 @@ async def measure(
     # Tables list the rows in their own order.
     results.cells = {CELL: {r.name: {} for r in rows}, HYDRATION: {r.name: {} for r in ours}}
     keys = KEYS * steps // STEPS
-    for number in range(1, rounds + 1):
-        for row in random.sample(rows, len(rows)):
-            try:
-                async with asyncio.timeout(ROW_SECONDS_MAX):
-                    results.add(CELL, row.name, number, await figures_of(row, steps, str(number)))
-                    if isinstance(row, OursRow):
-                        taken = await hydration_of(row, keys, str(number))
-                        results.add(HYDRATION, row.name, number, taken)
-            except Exception as error:  # noqa: BLE001 - clients raise anything
-                troubles[f"failed {row.name}, round {number}"] = explain(error)
+
+    async def work(row: AgentRow, number: int) -> None:
+        results.add(CELL, row.name, number, await figures_of(row, steps, str(number)))
+        if isinstance(row, OursRow):
+            taken = await hydration_of(row, keys, str(number))
+            results.add(HYDRATION, row.name, number, taken)
+
+    await in_rounds(rows, rounds, troubles, ROW_SECONDS_MAX, work)
     return results
 
 

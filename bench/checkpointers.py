@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -37,7 +36,7 @@ from bench.session import (
     Measured,
     command_line,
     end_on_sigterm,
-    explain,
+    in_rounds,
     laboratory,
     report,
     start_rows,
@@ -159,14 +158,12 @@ async def measure(
     """Every row in every round, in a new random order each."""
     results = Results()
     results.cells = {CELL: {row.name: {} for row in rows}}
-    for number in range(1, rounds + 1):
-        for row in random.sample(rows, len(rows)):
-            try:
-                async with asyncio.timeout(ROW_SECONDS_MAX):
-                    found = await figures_of(row, steps, f"thread-{number}")
-                    results.add(CELL, row.name, number, found)
-            except Exception as error:  # noqa: BLE001 - clients raise anything
-                troubles[f"failed {row.name}, round {number}"] = explain(error)
+
+    async def work(row: LangGraphRow, number: int) -> None:
+        found = await figures_of(row, steps, f"thread-{number}")
+        results.add(CELL, row.name, number, found)
+
+    await in_rounds(rows, rounds, troubles, ROW_SECONDS_MAX, work)
     return results
 
 

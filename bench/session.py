@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
+import random
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -147,6 +149,24 @@ async def start_rows(
         except Exception as error:  # noqa: BLE001 - one broken row must not lose the others
             troubles[f"failed start of {row.name}"] = explain(error)
     return rows
+
+
+async def in_rounds(
+    rows: Sequence[RowT],
+    rounds: int,
+    troubles: dict[str, str],
+    seconds_max: float,
+    work: Callable[[RowT, int], Awaitable[None]],
+) -> None:
+    """Do the work of each row, with the number of the round, in each round in a new random order.
+    What fails, or takes longer than `seconds_max`, is noted in `troubles`."""
+    for number in range(1, rounds + 1):
+        for row in random.sample(rows, len(rows)):
+            try:
+                async with asyncio.timeout(seconds_max):
+                    await work(row, number)
+            except Exception as error:  # noqa: BLE001 - clients and workers fail in any way
+                troubles[f"failed {row.name}, round {number}"] = explain(error)
 
 
 def explain(error: BaseException) -> str:

@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import json
 import os
-import random
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -42,7 +41,7 @@ from bench.session import (
     Measured,
     command_line,
     end_on_sigterm,
-    explain,
+    in_rounds,
     laboratory,
     report,
     start_rows,
@@ -314,16 +313,14 @@ async def measure(
     for kind in rows:
         results.cells.setdefault(kind.extra, {})[kind.name] = {}
     steps, turns = sizes
-    for number in range(1, rounds + 1):
-        for row in random.sample(rows, len(rows)):
-            name = f"{row.name}-{number}"
-            try:
-                async with asyncio.timeout(ROW_SECONDS_MAX):
-                    found = await alone(row, name, steps)
-                    found = {**found, **await colliding(row, f"{name}-shared", turns)}
-                    results.add(row.extra, row.name, number, found)
-            except Exception as error:  # noqa: BLE001 - workers fail in any way
-                troubles[f"failed {row.name}, round {number}"] = explain(error)
+
+    async def work(row: SessionRow, number: int) -> None:
+        name = f"{row.name}-{number}"
+        found = await alone(row, name, steps)
+        found = {**found, **await colliding(row, f"{name}-shared", turns)}
+        results.add(row.extra, row.name, number, found)
+
+    await in_rounds(rows, rounds, troubles, ROW_SECONDS_MAX, work)
     return results
 
 
