@@ -5,12 +5,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+import httpx
+import pytest
 from starlette.applications import Starlette
 
+from blackboard.archive.sql import archive_beside
+from blackboard.client.remote.link import connect
 from blackboard.core import access
 from blackboard.core.access import Principal
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import Conflict
 from blackboard.integrity.tokens import issue, new_secret, verify
+from blackboard.limits import Limits
 from blackboard.server.http.app import create_app
 from blackboard.server.http.handshake import Handshake, OriginPolicy
 from blackboard.server.http.page import Page
@@ -80,3 +88,32 @@ async def serving(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         listener.close()
+
+
+@asynccontextmanager
+async def serving_a_used_service(directory: Path, limits: Limits) -> AsyncIterator[Served]:
+    """A service with an archive, of which a board was watched, written, refused a commit, and
+    restored."""
+    store, archive = await SqliteStore.at(directory, "memory"), await archive_beside(directory)
+    async with (
+        Service(store, archive=archive, limits=limits) as service,
+        serving(service) as served,
+        connect(served.url, token=served.token()) as client,
+    ):
+        board = client.board("main")
+        async with board.watch("public/**") as watch:
+            await board.put("public/plan", 1)
+            await anext(watch)
+        with pytest.raises(Conflict):
+            await board.put("public/plan", 2, expected=0)
+        await board.checkpoint("before")
+        await board.restore("before")
+        yield served
+
+
+async def scraped(served: Served, name: str) -> dict[str, float]:
+    """The samples whose names begin with `name`, as a scrape of `/metrics` gets them."""
+    async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S) as http:
+        text = (await http.get(f"http://127.0.0.1:{served.port}/metrics")).text
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(name)]
+    return {sample: float(value) for sample, value in lines}

@@ -14,10 +14,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 from opentelemetry.sdk.trace import TracerProvider
 
 from blackboard import telemetry
-from blackboard.archive.sql import archive_beside
 from blackboard.cli.serve import JsonFormatter
 from blackboard.client.client import Client
-from blackboard.client.remote.link import connect
 from blackboard.core import access
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Conflict, InvalidRequest
@@ -26,8 +24,7 @@ from blackboard.server.service import Service
 from blackboard.telemetry import logs, metrics, sending
 from blackboard.telemetry.sending import Signal
 from tests.otlp import Receiver, receiving
-from tests.serving import serving
-from tests.unit.server.http.test_metrics import scraped
+from tests.serving import scraped, serving, serving_a_used_service
 from tests.waiting import wait_until
 
 SECRET = "the-value-that-nobody-may-see"
@@ -82,20 +79,7 @@ async def test_what_is_sent_is_what_is_scraped(
 ) -> None:
     """Every sample of `/metrics` of a service that was used, with its value; and nothing else."""
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", NEVER_MS)
-    store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
-    async with (
-        Service(store, archive=archive, limits=limits) as service,
-        serving(service) as served,
-        connect(served.url, token=served.token()) as client,
-    ):
-        board = client.board("main")
-        async with board.watch("public/**") as watch:
-            await board.put("public/plan", 1)
-            await anext(watch)
-        with pytest.raises(Conflict):
-            await board.put("public/plan", 2, expected=0)
-        await board.checkpoint("before")
-        await board.restore("before")
+    async with serving_a_used_service(tmp_path, limits) as served:
         with metrics.sent("tests", served.app.state.metrics.collect):
             told = await scraped(served, "blackboard_")
         await wait_until(lambda: has(collector, 1))

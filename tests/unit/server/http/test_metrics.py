@@ -3,18 +3,14 @@
 import re
 from pathlib import Path
 
-import httpx
 import pytest
 
-from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client
-from blackboard.client.remote.link import connect
 from blackboard.core import access
 from blackboard.engines.base import VoteCounts
 from blackboard.engines.disk import DiskSpace
 from blackboard.engines.redis.redlock import LockMasters
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import Conflict
 from blackboard.limits import Limits
 from blackboard.server.archiver import ArchiveStatistics
 from blackboard.server.backups.follow import BackupStatistics
@@ -25,13 +21,11 @@ from blackboard.server.service import Service
 from tests.lock_masters import lock_masters
 from tests.lowered import lowered
 from tests.servers import ask
-from tests.serving import Served, serving
+from tests.serving import Served, scraped, serving, serving_a_used_service
 from tests.source_tree import ROOT
 from tests.waiting import wait_until
 
 HOUR_MS = 3_600_000
-PATIENCE_S = 60
-"""A machine that is busy may take its time: nothing here is about haste."""
 RESTORED = 'blackboard_epochs_total{cause="restore"}'
 EXPIRED = "blackboard_sweeper_expired_total"
 OF_HISTOGRAMS = re.compile(r"^\w+_(bucket|count|sum)[ {]")
@@ -180,23 +174,9 @@ def test_a_duration_is_counted_in_its_bucket_and_in_all_above() -> None:
 
 async def test_a_service_counts_how_long_things_took(tmp_path: Path, limits: Limits) -> None:
     """Each commit once, a refused one too; each engine call, request, delivery and restore."""
-    store = await SqliteStore.at(tmp_path, "memory")
-    archive = await archive_beside(tmp_path)
-    async with (
-        Service(store, archive=archive, limits=limits) as service,
-        serving(service) as served,
-        connect(served.url, token=served.token()) as client,
-    ):
-        board = client.board("main")
-        async with board.watch("public/**") as watch:
-            await board.put("public/plan", 1)
-            await anext(watch)
-        with pytest.raises(Conflict):
-            await board.put("public/plan", 2, expected=0)
-        await board.checkpoint("before")
-        await board.restore("before")
+    async with serving_a_used_service(tmp_path, limits) as served:
         told = await scraped(served, "blackboard_")
-        statistics = service.statistics()
+        statistics = served.service.statistics()
 
         async def is_counted() -> bool:
             return (await scraped(served, "blackboard_epochs"))[RESTORED] == 1
@@ -207,14 +187,6 @@ async def test_a_service_counts_how_long_things_took(tmp_path: Path, limits: Lim
     assert told["blackboard_delivery_seconds_count"] >= 1
     assert told['blackboard_request_seconds_count{method="restore"}'] == 1
     assert told['blackboard_request_seconds_sum{method="restore"}'] > 0
-
-
-async def scraped(served: Served, name: str) -> dict[str, float]:
-    """The samples whose names begin with `name`, as a scrape gets them."""
-    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
-        text = (await http.get(f"http://127.0.0.1:{served.port}/metrics")).text
-    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(name)]
-    return {sample: float(value) for sample, value in lines}
 
 
 async def test_a_service_counts_what_its_sweeper_does(tmp_path: Path, limits: Limits) -> None:
