@@ -9,6 +9,7 @@ Invariants
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
@@ -123,6 +124,21 @@ class Blobs:
             if not await self._holds(hashlib.sha256(value).digest()):
                 await self.put(value)
 
+    async def put_durably(self, values: Iterable[bytes]) -> None:
+        """As `put_missing`, for the only writer of this place: what a killed process or a failed
+        sync left does not count as there. Errors: Unavailable."""
+        for value in values:
+            name = hashlib.sha256(value).digest()
+            try:
+                if await self._holds(name):
+                    await self._settle(name)
+                else:
+                    await self.put(value)
+            except Unavailable:
+                with contextlib.suppress(Unavailable):
+                    await self.discard(name)
+                raise
+
     async def _holds(self, name: bytes) -> bool:
         """What is no ordinary file does not count: a blob that is put takes its place."""
         if self._directory is not None:
@@ -136,6 +152,16 @@ class Blobs:
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
         return True
+
+    async def _settle(self, name: bytes) -> None:
+        """Make the name of a blob durable: its writer may have been killed before it did."""
+        if self._directory is None:
+            return
+        try:
+            for synced in ((self._directory / _path(name)).parent, self._directory):
+                await asyncio.to_thread(sync_path, synced)
+        except OSError as error:
+            raise self._unavailable(error) from error
 
     async def remove(self, names: Iterable[bytes]) -> None:
         """Remove unreferenced blobs, except recent ones, which a transaction may be about to

@@ -98,7 +98,7 @@ async def holds(connection: AsyncConnection, row: Any) -> bool:
     """Whether anything is archived of the board with `row` itself, apart from its origin."""
     if row is None or row.through is None:
         return False
-    if row.continues:
+    if row.continues or (row.origin is None and row.through):  # it may have begun without content
         return True
     for table in (COMMIT, VERSION):
         query = select(table.c.revision).where(table.c.board == row.id).limit(1)

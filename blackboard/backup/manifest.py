@@ -17,7 +17,7 @@ from blackboard.core.path import check_name
 from blackboard.errors import BlackboardError, Corrupt
 from blackboard.units import Milliseconds, Revision
 
-_BOARDS: Final = "boards/"
+BOARDS: Final = "boards/"
 _SUFFIX: Final = "/manifest.json"
 
 
@@ -71,14 +71,14 @@ def new(backup: str, board: str) -> BackupManifest:
 
 def folder(board: str) -> str:
     """Where the files of a board are."""
-    return f"{_BOARDS}{board}/"
+    return f"{BOARDS}{board}/"
 
 
 async def write(place: BackupPlace, manifest: BackupManifest) -> None:
     """Replace the manifest of a board. Errors: Unavailable."""
     body = json.encode(manifest)
     seal = hashlib.sha256(body).hexdigest().encode()
-    await place.put(f"{_BOARDS}{manifest.board}{_SUFFIX}", body + b"\n" + seal + b"\n")
+    await place.put(f"{BOARDS}{manifest.board}{_SUFFIX}", body + b"\n" + seal + b"\n")
 
 
 async def read(place: BackupPlace, backup: str, board: str) -> BackupManifest | None:
@@ -86,7 +86,7 @@ async def read(place: BackupPlace, backup: str, board: str) -> BackupManifest | 
 
     Errors: Corrupt, also when it belongs to another board or backup; NewerFormat; Unavailable.
     """
-    name = f"{_BOARDS}{board}{_SUFFIX}"
+    name = f"{BOARDS}{board}{_SUFFIX}"
     data = await place.get(name)
     if data is None:
         return None
@@ -124,9 +124,9 @@ async def boards(place: BackupPlace) -> Sequence[str]:
     """The boards of which there is a manifest, sorted. Errors: Corrupt for a name that no board
     has; Unavailable."""
     found: list[str] = []
-    for name in await place.names(_BOARDS):
+    for name in await place.names(BOARDS):
         if name.endswith(_SUFFIX):
-            board = name.removeprefix(_BOARDS).removesuffix(_SUFFIX)
+            board = name.removeprefix(BOARDS).removesuffix(_SUFFIX)
             try:
                 check_name(board, "board")
             except BlackboardError as error:

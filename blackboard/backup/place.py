@@ -12,6 +12,7 @@ Invariants
 
 import asyncio
 import json
+import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ VERSION: Final = 1
 _MARK: Final = "backup.json"
 _LOCK: Final = "lock"
 _LEASE: Final = "lock.json"
+_BLOBS: Final = "blobs"
 _ID_BYTES: Final = 8
 
 
@@ -58,6 +60,8 @@ class BackupPlace:
         self._store = None if isinstance(place, Path) else place
         self._limits = limits
         self._lock: FileLock | None = None
+        self._synced: set[Path] = set()
+        """The directories whose names this process has made durable."""
         self._owner = secrets.token_hex(_ID_BYTES)
 
     @classmethod
@@ -81,8 +85,8 @@ class BackupPlace:
     def blobs(self) -> Blobs:
         """Large values, each once. Errors: Unavailable."""
         if self._directory is not None:
-            return Blobs.at(str(self._directory / "blobs"), self._limits)
-        return Blobs.at(f"{self.where.rstrip('/')}/blobs", self._limits)
+            return Blobs.at(str(self._directory / _BLOBS), self._limits)
+        return Blobs.at(f"{self.where.rstrip('/')}/{_BLOBS}", self._limits)
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -98,7 +102,9 @@ class BackupPlace:
                 raise self._unavailable(error) from error
         found = await self.get(_MARK)
         if found is not None:
-            return self._id_in(found)
+            name = self._id_in(found)
+            await self._settle()
+            return name
         others = [name for name in await self.names() if name not in (_LOCK, _LEASE)]
         if others:
             reason = f"{self.where} is no backup, and not empty: {others[0]} is there"
@@ -107,7 +113,18 @@ class BackupPlace:
         await self.put(
             _MARK, json.dumps({"format": FORMAT, "version": VERSION, "id": name}).encode()
         )
+        await self._settle()
         return name
+
+    async def _settle(self) -> None:
+        """Make the names of its own directories durable: who made them may have been killed."""
+        if self._directory is None:
+            return
+        blobs = self._directory / _BLOBS
+        try:
+            await asyncio.to_thread(self._make_durable, blobs, self._directory.parent)
+        except OSError as error:
+            raise self._unavailable(error) from error
 
     async def id(self) -> str:
         """The id of the backup that is there. Errors: InvalidRequest when there is none;
@@ -185,12 +202,28 @@ class BackupPlace:
         """Write a file, atomically and durably, in place of one of that name."""
         try:
             if self._directory is not None:
-                await asyncio.to_thread(_write, self._directory, name, data)
+                await asyncio.to_thread(self._write, self._directory, name, data)
             else:
                 assert self._store is not None
                 await obstore.put_async(self._store, name, data)
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
+
+    def _write(self, directory: Path, name: str, data: bytes) -> None:
+        path = directory / name
+        self._make_durable(path.parent, directory)
+        replace_file(path, data)
+
+    def _make_durable(self, path: Path, top: Path) -> None:
+        """Make a directory, and its name and those between it and `top` durable: once in each
+        process, because one that is there may be left from a process that was killed."""
+        if path in self._synced:
+            return
+        make_directory(path)
+        for parent in (each for each in path.parents if each == top or top in each.parents):
+            if os.access(parent, os.R_OK):  # the one above a backup may be closed to us
+                sync_path(parent)
+        self._synced.add(path)
 
     async def get(self, name: str) -> bytes | None:
         """A file; None if there is none. Errors: Corrupt for anything but an ordinary file."""
@@ -240,15 +273,6 @@ class BackupPlace:
     def _unavailable(self, error: Exception) -> Unavailable:
         reason = str(error).partition("\n")[0]
         return Unavailable(what=f"backup {self.where}", reason=reason)
-
-
-def _write(directory: Path, name: str, data: bytes) -> None:
-    path = directory / name
-    if not path.parent.is_dir():
-        make_directory(path.parent)
-        for parent in (path.parent.parent, path.parent):
-            sync_path(parent)
-    replace_file(path, data)
 
 
 def _names(directory: Path, below: str) -> list[str]:

@@ -9,15 +9,17 @@ Invariants
   names; the next call removes them.
 """
 
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from msgspec.structs import replace
 
 from blackboard.archive.sql import archive_beside
-from blackboard.backup.manifest import BackupManifest, folder
+from blackboard.backup.manifest import BOARDS, BackupManifest
 from blackboard.backup.place import BackupPlace
 from blackboard.backup.read import backed_up
 from blackboard.backup.replay import Replay
@@ -27,6 +29,12 @@ from blackboard.backup.write import BoardWriter
 from blackboard.errors import InvalidRequest
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Milliseconds
+
+_DRAFT: Final = re.compile(
+    r"^(backup\.json|boards/[^/]+/([^/]+\.segment|manifest\.json)|blobs/[0-9a-f]{2}/[0-9a-f]{64})"
+    r"\.[0-9a-f]{16}$"
+)
+"""What a file of a backup is called while it is being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +136,9 @@ async def _shorten(place: BackupPlace, manifest: BackupManifest, count: int, lim
 
 
 async def _tidy(place: BackupPlace) -> None:
-    """Remove the files that no manifest names, which a crash left."""
-    async for manifest in backed_up(place):
-        named = {segment.name for segment in manifest.segments}
-        for name in await place.names(folder(manifest.board)):
-            if name.endswith(".segment") and name not in named:
-                await place.remove(name)
+    """Remove the files that no manifest names, and the drafts, which a crash left."""
+    named = {segment.name async for each in backed_up(place) for segment in each.segments}
+    for name in await place.names():
+        is_left = name.startswith(BOARDS) and name.endswith(".segment") and name not in named
+        if is_left or _DRAFT.search(name):
+            await place.remove(name)

@@ -152,6 +152,8 @@ class Shipper:
         self._backup = ""
         self._writers: dict[str, BoardWriter] = {}
         self._checked: set[str] = set()
+        self._unsure: set[str] = set()
+        """The boards whose manifest may not be durable, although it can be read."""
 
     async def begin(self) -> None:
         """Become the writer of the place, which is made a backup if it is empty.
@@ -195,6 +197,7 @@ class Shipper:
             try:
                 total = total.plus(await self._ship(name))
             except BlackboardError as error:
+                self._unsure.add(name)
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -240,6 +243,9 @@ class Shipper:
         writer = self._writers.get(board)
         if writer is None:
             found = await manifests.read(self.place, self._backup, board)
+            if found is not None and board in self._unsure:
+                await manifests.write(self.place, found)
+            self._unsure.discard(board)
             found = found or manifests.new(self._backup, board)
             writer = self._writers[board] = BoardWriter(self.place, found, self._limits)
         return writer

@@ -156,7 +156,7 @@ class _Filling:
         """Add a record, and store its large values."""
         small, large = apart(record)
         if large:
-            await self._place.blobs.put_missing(large)
+            await self._place.blobs.put_durably(large)
         if isinstance(record, LogRecord):
             self._last, self._time_ms = record.entry.revision, record.entry.time_ms
             self._digest = record.entry.digest

@@ -92,12 +92,13 @@ async def recover_from(
         await target.check(manifests)
         for manifest in manifests:
             await target.bring(manifest)
+        empty = {m.board for m in manifests if not await archive.holds(m.board)}
         wrapper = await wrapper_of(settings)
         public = settings.seal_public
         front, sealing = await sealed(store, archive, wrapper, public=public, limits=limits)
         async with Service(front, archive=sealing, limits=limits) as service:
             return [
-                await _recover(service, manifest, wanted)
+                await _recover(service, manifest, wanted, is_empty=manifest.board in empty)
                 for manifest in manifests
                 if _is_recovered(manifest)
             ]
@@ -243,10 +244,16 @@ async def _pages(entries: Sequence[Entry]) -> AsyncIterator[Sequence[Entry]]:
         yield entries[at : at + LIST_ENTRIES_MAX]
 
 
-async def _recover(service: Service, manifest: BackupManifest, wanted: Wanted) -> BoardRecovered:
-    """Recover a board from the archive, and compare what the engine has then."""
+async def _recover(
+    service: Service, manifest: BackupManifest, wanted: Wanted, *, is_empty: bool
+) -> BoardRecovered:
+    """Recover a board from the archive, and compare what the engine has then. One that had no
+    content and no log yet has begun already."""
     board = manifest.board
     through = manifest.segments[-1].last
+    if is_empty:
+        head = await service.host.store.open(board)
+        return BoardRecovered(board, through, through, head.revision, head.epoch.id)
     request = RecoverRequest(through if wanted.at is None else wanted.at, wanted.note)
     done = Recovered(False, 0, 0, 0, "")
     while not done.done:

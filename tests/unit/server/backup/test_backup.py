@@ -1,11 +1,14 @@
 """Backups of embedded boards: what is shipped, what is noticed, what comes back."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import blackboard
@@ -14,6 +17,7 @@ from blackboard.backup.manifest import BackupManifest
 from blackboard.backup.place import BackupPlace
 from blackboard.backup.read import backed_up, verify
 from blackboard.backup.retain import Policy, prune
+from blackboard.backup.ship import Shipped, Shipper
 from blackboard.core.checkpoints import Moment, moment_of
 from blackboard.core.commit import Commit, CommitId, Put
 from blackboard.core.history import jump
@@ -29,12 +33,13 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import DEFAULT, EPOCH_JUMP, EPOCH_JUMP_PER_SECOND, Limits
-from blackboard.server.backups.once import take_once
+from blackboard.server.backups.once import complete, take_once
 from blackboard.server.checkpoints.from_backup import BoardRecovered, Wanted, recover_from
-from blackboard.server.settings import Settings, load
+from blackboard.server.settings import Settings, load, make_archive, make_store
 from blackboard.wire.codec import encode_value, prepare
 
 BOARD = "main"
+MANIFEST = f"boards/{BOARD}/manifest.json"
 LARGE = "x" * 100_000
 """Above BLOB_BYTES."""
 SMALL_FILES = replace(DEFAULT, backup=replace(DEFAULT.backup, segment_bytes=2_000))
@@ -489,11 +494,71 @@ async def test_a_manifest_with_a_hole_is_refused(tmp_path: Path) -> None:
     data, backup = tmp_path / "data", tmp_path / "backup"
     await rewritten(data, backup, 4)
     manifest = await the_manifest(backup)
-    import msgspec
-
     hole = msgspec.structs.replace(
         manifest, segments=(*manifest.segments[:2], *manifest.segments[3:])
     )
     await manifests.write(BackupPlace.at(str(backup)), hole)
     with pytest.raises(Corrupt, match="does not follow"):
         await the_manifest(backup)
+
+
+@pytest.mark.parametrize("began", ["just now", "long ago"])
+async def test_a_board_that_held_nothing_holds_up_no_other(tmp_path: Path, began: str) -> None:
+    """Only its beginning was shipped, or what it held was removed, and its log pruned."""
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    async with blackboard.open(data) as client:
+        await client.board("empty").put("public/a", 1)
+        await client.board("empty").delete("public/a")
+        await client.board(BOARD).put("public/b", 2)
+    await shipped(data, backup)
+    place = BackupPlace.at(str(backup))
+    if began == "just now":
+        manifest = await the_manifest(backup, "empty")
+        await manifests.write(
+            place, msgspec.structs.replace(manifest, segments=manifest.segments[:1])
+        )
+    else:
+        assert len(await prune(place, Policy(revisions=0), 0)) == 2
+    for _ in range(2):
+        found = await recovered(backup, new)
+        assert found["empty"].revision > found["empty"].through + EPOCH_JUMP
+        assert await content(new) == await content(data)
+        assert await content(new, "empty") == {}
+    async with blackboard.open(new) as client:
+        put = await client.board("empty").put("public/a", 3)
+        assert put.revision > found["empty"].revision
+
+
+async def test_a_manifest_whose_name_was_not_synced_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be read, and may be gone after a power cut."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await rewritten(data, backup, 1)
+    async with blackboard.open(data) as client:
+        await client.board(BOARD).put("public/b", 1)
+    store, archive = await make_store(settings_of(data)), await make_archive(settings_of(data))
+    assert archive is not None
+    await complete(store, archive, DEFAULT)
+    shipper, manifest = Shipper(BackupPlace.at(str(backup)), store, archive), backup / MANIFEST
+    before, fsync = manifest.stat().st_ino, os.fsync
+
+    def fails(file: int) -> None:
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        if path == manifest.parent and manifest.stat().st_ino != before:
+            raise OSError(errno.EIO, "as a disk says")
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", fails)
+    await shipper.begin()
+    with pytest.raises(Unavailable):
+        await shipper.round([BOARD])
+    monkeypatch.undo()
+    content, written_ns = manifest.read_bytes(), manifest.stat().st_mtime_ns
+    await shipper.begin()
+    assert await shipper.round([BOARD]) == Shipped()
+    assert manifest.read_bytes() == content
+    assert manifest.stat().st_mtime_ns > written_ns
+    await shipper.end()
+    await archive.aclose()
+    await store.aclose()

@@ -1,6 +1,6 @@
 """Backups of boards in Redis, with an archive and without, and backups in an object store."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,9 @@ from blackboard.server.backups.once import take_once
 from blackboard.server.checkpoints.from_backup import Wanted, recover_from
 from blackboard.server.service import Service
 from blackboard.server.settings import Settings, load, make_archive, make_store
+from tests.postgres import Postgres
 from tests.s3 import S3
+from tests.servers import RedisCluster3
 
 BOARD = "main"
 LARGE = "x" * 100_000
@@ -23,21 +25,29 @@ LARGE = "x" * 100_000
 @pytest.fixture(params=["archive", "none"])
 def settings(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> Settings:
     """A service over Redis, with an archive in SQLite, and without one."""
-    key = tmp_path / "signing_key"
-    make_key(key)
-    given: dict[str, object] = {"engine": redis_url, "data": tmp_path / "data", "archive": "none"}
     if request.param == "archive":
-        archive = {"archive": f"sqlite:///{tmp_path}/archive.db", "blobs": str(tmp_path / "blobs")}
-        given |= archive | {"signing_key": key}
-    return load(given)
+        return archived(redis_url, tmp_path, f"sqlite:///{tmp_path}/archive.db")
+    return load({"engine": redis_url, "data": tmp_path / "data", "archive": "none"})
 
 
-async def wiped(settings: Settings, tmp_path: Path) -> None:
-    """Lose the engine and the archive."""
+def archived(engine: str, folder: Path, archive: str) -> Settings:
+    """A service over an engine, with the archive at a URL."""
+    given = {"engine": engine, "archive": archive, "data": folder / "data"}
+    make_key(folder / "signing_key")
+    return load(given | {"blobs": str(folder / "blobs"), "signing_key": folder / "signing_key"})
+
+
+async def wiped(settings: Settings) -> None:
+    """Lose one Redis and an archive in SQLite."""
     async with redis.Redis.from_url(settings.engine) as connection:
         await connection.flushall()
+    without_archive(settings)
+
+
+def without_archive(settings: Settings) -> None:
+    """Lose an archive in SQLite."""
     for end in ("", "-wal", "-shm"):
-        (tmp_path / f"archive.db{end}").unlink(missing_ok=True)
+        Path((settings.archive or "").removeprefix("sqlite:///") + end).unlink(missing_ok=True)
 
 
 async def serve(settings: Settings) -> AsyncIterator[Service]:
@@ -47,8 +57,10 @@ async def serve(settings: Settings) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_boards_of_redis_come_back(settings: Settings, tmp_path: Path) -> None:
-    backup = tmp_path / "backup"
+async def come_back(
+    settings: Settings, backup: Path, lose: Callable[[], Awaitable[object]]
+) -> None:
+    """Boards are backed up, lost and recovered."""
     async for service in serve(settings):
         board = service.client(agent="ann").board(BOARD)
         await board.put("public/a", 1)
@@ -58,7 +70,7 @@ async def test_boards_of_redis_come_back(settings: Settings, tmp_path: Path) -> 
             await board.append("public/list", number)
         before = await board.entry("public/a")
     await take_once(settings, str(backup))
-    await wiped(settings, tmp_path)
+    await lose()
     [found] = await recover_from(settings, BackupPlace.at(str(backup)), Wanted())
     assert found.revision > found.through == 6
     async for service in serve(settings):
@@ -70,6 +82,36 @@ async def test_boards_of_redis_come_back(settings: Settings, tmp_path: Path) -> 
         assert await board.get("private/ann/b") == 2
         assert await board.get("public/large") == LARGE
         assert (await board.append("public/list", "next")).endswith("3")
+
+
+async def test_boards_of_redis_come_back(settings: Settings, tmp_path: Path) -> None:
+    await come_back(settings, tmp_path / "backup", lambda: wiped(settings))
+
+
+async def test_boards_with_their_history_in_postgresql_come_back(
+    redis_url: str, postgres: Postgres, tmp_path: Path
+) -> None:
+    settings = archived(redis_url, tmp_path, await postgres.empty())
+
+    async def lose() -> None:
+        await postgres.empty()
+        await wiped(settings)
+
+    await come_back(settings, tmp_path / "backup", lose)
+
+
+async def test_boards_of_a_redis_cluster_come_back(
+    redis_cluster: RedisCluster3, tmp_path: Path
+) -> None:
+    await redis_cluster.flush()  # others have used it
+    url = redis_cluster.url.replace("redis://", "redis+cluster://")
+    settings = archived(url, tmp_path, f"sqlite:///{tmp_path}/archive.db")
+
+    async def lose() -> None:
+        await redis_cluster.flush()
+        without_archive(settings)
+
+    await come_back(settings, tmp_path / "backup", lose)
 
 
 async def test_a_newer_board_of_redis_is_refused(settings: Settings, tmp_path: Path) -> None:
