@@ -32,7 +32,7 @@ IO = set(
 PUBLIC = {"", "errors", "ops", "types", "agents"}
 """What agents may import of ours: the public names, and each other."""
 
-FOR_INTEGRATIONS = {"", "errors", "integrations", "limits", "names", "ops", "sync", "types"}
+FOR_INTEGRATIONS = {"", *"errors integrations limits names ops sync telemetry types".split()}
 """What adapters of frameworks may import of ours: what any other program would."""
 IMPORT_INTEGRATIONS = {"integrations", "cli", "demos"}
 

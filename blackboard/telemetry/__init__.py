@@ -35,7 +35,7 @@ VARIABLE: Final = "BLACKBOARD_TELEMETRY"
 _ON: Final = frozenset({"1", "true", "yes", "on"})
 
 _tracer: "Tracer | None" = None
-_current_span: "Callable[[], _Span] | None" = None
+_current_span: "Callable[..., _Span] | None" = None
 """Kept, because a commit asks for it, and an import costs a microsecond even when it is done."""
 _one_in = 1
 """Of commits that belong to no trace, one in so many begins one."""
@@ -121,6 +121,15 @@ class OpenSpan:
         self._span.set_attribute("gen_ai.usage.input_tokens", tokens[0])
         self._span.set_attribute("gen_ai.usage.output_tokens", tokens[1])
 
+    def turn_away(self, status: int) -> None:
+        """It was refused by this HTTP status."""
+        from opentelemetry.trace import Status, StatusCode
+
+        self._span.set_attribute("http.response.status_code", status)
+        self._span.set_attribute("error.type", str(status))
+        self._span.set_attribute("blackboard.outcome", "refused")
+        self._span.set_status(Status(StatusCode.ERROR, "refused"))
+
     def fail(self, error: BaseException) -> None:
         """Give it the status of an error: its code, and no message, which may quote a value."""
         from opentelemetry.trace import Status, StatusCode
@@ -198,14 +207,61 @@ def _method(method: str, board: str, agent: str, kind: str) -> Iterator[OpenSpan
 
 def continuing(traceparent: str) -> AbstractContextManager[None]:
     """A block whose spans belong to the trace of another process; "" = to none."""
-    return _NOTHING if _tracer is None or not traceparent else _continuing(traceparent)
+    if _tracer is None or not traceparent:
+        return _NOTHING
+    from opentelemetry.context import Context
+
+    return _within(_context(traceparent) or Context())
+
+
+def entering(traceparent: str | None) -> AbstractContextManager[None]:
+    """A block that serves an HTTP request which came with that header; None = with none.
+
+    As `continuing`; but a span of that trace that is current already stays the parent: something
+    around us has begun it for the request. A header that is no traceparent changes nothing.
+    """
+    if _tracer is None:
+        return _NOTHING
+    found, now = _received(traceparent), _current_context()
+    if now is None or not now.is_remote:
+        is_begun = now is not None and found is not None and _trace_in(found) == now.trace_id
+        return _NOTHING if found is None or is_begun else _within(found)
+    # What an earlier request on the connection brought: asyncio keeps the context of the task that
+    # last resumed a transport (CPython issue 140947).
+    return apart() if found is None else _within(found)
+
+
+def connecting(traceparent: str | None, board: str = "") -> AbstractContextManager[OpenSpan | None]:
+    """A block that serves the handshake of a WebSocket: a span, if it came with a traceparent.
+
+    What is begun after the block belongs to no trace, as the connection may last for days.
+    """
+    found = None if _tracer is None else _received(traceparent)
+    return _NOTHING if found is None else _connecting(found, board)
 
 
 @contextmanager
-def _continuing(traceparent: str) -> Iterator[None]:
+def _connecting(found: "Context", board: str) -> Iterator[OpenSpan]:
+    from opentelemetry.trace import SpanKind
+
+    with _within(found), _current("blackboard.connect", SpanKind.SERVER) as span:
+        yield span.of_board(board) if board else span
+
+
+def apart() -> AbstractContextManager[None]:
+    """A block that begins what may outlive the current span: it belongs to no trace."""
+    if _tracer is None or _current_context() is None:
+        return _NOTHING
+    from opentelemetry.context import Context
+
+    return _within(Context())
+
+
+@contextmanager
+def _within(found: "Context") -> Iterator[None]:
     from opentelemetry import context
 
-    token = context.attach(_context(traceparent) or context.Context())
+    token = context.attach(found)
     try:
         yield
     finally:
@@ -288,6 +344,18 @@ def _context(text: str) -> "Context | None":
     from opentelemetry.context import Context
 
     return from_peer.extract({"traceparent": text}, Context())
+
+
+def _received(header: str | None) -> "Context | None":
+    """The context of a header; None if it is no traceparent."""
+    found = _context(header or "")
+    return found if found is not None and _trace_in(found) else None
+
+
+def _trace_in(found: "Context") -> int:
+    """The id of the trace of a context; 0 = it has none."""
+    assert _current_span is not None
+    return _current_span(found).get_span_context().trace_id
 
 
 @contextmanager

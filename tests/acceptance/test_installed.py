@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.acceptance.shell import Running, Shell
 from tests.conformance.js.process import needs_npm
 from tests.source_tree import ROOT
-from tests.wheels import build, wheels_in
+from tests.wheels import build
 
 DISTRIBUTIONS_MAX = 8
 BYTES_MAX = 15_000_000
@@ -204,9 +205,10 @@ class Environment:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def install(self, *wanted: str) -> None:
-        """Install distributions of ours, and what they require."""
+        """Install distributions of ours, and what they require: compiled when it is imported."""
         constraints = ROOT / "constraints.txt"
-        self.pip("install", "-q", "-c", str(constraints), "--find-links", str(self.wheels), *wanted)
+        options = ["-q", "--no-compile", "-c", str(constraints), "--find-links", str(self.wheels)]
+        self.pip("install", *options, *wanted)
 
     def run(
         self, program: str, *arguments: str, environ: dict[str, str] | None = None
@@ -264,28 +266,38 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheels(packages: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with both wheels."""
-    return wheels_in(tmp_path_factory.mktemp("wheels"))
+def release(packages: None, tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
+    """What `make dist` makes of this checkout: once, by the first worker that needs it."""
+    folder = tmp_path_factory.getbasetemp().parent / f"dist-{testrun_uid}"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            half = folder.with_suffix(".half")
+            make_dist(half)
+            half.rename(folder)
+    return folder
 
 
-def new_environment(beside: Path, files: Path, python: str = sys.executable) -> Environment:
-    """One with nothing in it, which takes our distributions from the folder `files`."""
-    folder = beside / "environment"
-    subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
-    made = Environment(folder, files)
-    assert made.distributions() == set()
-    return made
+def make_dist(folder: Path) -> None:
+    """Make a release in a folder."""
+    environ = {**os.environ, "BLACKBOARD_REPOSITORY": "https://example.org/team/blackboard"}
+    command = [str(ROOT / "tools/make_dist.sh"), str(folder)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 4, done.stdout  # what twine says of each file
+    assert (folder / "notes.md").read_text(encoding="utf-8").strip()
 
 
 @pytest.fixture
-def empty(tmp_path: Path, wheels: Path) -> Environment:
+def empty(tmp_path: Path, release: Path) -> Environment:
     """An environment with nothing in it, of another Python than the one that runs the tests: that
     one has everything installed already."""
     python = interpreter("3.13") or interpreter("3.11")
     if python is None:
         pytest.skip("NOT CHECKED: neither Python 3.13 nor 3.11 is on this machine")
-    return new_environment(tmp_path, wheels, python)
+    made = Environment(tmp_path / "environment", release / "python")
+    subprocess.run([python, "-m", "venv", "--without-pip", str(made.folder)], check=True)
+    assert made.distributions() == set()
+    return made
 
 
 @pytest.fixture
@@ -332,8 +344,9 @@ def test_the_client_with_its_extras_lacks_nothing_of_its_own(
     assert empty.out(IMPORTS) == "all"
 
 
+@pytest.mark.timeout(900)  # pip fills an environment
 def test_the_whole_adds_files_to_the_client(
-    empty: Environment, user: tuple[Shell, Running]
+    empty: Environment, user: tuple[Shell, Running], tmp_path: Path
 ) -> None:
     """Redlock and documents need no extra. Without it, the client is as it was."""
     empty.install("agent-blackboard-client")
@@ -341,14 +354,28 @@ def test_the_whole_adds_files_to_the_client(
     empty.install("agent-blackboard")
     assert before <= files_in(empty)
     assert empty.out(OPENS) == str({"text": "Buy."})
-    command = subprocess.run(
-        [empty.folder / "bin/blackboard", "--help"], capture_output=True, text=True, check=False
-    )
-    assert command.returncode == 0, command.stderr
+    serve_and_connect(empty, Shell(tmp_path))
     empty.pip("uninstall", "-q", "-y", "agent-blackboard")
     assert files_in(empty) == before
     assert empty.out(USES, environ=environ_of(user)) == "0.1.0"
     assert "pip install agent-blackboard" in empty.run("from blackboard import open").stderr
+
+
+def serve_and_connect(installed: Environment, shell: Shell) -> None:
+    """The service, the command line and the client, all of them as installed."""
+    command = installed.folder / "bin/blackboard"
+    with shell.script(f"exec {command} serve --port 0") as running:
+        running.wait_for("Ctrl-C stops it.")
+        environ = environ_of((shell, running))
+        assert installed.out(STORY, environ=environ) == TOLD
+        found = subprocess.run(
+            [command, "get", "public/plan", "--board", "python", "--json"],
+            capture_output=True,
+            text=True,
+            env=environ,
+            check=True,
+        )
+        assert json.loads(found.stdout) == {"usd": 1}
 
 
 def files_in(environment: Environment) -> set[str]:
@@ -358,43 +385,6 @@ def files_in(environment: Environment) -> set[str]:
 
 
 # --- a release ------------------------------------------------------------------------------------
-
-OURS = "agent-blackboard,agent-blackboard-client"
-
-
-@pytest.fixture(scope="module")
-def release(packages: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make dist` makes of this checkout."""
-    folder = tmp_path_factory.mktemp("dist")
-    environ = {**os.environ, "BLACKBOARD_REPOSITORY": "https://example.org/team/blackboard"}
-    command = [str(ROOT / "tools/make_dist.sh"), str(folder)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("PASSED") == 4, done.stdout  # what twine says of each file
-    assert (folder / "notes.md").read_text(encoding="utf-8").strip()
-    return folder
-
-
-@pytest.mark.timeout(900)  # pip resolves, builds and fills a whole environment
-@pytest.mark.parametrize("unwanted", ["--no-binary", "--only-binary"], ids=["sdist", "wheel"])
-def test_a_release_serves_and_connects(release: Path, tmp_path: Path, unwanted: str) -> None:
-    """The service, the command line and the client, all of them as installed."""
-    environment = new_environment(tmp_path, release / "python")
-    environment.install(unwanted, OURS, "agent-blackboard")
-    command = environment.folder / "bin/blackboard"
-    shell = Shell(tmp_path)
-    with shell.script(f"exec {command} serve --port 0") as running:
-        running.wait_for("Ctrl-C stops it.")
-        environ = environ_of((shell, running))
-        assert environment.out(STORY, environ=environ) == TOLD
-        found = subprocess.run(
-            [command, "get", "public/plan", "--board", "python", "--json"],
-            capture_output=True,
-            text=True,
-            env=environ,
-            check=True,
-        )
-        assert json.loads(found.stdout) == {"usd": 1}
 
 
 @needs_npm
@@ -441,14 +431,16 @@ def test_a_release_of_another_tag_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("dist/*"))
 
 
-def test_a_source_distribution_gives_the_same_wheel(tmp_path: Path, wheels: Path) -> None:
+@pytest.mark.parametrize("name", ["agent_blackboard", "agent_blackboard_client"])
+def test_a_source_distribution_gives_the_same_wheel(
+    release: Path, tmp_path: Path, name: str
+) -> None:
     """Which is what an installer builds where it takes no wheel."""
-    build(ROOT / "clients/python", tmp_path, "sdist")
-    (packed,) = tmp_path.glob("*.tar.gz")
+    (packed,) = (release / "python").glob(f"{name}-*.tar.gz")
     subprocess.run(["tar", "xzf", packed, "-C", tmp_path], check=True)
     build(tmp_path / packed.name.removesuffix(".tar.gz"), tmp_path, "wheel")
-    (again,), (first,) = (folder.glob("*client*.whl") for folder in (tmp_path, wheels))
-    assert names_in(again) == names_in(first)
+    (again,) = tmp_path.glob("*.whl")
+    assert names_in(again) == names_in(release / "python" / again.name)
 
 
 def names_in(wheel: Path) -> Sequence[str]:

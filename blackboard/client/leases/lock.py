@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from blackboard import telemetry
 from blackboard.client.cancellation import finish
 from blackboard.client.link import WatchRequest
 from blackboard.client.views import Change, Receipt, RevisionEvent
@@ -440,7 +441,8 @@ class Keeper:
         assert self._block is not None
         self._cancelling = self._block.cancelling()
         take(self._hold)
-        self._watchdog = asyncio.create_task(self._keep(sent_s), name="keeper of leases")
+        with telemetry.apart():
+            self._watchdog = asyncio.create_task(self._keep(sent_s), name="keeper of leases")
         self._watchdog.add_done_callback(self._ended)
 
     def stop(self) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
+from blackboard import telemetry
 from blackboard.client.leases.lock import Lock
 from blackboard.client.link import WatchRequest
 from blackboard.client.views import Entry
@@ -146,7 +147,8 @@ class Attachment(Lock, Generic[BoardT]):
             raise
         if self._deliver is not None:
             self._writer.deliver = self._deliver
-            self._delivering = asyncio.create_task(self._deliver_when_asked())
+            with telemetry.apart():
+                self._delivering = asyncio.create_task(self._deliver_when_asked())
         return self
 
     async def __aexit__(

@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from blackboard import telemetry
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -186,7 +187,9 @@ class _Authenticated:
             return
         try:
             scope[_SESSION] = session
-            await self._app(scope, receive, send)
+            # The session's connection is older or younger than the request: it is not in its trace.
+            with telemetry.entering(_traceparent_in(Request(scope))):
+                await self._app(scope, receive, send)
         finally:
             await entered.__aexit__(None, None, None)
 
@@ -194,6 +197,10 @@ class _Authenticated:
 def _token_in(request: Request) -> str:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _traceparent_in(request: Request) -> str:
+    return ", ".join(request.headers.getlist("traceparent"))  # two are none
 
 
 def _refusal(status: int, code: str, reason: str) -> Response:

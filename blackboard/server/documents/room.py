@@ -28,6 +28,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from blackboard import telemetry
 from blackboard.client.documents import layout as storage
 from blackboard.client.documents.layout import Base, Item, StoredDocument, UpdateTail
 from blackboard.client.documents.replica import DamagedError, Replica, merged
@@ -171,7 +172,8 @@ class Room:
 
     def start(self, ended: Callable[["Room"], None]) -> None:
         """Begin to load; `ended` is called when the room has ended."""
-        self._task = asyncio.create_task(self._run(), name=f"document {self.key}")
+        with telemetry.apart():
+            self._task = asyncio.create_task(self._run(), name=f"document {self.key}")
         self._task.add_done_callback(lambda _: ended(self))
 
     async def ready(self) -> None:

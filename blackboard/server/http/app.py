@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
+from blackboard import telemetry
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import (
@@ -36,6 +37,7 @@ from blackboard.server.http.handshake import (
     Handshake,
     OriginPolicy,
     bearer_token,
+    header,
     trust_of,
 )
 from blackboard.server.http.metrics import Metrics
@@ -111,14 +113,16 @@ class _Routes:
         self._failure: str | None = None
 
     def behind_doors(self, answer: Handler) -> Handler:
-        """`answer`, if this Host and Origin are allowed; else 403."""
+        """`answer`, if this Host and Origin are allowed; else 403. It continues the request's
+        trace."""
 
         async def guarded(request: Request) -> Response:
-            unknown = self._gate.origin_policy.refusal(request.scope)
-            if unknown is None:
-                return await answer(request)
-            self._gate.note_refusal(unknown)
-            return JSONResponse({"reason": unknown}, 403)
+            with telemetry.entering(header(request.scope, b"traceparent")):
+                unknown = self._gate.origin_policy.refusal(request.scope)
+                if unknown is None:
+                    return await answer(request)
+                self._gate.note_refusal(unknown)
+                return JSONResponse({"reason": unknown}, 403)
 
         return guarded
 
@@ -210,7 +214,8 @@ class _Routes:
                 raise LimitExceeded("FRAME_BYTES_MAX", size, FRAME_BYTES_MAX, "batch")
             if is_read(event.params):
                 await bill.begin()
-            await bill.run(partial(self._carry_out, session, principal, event))
+            with telemetry.continuing(event.traceparent):
+                await bill.run(partial(self._carry_out, session, principal, event))
         except BlackboardError as error:
             outcome = error.code
             session.respond_error(event.id, error)

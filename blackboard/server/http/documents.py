@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from blackboard import telemetry
 from blackboard.client.link import Pipe
 from blackboard.core import access
 from blackboard.core.access import Principal
@@ -44,6 +45,7 @@ from blackboard.server.http.handshake import (
     Scope,
     Send,
     bearer_token,
+    header,
     heeding_close,
     trust_of,
 )
@@ -110,7 +112,8 @@ class DocumentDoor:
         reason."""
         board, key = scope["path_params"]["board"], scope["path_params"]["key"]
         try:
-            principal = await self._admit(scope, query, board, check_document(key))
+            with telemetry.connecting(header(scope, b"traceparent"), board):
+                principal = await self._admit(scope, query, board, check_document(key))
             trust_of(scope)(principal.account)
             visit = _Visit(principal, self._gate.admission(principal))
             with self._gate.visit(visit, principal):

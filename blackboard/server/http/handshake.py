@@ -16,7 +16,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Protocol
@@ -160,13 +160,38 @@ class Handshake:
         """Serve one WebSocket."""
         send = heeding_close(send)
         await receive()  # websocket.connect
+        with ExitStack() as handshake:
+            traced = telemetry.connecting(header(scope, b"traceparent"))
+            span = handshake.enter_context(traced)
+            principal = await self._admitted(scope)
+            if isinstance(principal, Refusal):
+                if span is not None:
+                    span.turn_away(principal.status)
+                return await self._turn_away(scope, send, principal)
+            connection = self._counted_in(scope, receive, send, principal)
+            try:
+                account = STRANGERS if principal is None else principal.account
+                await self.shares.wait(account, HANDSHAKE_US)
+                with suppress(OSError):  # it is already closed
+                    await send({"type": "websocket.accept", "subprotocol": subprotocol(scope)})
+                    handshake.close()  # the connection may last for days: it belongs to no trace
+                    await connection.run()
+            finally:
+                self._count_out(connection)
+        return None
+
+    async def _admitted(self, scope: Scope) -> Principal | Refusal | None:
+        """As `admit`, once the revoked tokens are known."""
         try:
             await self.ready()
-            principal = self.admit(scope)
+            return self.admit(scope)
         except Unavailable as error:
-            principal = Refusal(503, error.reason)
-        if isinstance(principal, Refusal):
-            return await self._turn_away(scope, send, principal)
+            return Refusal(503, error.reason)
+
+    def _counted_in(
+        self, scope: Scope, receive: Receive, send: Send, principal: Principal | None
+    ) -> Connection:
+        """A connection that was admitted, and is counted from here on."""
         name = subprotocol(scope)
         assert name is not None, "it was admitted"
         timeout_ms = self.limits.connection.handshake_timeout_ms
@@ -180,15 +205,7 @@ class Handshake:
             self._greeting.enter(connection, principal.account)
         self._open.add(connection)
         self.traffic.connections += 1
-        try:
-            account = STRANGERS if principal is None else principal.account
-            await self.shares.wait(account, HANDSHAKE_US)
-            with suppress(OSError):  # it is already closed
-                await send({"type": "websocket.accept", "subprotocol": name})
-                await connection.run()
-        finally:
-            self._count_out(connection)
-        return None
+        return connection
 
     def admit(self, scope: Scope) -> Principal | Refusal | None:
         """The principal of a handshake; None if the token comes later, in `hello`; or the

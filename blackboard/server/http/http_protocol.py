@@ -15,6 +15,7 @@ Invariants
 """
 
 import contextlib
+import contextvars
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -71,16 +72,21 @@ class HeadScanner:
 
 
 class _Flow(FlowControl):
-    """Calls `wanted` when the application requests the body."""
+    """Calls `wanted` when the application requests the body.
+
+    What is read later is not read in the context of the request that resumed the socket: asyncio
+    would keep it, and with it the request's trace, for what comes next on the connection.
+    """
 
     def __init__(self, transport: Any, wanted: Callable[[], None]) -> None:
         super().__init__(transport)
         self.wanted = wanted
+        self._context = contextvars.copy_context()
 
     def resume_reading(self) -> None:
         """As uvicorn does."""
         self.wanted()
-        super().resume_reading()
+        self._context.run(super().resume_reading)
 
 
 _Uvicorn: Any = object
