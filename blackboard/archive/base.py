@@ -264,7 +264,7 @@ class Archive(Protocol):
 
         `keep` are revisions that stay readable (those of checkpoints); others below become
         Compacted, including those that the engine lost. Unreferenced blobs are removed a while
-        later.
+        later. A file gives the room back to the file system once that is a quarter of it.
         """
 
     async def family(self, board: str) -> Sequence[str]:

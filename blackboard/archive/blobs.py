@@ -80,9 +80,9 @@ class Blobs:
         try:
             async with self._calls:
                 if self._directory is None:
-                    await obstore.put_async(self._store, _path(name), value)
+                    await obstore.put_async(self._store, blob_path(name), value)
                 else:
-                    await asyncio.to_thread(_write, self._directory, _path(name), value)
+                    await asyncio.to_thread(_write, self._directory, blob_path(name), value)
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
         return name
@@ -90,7 +90,7 @@ class Blobs:
     async def get(self, name: bytes) -> bytes:
         """The value with that SHA-256. Errors: Corrupt when it is missing or different;
         Unavailable."""
-        path = _path(name)
+        path = blob_path(name)
         try:
             async with self._calls:
                 value = await self._read(path)
@@ -142,11 +142,11 @@ class Blobs:
     async def _holds(self, name: bytes) -> bool:
         """What is no ordinary file does not count: a blob that is put takes its place."""
         if self._directory is not None:
-            file = self._directory / _path(name)
+            file = self._directory / blob_path(name)
             return file.is_file() and not file.is_symlink()
         try:
             async with self._calls:
-                await obstore.head_async(self._store, _path(name))
+                await obstore.head_async(self._store, blob_path(name))
         except FileNotFoundError:
             return False
         except (BaseError, OSError, ValueError) as error:
@@ -158,7 +158,7 @@ class Blobs:
         if self._directory is None:
             return
         try:
-            for synced in ((self._directory / _path(name)).parent, self._directory):
+            for synced in ((self._directory / blob_path(name)).parent, self._directory):
                 await asyncio.to_thread(sync_path, synced)
         except OSError as error:
             raise self._unavailable(error) from error
@@ -166,7 +166,7 @@ class Blobs:
     async def remove(self, names: Iterable[bytes]) -> None:
         """Remove unreferenced blobs, except recent ones, which a transaction may be about to
         reference. Errors: Unavailable."""
-        for path in map(_path, names):
+        for path in map(blob_path, names):
             try:
                 found = await obstore.head_async(self._store, path)
                 age = datetime.now(UTC) - found["last_modified"]
@@ -181,7 +181,7 @@ class Blobs:
         """Remove a blob, however new it is; no error if there is none. Errors: Unavailable."""
         try:
             async with self._calls:
-                await obstore.delete_async(self._store, _path(name))
+                await obstore.delete_async(self._store, blob_path(name))
         except FileNotFoundError:
             return
         except (BaseError, OSError, ValueError) as error:
@@ -229,6 +229,7 @@ def _write(directory: Path, path: str, value: bytes) -> None:
         sync_path(synced)
 
 
-def _path(name: bytes) -> str:
+def blob_path(name: bytes) -> str:
+    """Where a blob is below its place, by its SHA-256."""
     text = name.hex()
     return f"{text[:2]}/{text}"

@@ -8,6 +8,7 @@ Invariants
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +73,7 @@ from blackboard.core.commit import (
 from blackboard.core.directories import Children, ranges_behind
 from blackboard.core.history import Tally
 from blackboard.core.path import Ranges, directory_of, ranges_of
-from blackboard.errors import InvalidRequest, NoSuchCheckpoint
+from blackboard.errors import BlackboardError, InvalidRequest, NoSuchCheckpoint
 from blackboard.integrity.signing import Seal, make_key
 from blackboard.limits import (
     BLOB_BYTES,
@@ -84,6 +85,7 @@ from blackboard.limits import (
 )
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
+log = logging.getLogger(__name__)
 _KEYS_AT_ONCE: Final = 32
 """Rows that are decoded to entries without a pause: less than a millisecond."""
 
@@ -595,6 +597,11 @@ class SqlArchive:
                 removed += await older.run(keep, min(below, each.through + 1))
                 doomed += await older.unnamed()
         await self._blobs.remove(doomed)
+        if removed:
+            try:
+                await self._database.give_back()
+            except BlackboardError as error:
+                log.warning("archive: what was pruned stays in its file for now: %s", error)
         return removed
 
     async def family(self, board: str) -> Sequence[str]:

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
-from blackboard.archive.blobs import Blobs, object_store
+from blackboard.archive.blobs import Blobs, blob_path, object_store
 from blackboard.engines.disk import replace_file, sync_path
 from blackboard.errors import Corrupt, InvalidRequest, NewerFormat, Unavailable
 from blackboard.integrity.private_files import (
@@ -80,6 +80,11 @@ class BackupPlace:
         except (BaseError, ValueError) as error:
             raise InvalidRequest(field="backup", reason=str(error).partition("\n")[0]) from error
         return cls(where, store, limits)
+
+    @staticmethod
+    def blob(name: bytes) -> str:
+        """The name of the file that holds the large value with that SHA-256."""
+        return f"{_BLOBS}/{blob_path(name)}"
 
     @cached_property
     def blobs(self) -> Blobs:
@@ -242,14 +247,18 @@ class BackupPlace:
 
     async def names(self, below: str = "") -> Sequence[str]:
         """The names of the files below a prefix, sorted."""
+        return sorted(await self.sizes(below))
+
+    async def sizes(self, below: str = "") -> Mapping[str, int]:
+        """The bytes of each file below a prefix."""
         try:
             if self._directory is not None:
-                return await asyncio.to_thread(_names, self._directory, below)
-            found: list[str] = []
+                return await asyncio.to_thread(_sizes, self._directory, below)
+            found: dict[str, int] = {}
             assert self._store is not None
             async for chunk in obstore.list(self._store, prefix=below or None):
-                found += [str(each["path"]) for each in chunk]
-            return sorted(found)
+                found.update((str(each["path"]), each["size"]) for each in chunk)
+            return found
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
 
@@ -275,7 +284,7 @@ class BackupPlace:
         return Unavailable(what=f"backup {self.where}", reason=reason)
 
 
-def _names(directory: Path, below: str) -> list[str]:
+def _sizes(directory: Path, below: str) -> dict[str, int]:
     top = directory / below
     files = (path for path in top.rglob("*") if path.is_file()) if top.is_dir() else ()
-    return sorted(path.relative_to(directory).as_posix() for path in files)
+    return {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}

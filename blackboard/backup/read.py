@@ -74,6 +74,19 @@ async def records_of(place: BackupPlace, segment: SegmentFile) -> Sequence[Recor
     return found
 
 
+async def blobs_of(place: BackupPlace, segment: SegmentFile) -> set[bytes]:
+    """The SHA-256 of the large values that a file names. Errors: Corrupt; Unavailable."""
+    found: set[bytes] = set()
+    try:
+        for data in await packed_records(place, segment):
+            record = unpacked(data)
+            if not isinstance(record, BaseRecord):
+                found |= set(record.blobs.values())
+    except ValueError as error:
+        raise place.corrupt(segment.name, str(error)) from error
+    return found
+
+
 def _check_kind(segment: SegmentFile, records: Sequence[Record]) -> None:
     """Errors: ValueError; Corrupt when the log has a gap."""
     if segment.kind == BASE:

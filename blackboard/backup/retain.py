@@ -11,7 +11,7 @@ Invariants
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from blackboard.archive.sql import archive_beside
 from blackboard.backup.manifest import BOARDS, BackupManifest
 from blackboard.backup.place import BackupPlace
-from blackboard.backup.read import backed_up
+from blackboard.backup.read import backed_up, blobs_of
 from blackboard.backup.replay import Replay
 from blackboard.backup.segment import LOG, SegmentFile
 from blackboard.backup.ship import ArchivedBoard
@@ -30,6 +30,7 @@ from blackboard.errors import InvalidRequest
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Milliseconds
 
+_BLOB: Final = re.compile(r"^blobs/[0-9a-f]{2}/[0-9a-f]{64}$")
 _DRAFT: Final = re.compile(
     r"^(backup\.json|boards/[^/]+/([^/]+\.segment|manifest\.json)|blobs/[0-9a-f]{2}/[0-9a-f]{64})"
     r"\.[0-9a-f]{16}$"
@@ -71,12 +72,28 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What a board's backup lost: `files`, with `bytes`, and its history up to revision `below`."""
+    """What a board's backup lost: `files`, which had `bytes` more than the base in their place, and
+    its history up to revision `below`."""
 
     board: str
     below: int
     files: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What went from a backup, or would go: of boards, and `others` with `other_bytes`: large
+    values that nothing names any more, and files that a crash left."""
+
+    boards: Sequence[Dropped]
+    others: int
+    other_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """What the file system gets back."""
+        return self.other_bytes + sum(each.bytes for each in self.boards)
 
 
 async def prune(
@@ -86,59 +103,84 @@ async def prune(
     *,
     dry_run: bool = False,
     limits: Limits = DEFAULT,
-) -> Sequence[Dropped]:
-    """Remove what the policy does not keep; returns what went, or would go.
+) -> Removal:
+    """Remove what the policy does not keep; returns what went, or with `dry_run` would go.
 
-    It needs room for a copy of one board's history in the directory for temporary files. Errors:
-    Unavailable while another process writes to the backup; Corrupt; InvalidRequest.
+    It reads the whole backup, but for large values, and needs room for a copy of one board's
+    history in the directory for temporary files. Errors: Unavailable while another process writes
+    to the backup; Corrupt; InvalidRequest.
     """
     name = await place.id()
     if not dry_run:
         await place.lock()
     try:
-        found: list[Dropped] = []
-        async for manifest in backed_up(place):
-            assert manifest.backup == name
-            count = policy.count(manifest.segments, now_ms)
-            gone = manifest.segments[:count]
-            if not gone:
-                continue
-            size, last = sum(segment.file_bytes for segment in gone), gone[-1].last
-            if not dry_run:
-                size -= await _shorten(place, manifest, count, limits)
-            found.append(Dropped(manifest.board, last, count, size))
-        if not dry_run:
-            await _tidy(place)
-        return found
+        return await _prune(place, policy, now_ms, _Kept(place, name, limits, dry_run=dry_run))
     finally:
         if not dry_run:
             await place.unlock()
 
 
-async def _shorten(place: BackupPlace, manifest: BackupManifest, count: int, limits: Limits) -> int:
-    """Replace the first files by a base; returns its size."""
-    old = replace(manifest, segments=manifest.segments[:count])
-    with tempfile.TemporaryDirectory() as directory:
-        archive = await archive_beside(Path(directory), limits)
-        try:
-            mark = await Replay(place, archive, old, limits=limits).run()
-            source = ArchivedBoard(archive, manifest.board, mark)
-            head, items, pages = await source.base(mark.revision)
-            head = replace(head, time_ms=old.time_ms)
-            writer = BoardWriter(place, manifest, limits)
-            await writer.begin_after(count, head, items, pages)
-        finally:
-            await archive.aclose()
-    kept = len(manifest.segments) - count
-    return sum(
-        s.file_bytes for s in writer.manifest.segments[: len(writer.manifest.segments) - kept]
-    )
+async def _prune(
+    place: BackupPlace, policy: Policy, now_ms: Milliseconds, kept: "_Kept"
+) -> Removal:
+    found: list[Dropped] = []
+    async for manifest in backed_up(place):
+        count = policy.count(manifest.segments, now_ms)
+        gone = manifest.segments[:count]
+        size = sum(segment.file_bytes for segment in gone)
+        if gone:
+            size -= await kept.shorten(manifest, count)
+            found.append(Dropped(manifest.board, gone[-1].last, count, size))
+        await kept.keep(manifest, count)
+    left = await kept.others()
+    return Removal(found, len(left), sum(left.values()))
 
 
-async def _tidy(place: BackupPlace) -> None:
-    """Remove the files that no manifest names, and the drafts, which a crash left."""
-    named = {segment.name async for each in backed_up(place) for segment in each.segments}
-    for name in await place.names():
-        is_left = name.startswith(BOARDS) and name.endswith(".segment") and name not in named
-        if is_left or _DRAFT.search(name):
-            await place.remove(name)
+class _Kept:
+    """What of a backup is needed once a policy was applied to it."""
+
+    def __init__(self, place: BackupPlace, backup: str, limits: Limits, *, dry_run: bool) -> None:
+        self._place = place
+        self._backup = backup
+        self._limits = limits
+        self._dry_run = dry_run
+        self._names: set[str] = set()
+        self._blobs: set[bytes] = set()
+
+    async def shorten(self, manifest: BackupManifest, count: int) -> int:
+        """Replace the first files by a base; returns its size."""
+        assert manifest.backup == self._backup
+        old = replace(manifest, segments=manifest.segments[:count])
+        with tempfile.TemporaryDirectory() as directory:
+            archive = await archive_beside(Path(directory), self._limits)
+            try:
+                mark = await Replay(self._place, archive, old, limits=self._limits).run()
+                source = ArchivedBoard(archive, manifest.board, mark)
+                head, items, pages = await source.base(mark.revision)
+                head = replace(head, time_ms=old.time_ms)
+                writer = BoardWriter(self._place, manifest, self._limits)
+                base = await writer.begin_after(count, head, items, pages, dry_run=self._dry_run)
+            finally:
+                await archive.aclose()
+        self._names |= {segment.name for segment in (*manifest.segments, *writer.manifest.segments)}
+        self._blobs |= set(base.blobs)
+        return base.size
+
+    async def keep(self, manifest: BackupManifest, count: int) -> None:
+        """Keep all but the first `count` files of a board."""
+        for segment in manifest.segments[count:]:
+            self._names.add(segment.name)
+            self._blobs |= await blobs_of(self._place, segment)
+
+    async def others(self) -> Mapping[str, int]:
+        """Remove every other file that only a backup has; returns their sizes."""
+        needed = self._names | {self._place.blob(name) for name in self._blobs}
+        left: dict[str, int] = {}
+        for name, size in (await self._place.sizes()).items():
+            is_segment = name.startswith(BOARDS) and name.endswith(".segment")
+            is_ours = is_segment or _BLOB.search(name) is not None
+            if _DRAFT.search(name) or (is_ours and name not in needed):
+                left[name] = size
+        for name in () if self._dry_run else left:
+            await self._place.remove(name)
+        return left

@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -28,6 +29,14 @@ from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Prefix, Revision
 
 Items = Sequence[tuple[Prefix, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewBase:
+    """A base that was written: the size of its files in bytes, and the large values it names."""
+
+    size: int
+    blobs: Collection[bytes]
 
 
 class BoardWriter:
@@ -109,17 +118,29 @@ class BoardWriter:
         return found
 
     async def begin_after(
-        self, count: int, head: Head, items: Items, pages: AsyncIterator[Reading]
-    ) -> None:
-        """Replace the first `count` files by a base with the content to which they lead."""
+        self,
+        count: int,
+        head: Head,
+        items: Items,
+        pages: AsyncIterator[Reading],
+        *,
+        dry_run: bool = False,
+    ) -> "NewBase":
+        """Replace the first `count` files by a base with the content to which they lead. With
+        `dry_run`, nothing is written; the answer is the same."""
         old, kept = self.manifest.segments[:count], self.manifest.segments[count:]
         filling = _Filling(self._place, replace(self.manifest, segments=old), BASE, head)
+        filling.is_rehearsed = dry_run
         await self._fill_base(filling, head, items, pages)
+        base = NewBase(sum(each.file_bytes for each in filling.segments), filling.blobs)
+        if dry_run:
+            return base
         await self._publish(replace(self.manifest, segments=(*filling.segments, *kept)))
         names = {segment.name for segment in self.manifest.segments}
         for segment in old:
             if segment.name not in names:
                 await self._place.remove(segment.name)
+        return base
 
     async def describe(self, *, apart_from: str = "", removed: bool = False) -> None:
         """Record that the board was set apart, or removed."""
@@ -143,6 +164,9 @@ class _Filling:
     def __init__(self, place: BackupPlace, manifest: BackupManifest, kind: str, at: Head) -> None:
         self.segments: list[SegmentFile] = []
         self.size = 0
+        self.blobs: set[bytes] = set()
+        self.is_rehearsed = False
+        """Whether nothing is written."""
         self._place = place
         self._board = manifest.board
         self._kind = kind
@@ -155,7 +179,9 @@ class _Filling:
     async def add(self, record: Record) -> None:
         """Add a record, and store its large values."""
         small, large = apart(record)
-        if large:
+        if not isinstance(small, BaseRecord):
+            self.blobs |= set(small.blobs.values())
+        if large and not self.is_rehearsed:
             await self._place.blobs.put_durably(large)
         if isinstance(record, LogRecord):
             self._last, self._time_ms = record.entry.revision, record.entry.time_ms
@@ -185,7 +211,8 @@ class _Filling:
             digest=self._digest,
             begins=self._kind == BASE and not self.segments,
         )
-        await self._place.put(segment.name, data)
+        if not self.is_rehearsed:
+            await self._place.put(segment.name, data)
         self.segments.append(segment)
         self._after, self._before = self._last, self._chain
         self._records, self.size = [], 0

@@ -12,7 +12,7 @@ from blackboard.cli.screen import counted
 
 if TYPE_CHECKING:
     from blackboard.backup.read import BackedUp
-    from blackboard.backup.retain import Dropped
+    from blackboard.backup.retain import Removal
     from blackboard.backup.ship import Shipped
 
 app = typer.Typer(
@@ -149,19 +149,24 @@ def prune(
     age_ms = None if keep_days is None else int(keep_days * _DAY_MS)
     policy = Policy(age_ms, keep_revisions, keep_bytes)
 
-    async def work() -> "list[Dropped]":
+    async def work() -> "Removal":
         now_ms = time.time_ns() // 1_000_000
-        return list(await drop(BackupPlace.at(place), policy, now_ms, dry_run=dry_run))
+        return await drop(BackupPlace.at(place), policy, now_ms, dry_run=dry_run)
 
     with screen.busy("pruning"):
-        dropped = anyio.run(work)
-    size = sum(each.bytes for each in dropped)
+        gone = anyio.run(work)
     if Flags.of(context).as_json:
-        rows = [{"board": d.board, "files": d.files, "bytes": d.bytes} for d in dropped]
-        shown.print_json({"dry_run": dry_run, "boards": rows, "bytes": size})
-    else:
-        done = "would be removed" if dry_run else "removed"
-        screen.say(f"{size} bytes of {counted(len(dropped), 'board')} {done}")
+        rows = [{"board": d.board, "files": d.files, "bytes": d.bytes} for d in gone.boards]
+        others = {"files": gone.others, "bytes": gone.other_bytes}
+        done = {"dry_run": dry_run, "boards": rows, "others": others, "bytes": gone.bytes}
+        shown.print_json(done)
+        return
+    done_to = "would be removed" if dry_run else "removed"
+    for each in gone.boards:
+        went = f"history up to revision {each.below}, {each.bytes} bytes"
+        screen.say(f"{each.board}: {went}")
+    what = f"{counted(len(gone.boards), 'board')} and {counted(gone.others, 'other file')}"
+    screen.say(f"{gone.bytes} bytes of {what} {done_to}")
 
 
 def _print_boards(flags: Flags, found: "list[BackedUp]") -> None:

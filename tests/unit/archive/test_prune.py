@@ -1,7 +1,9 @@
 """Pruning lets go of blobs, too."""
 
+import secrets
 from pathlib import Path
 
+from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Put
 from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
@@ -38,3 +40,27 @@ async def test_blobs_that_nothing_names_go_a_while_later(tmp_path: Path) -> None
         hasty = await place.open(limits=lowered(blob_grace_ms=0))
         assert await hasty.prune("main", [], 6) == 1
         assert count() == 3
+
+
+async def test_a_file_gives_its_room_back(tmp_path: Path) -> None:
+    """The archive goes on in it."""
+    file = tmp_path / "archive.db"
+    async with Place(f"sqlite:///{file}", tmp_path / "blobs") as place:
+        archive = await place.open()
+        story = Story()
+        for _ in range(60):
+            story.tell(Put("public/a", encode_value(secrets.token_bytes(40_000))))
+        await story.archive_into(archive, "main")
+        await archive.settle("main")
+        before = size_of(file)
+        assert await archive.prune("main", [], 50) == 49
+        assert size_of(file) < before / 2
+        story.tell(Put("public/a", b"\x01"))
+        await story.archive_into(archive, "main")
+        assert [found async for found in archive.verify(Point("main", 61))] == []
+
+
+def size_of(file: Path) -> int:
+    """What a database takes, according to the file system, with its journal."""
+    files = [path for path in file.parent.glob(f"{file.name}*") if path.is_file()]
+    return sum(path.stat().st_blocks * 512 for path in files)

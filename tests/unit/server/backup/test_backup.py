@@ -422,18 +422,48 @@ async def test_retention_gives_room_back_to_the_file_system(tmp_path: Path) -> N
     await rewritten(data, backup, 12)
     place, policy = BackupPlace.at(str(backup)), Policy(revisions=2)
     before, files = size_on_disk(backup), sorted(backup.rglob("*"))
-    [planned] = await prune(place, policy, 0, dry_run=True)
+    planned = await prune(place, policy, 0, dry_run=True)
     assert sorted(backup.rglob("*")) == files
-    [done] = await prune(place, policy, 0)
-    assert done.below == planned.below == 10
+    done = await prune(place, policy, 0)
+    assert done == planned
+    assert [each.below for each in done.boards] == [10]
     assert size_on_disk(backup) < before / 2
-    assert await prune(place, policy, 0) == []
+    assert (await prune(place, policy, 0)).bytes == 0
     assert [each.first async for each in verify(BackupPlace.at(str(backup)))] == [10]
     await rewritten(data, backup, 1)  # it goes on
     found = await recovered(backup, new, 11, boards=BOARD)
     assert found[BOARD].from_revision == 11
     with pytest.raises(BlackboardError):
         await recovered(backup, tmp_path / "too-early", 9, boards=BOARD)
+
+
+def bytes_of(top: Path, pattern: str) -> int:
+    """The sizes of its files."""
+    return sum(path.stat().st_size for path in top.rglob(pattern) if path.is_file())
+
+
+async def test_large_values_that_nothing_needs_go(tmp_path: Path) -> None:
+    """One that another board has, too, stays, and so does the newest of each key. What a dry run
+    says is what the file system gets back."""
+    data, backup, new = (tmp_path / name for name in ("data", "backup", "new"))
+    for number in range(4):
+        async with blackboard.open(data) as client:
+            await client.board(BOARD).put("public/a", f"{number}" * 100_000)
+            await client.board("side").put(f"public/{number}", "1" * 100_000)
+        await shipped(data, backup)
+    place, before = BackupPlace.at(str(backup)), bytes_of(backup, "*")
+    before -= bytes_of(backup, "manifest.json")
+    planned = await prune(place, Policy(revisions=1), 0, dry_run=True)
+    done = await prune(place, Policy(revisions=1), 0)
+    assert done == planned
+    assert done.others == 1
+    assert before - done.bytes == bytes_of(backup, "*") - bytes_of(backup, "manifest.json")
+    assert len([each async for each in verify(place)]) == 2
+    await recovered(backup, new)
+    for board in (BOARD, "side"):
+        assert await content(new, board) == await content(data, board)
+    found = await recovered(backup, tmp_path / "before", done.boards[0].below, boards=BOARD)
+    assert found[BOARD].from_revision == 3
 
 
 async def test_a_policy_keeps_what_it_says(tmp_path: Path) -> None:
@@ -518,7 +548,7 @@ async def test_a_board_that_held_nothing_holds_up_no_other(tmp_path: Path, began
             place, msgspec.structs.replace(manifest, segments=manifest.segments[:1])
         )
     else:
-        assert len(await prune(place, Policy(revisions=0), 0)) == 2
+        assert len((await prune(place, Policy(revisions=0), 0)).boards) == 2
     for _ in range(2):
         found = await recovered(backup, new)
         assert found["empty"].revision > found["empty"].through + EPOCH_JUMP
