@@ -3,15 +3,27 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.prepared import form_of
+from tests.servers import server_binaries
 from tests.source_tree import sources
-from tests.tiers import LONG, QUICK, SLOW, Rule, dealt, may_be_quick, other_kinds, without_repeats
+from tests.tiers import (
+    LONG,
+    ONE_KIND,
+    QUICK,
+    SLOW,
+    Rule,
+    dealt,
+    may_be_quick,
+    other_kinds,
+    without_repeats,
+)
 
-RULES = [*LONG, *QUICK, *SLOW]
+RULES = [*LONG, *ONE_KIND, *QUICK, *SLOW]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.reason.replace(" ", "-"))
@@ -63,15 +75,21 @@ def test_slow_tests_are_dealt_out_first(
         assert share[: len(first)] == first[: len(share)]
 
 
-def test_few_rounds_are_left_out_where_many_are_made(request: pytest.FixtureRequest) -> None:
-    """And only there: what is asked for by its name, or in `make test`, runs. A second kind of
-    server is not tried with many."""
+@pytest.fixture
+def kept(request: pytest.FixtureRequest) -> Callable[..., list[str]]:
+    """The names of tests that are left of the named ones."""
 
     def kept(*names: str) -> list[str]:
         parent = request.node.parent
         items = [pytest.Function.from_parent(parent, name=n, callobj=lambda: None) for n in names]
         return [item.name for item in without_repeats(items)]
 
+    return kept
+
+
+def test_few_rounds_are_left_out_where_many_are_made(kept: Callable[..., list[str]]) -> None:
+    """And only there: what is asked for by its name, or in `make test`, runs. A second kind of
+    server is not tried with many."""
     assert kept("test_a[few]", "test_a[many]") == ["test_a[many]"]
     assert kept("test_a[redis-few-2]", "test_a[redis-many-2]") == ["test_a[redis-many-2]"]
     for name in other_kinds():
@@ -86,6 +104,19 @@ def test_few_rounds_are_left_out_where_many_are_made(request: pytest.FixtureRequ
         "test_many",
     ]
     assert kept(*others) == others
+
+
+def test_what_shows_nothing_new_is_not_repeated_on_a_second_kind(
+    kept: Callable[..., list[str]],
+) -> None:
+    """It is, when it is asked for by its name; and what is about the kind is."""
+    first = server_binaries()[0].name
+    suite = "TestBoardJavaScriptRedis::test_a"
+    for name in other_kinds():
+        assert kept(f"{suite}[{name}]", f"{suite}[{first}]") == [f"{suite}[{first}]"]
+        assert kept(f"{suite}[{name}]") == [f"{suite}[{name}]"]
+        both = [f"TestRedisStore::test_a[{first}]", f"TestRedisStore::test_a[{name}]"]
+        assert kept(*both) == both
 
 
 def test_programs_of_one_form_differ_in_values_only() -> None:

@@ -4,7 +4,7 @@
   nor a service, and one suite of the board and one of the store, on SQLite.
 - `make test` runs what is not `long`: what shows each behaviour on every engine and transport, and
   under every fault, once.
-- `make test-all` runs everything, and so does pytest by itself.
+- `make test-all` runs everything, but for what is repeated within it, and so does pytest by itself.
 
 A test is long if it repeats on another server, or with other dice, what another one shows. One
 that is repeated with more dice takes its rounds from `few_or_many`; Hypothesis draws `FEW_EXAMPLES`
@@ -95,6 +95,13 @@ LONG = (
     Rule(r"::test_scripts_do_the_same_on_a_real_server\[", "the simulation's server is a server"),
 )
 
+ONE_KIND = (
+    Rule(r"::TestBoardJavaScriptRedis::", "TestBoardRedis tries what it asks for, from Python"),
+    Rule(r"::TestServiceOnRedis::|::TestClientsOnRedis::", "what runs above the engine"),
+)
+"""Tests that no command repeats on a second kind of server: the suites of store and board show on
+each kind what these rest on."""
+
 QUICK = (
     Rule(r"^tests/test_\w+\.py", "the repository itself"),
     Rule(r"^tests/simulation/", "a simulated clock"),
@@ -139,13 +146,20 @@ def few_or_many(few: int, many: int) -> pytest.MarkDecorator:
 
 
 def without_repeats(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The same tests, where those with few and with many rounds are both there, but for one of the
-    two: a second kind of server makes few, everything else many."""
+    """The same tests, but for those that repeat another one that is among them.
+
+    Of one with few and with many rounds a second kind of server makes the few, everything else the
+    many. Those of `ONE_KIND` are left to the first kind.
+    """
     ids = {item.nodeid for item in items}
+    first = server_binaries()[0].name if server_binaries() else ""
     second = re.compile("|".join(map(re.escape, other_kinds())) or "$^")
 
     def is_repeat(test_id: str) -> bool:
-        here, other = ("many", "few") if second.search(test_id) else ("few", "many")
+        is_second = second.search(test_id) is not None
+        if is_second and any(rule.holds(test_id) for rule in ONE_KIND):
+            return second.sub(first, test_id) in ids
+        here, other = ("many", "few") if is_second else ("few", "many")
         twin = re.sub(rf"(?<=[\[-]){here}(?=[\]-])", other, test_id)
         return twin != test_id and twin in ids
 

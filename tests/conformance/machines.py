@@ -76,11 +76,11 @@ from tests.conformance.drawing import (
     Thrown,
 )
 
-EXAMPLES = int(os.environ.get("BLACKBOARD_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("BLACKBOARD_EXAMPLES", "50"))
 STEPS = int(os.environ.get("BLACKBOARD_STEPS", "30"))
 WALKS = 150
 """Walks in `make test`: each kind comes up within the first hundred or so."""
-EXAMPLES_MAX = 10 * max(EXAMPLES, 100)
+WALKS_MAX = 1_000
 """After which every kind must have come up: the rarest need some hundred."""
 ROUND = 25
 """Examples from one seed: Hypothesis prefers some rules and values for as long."""
@@ -162,19 +162,10 @@ def lowered_limits() -> Iterator[None]:
         yield
 
 
-def run_machine(
-    portal: BlockingPortal, store: Store, seed: int, *, examples: int, every_kind: bool = True
-) -> Counts:
-    """Drive `store` (used through `portal`) and the model; AssertionError where they differ.
-
-    With `every_kind` it goes on beyond `examples`, up to EXAMPLES_MAX, until all came up.
-    """
-    counts = Counts()
-    for done in range(0, EXAMPLES_MAX, ROUND):
-        if done >= examples and not (every_kind and counts.missing()):
-            break
-        run_round(portal, store, counts, seed + done)
-    return counts
+def run_machine(portal: BlockingPortal, store: Store, seed: int, examples: int) -> None:
+    """Drive `store` (used through `portal`) and the model; AssertionError where they differ."""
+    for done in range(0, examples, ROUND):
+        run_round(portal, store, Counts(), seed + done)
 
 
 def run_round(
@@ -204,10 +195,10 @@ def run_round(
 def run_walks(portal: BlockingPortal, store: Store, seed: int) -> Counts:
     """WALKS examples without Hypothesis, which takes ten times as long; AssertionError likewise.
 
-    Goes on beyond them, up to EXAMPLES_MAX, until every kind came up.
+    Goes on beyond them, up to WALKS_MAX, until every kind came up.
     """
     counts = Counts()
-    for number in range(EXAMPLES_MAX):
+    for number in range(WALKS_MAX):
         if number >= WALKS and not counts.missing():
             break
         walk(portal, store, counts, seed + number)

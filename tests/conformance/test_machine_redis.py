@@ -41,7 +41,5 @@ def test_redis_says_on_every_walk_what_the_model_says(
 def test_redis_says_what_the_model_says(
     portal: BlockingPortal, store: RedisStore, seed: int, rounds: int
 ) -> None:
-    """The same, and Hypothesis looks for other walks; few of them need not have every kind."""
-    is_long = rounds > ROUND
-    counts = run_machine(portal, store, seed, examples=rounds, every_kind=is_long)
-    assert counts.missing() == [] or not is_long, counts.kinds
+    """The same, and Hypothesis looks for other walks."""
+    run_machine(portal, store, seed, rounds)

@@ -43,5 +43,4 @@ def test_the_embedded_engine_says_what_the_model_says(
     portal: BlockingPortal, store: SqliteStore, seed: int
 ) -> None:
     """The same, and Hypothesis looks for other walks."""
-    counts = run_machine(portal, store, seed, examples=EXAMPLES)
-    assert counts.missing() == [], counts.kinds
+    run_machine(portal, store, seed, EXAMPLES)

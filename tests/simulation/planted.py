@@ -215,14 +215,14 @@ def _script(name: str) -> Callable[[], Replacement]:
 
 PLANTED: Final = (
     Planted("a retry has a new id", _new_id),
-    Planted("a fence is compared by >=", _newer_fence, "sqlite"),
+    Planted("a fence is compared by >=", _newer_fence, "sqlite", first=41),
     Planted("a commit is not remembered", _no_memory, "sqlite"),
     Planted("a stale write passes", _any_revision, "sqlite"),
     Planted("a full buffer drops in silence", _dropped),
     Planted("a watch is resumed one revision too late", _one_too_late),
     Planted("the last change of a revision is not told", _torn),
     Planted("a loss is not told", _silent_loss),
-    Planted("epochs in between are passed over", _only_next, "sqlite", first=100),
+    Planted("epochs in between are passed over", _only_next, "sqlite", first=217),
     Planted("leases are not swept", _never_swept, "sqlite"),
     Planted("a failed sync is taken for a success", _swallowed_sync, "sqlite", has_past=False),
     Planted("a restore leaves inboxes as they are", _inboxes_stay, has_past=True),
