@@ -17,6 +17,7 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import BlackboardError
 from tests.conformance.machines import Counts, walk
 from tests.conformance.mutants import MUTANTS, Mutant
+from tests.lowered import PATIENT
 from tests.redis_process import RedisProcess, RedisSettings
 
 WALKS_MAX = 1_200
@@ -70,7 +71,7 @@ def test_a_mutant_is_found_out(portal: BlockingPortal, server_url: str, mutant: 
 @pytest.mark.timeout(600)
 def test_the_same_walks_find_nothing_wrong(portal: BlockingPortal, server_url: str) -> None:
     """A machine that cries at everything would find every mutant, too."""
-    store = RedisStore.connect(server_url)
+    store = RedisStore.connect(server_url, limits=PATIENT)
     counts = Counts()
     try:
         for number in {*range(WALKS_SOUND), *(mutant.walk for mutant in MUTANTS)}:
