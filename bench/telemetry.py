@@ -1,12 +1,14 @@
-"""What telemetry costs a commit: processor time of one program with it, without it, and before it.
+"""What telemetry costs a commit: processor time of one program with it, without it, and bare of it.
 
-    python -m bench.telemetry --before ../blackboard-before     five rounds
-    python -m bench.telemetry --rounds 9
+    python -m bench.telemetry                                   five rounds
+    python -m bench.telemetry --rounds 9 --before ../blackboard-before
 
 A sample is a fresh process that makes COMMITS small commits, from WRITERS tasks: `embedded`, or
 over a WebSocket to a service of its own, whose processor time counts, too. `off` and `on` are this
-checkout, without and with BLACKBOARD_TELEMETRY and a collector that answers; `before` is a checkout
-from before there was any, to be named with --before. In every round the variants take turns, in a
+checkout, without and with BLACKBOARD_TELEMETRY and a collector that answers. `bare` is a copy of it
+without the hooks: each question whether telemetry is on is a constant there, which the compiler
+drops. `before` is a checkout from before there was any, also without the histograms of `/metrics`,
+to be named with --before. In every round the variants take turns, in a
 new random order. A table has the least time of each variant, and how much more the least of one is
 than that of the other. The collector's own time is not counted.
 """
@@ -16,6 +18,8 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,9 +36,17 @@ WRITERS: Final = 16
 WARM: Final = 3_200
 """Commits before the clock starts: imports, the first file, the caches."""
 WAYS: Final = ("embedded", "websocket")
+HOOKS: Final = (
+    (r"\btelemetry\.is_on\(\)", "False"),
+    (r"\btelemetry\.traceparent\(\) if self\._traces else \"\"", '""'),
+    (r"with telemetry\.continuing\([^)]*\):", "if True:"),
+)
+"""What a commit asks telemetry, and what stands there without any."""
+HOOKED: Final = ("client/writer.py", "client/remote/channel.py", "server/commit_queue.py")
+"""Modules of a commit's way, each of which has such hooks."""
 
 CLIENT: Final = f"""
-import asyncio, sys, time
+import asyncio, os, sys, time
 import blackboard
 from pathlib import Path
 
@@ -45,6 +57,8 @@ def used(service):
     return time.process_time() + (int(fields[11]) + int(fields[12])) / {os.sysconf("SC_CLK_TCK")}
 
 async def main(way, where, service):
+    expected = os.environ["PYTHONPATH"]
+    assert Path(blackboard.__file__).is_relative_to(expected), blackboard.__file__
     is_embedded = way == "embedded"
     opening = blackboard.open(where, level="memory") if is_embedded else blackboard.connect(where)
     async with opening as client:
@@ -87,10 +101,27 @@ def process(command: Sequence[str], environ: Mapping[str, str]) -> Iterator[tupl
             running.kill()
 
 
-def variants(before: Path | None, collector: str) -> dict[str, dict[str, str]]:
+def without_hooks(folder: Path) -> None:
+    """Make a copy of the package in `folder` that does not ask for telemetry."""
+    package = folder / "blackboard"
+    shutil.copytree(HERE / "blackboard", package, ignore=shutil.ignore_patterns("__pycache__"))
+    changed = set()
+    for path in package.rglob("*.py"):
+        source = text = path.read_text(encoding="utf-8")
+        for hook, instead in HOOKS:
+            text = re.sub(hook, instead, text)
+        if text != source:
+            path.write_text(text, encoding="utf-8")
+            changed.add(path.relative_to(package).as_posix())
+    missing = set(HOOKED) - changed
+    assert not missing, f"no hooks were found in {missing}"
+
+
+def variants(bare: Path, before: Path | None, collector: str) -> dict[str, dict[str, str]]:
     """The environment of each variant, by name."""
     plain = {name: text for name, text in os.environ.items() if "BLACKBOARD" not in name}
     found = {
+        "bare": {**plain, "PYTHONPATH": str(bare)},
         "off": {**plain, "PYTHONPATH": str(HERE)},
         "on": {
             **plain,
@@ -110,7 +141,9 @@ def sample(way: str, environ: Mapping[str, str]) -> float:
             return made(way, f"{folder}/boards", "", own)
         serve = ["serve", "--port", "0", "--level", "memory", "--log-format", "json"]
         command = [sys.executable, "-m", "blackboard", *serve]
-        with subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True) as service:
+        with subprocess.Popen(
+            command, env=own, cwd=folder, stderr=subprocess.PIPE, text=True
+        ) as service:
             assert service.stderr is not None
             try:
                 line = next(line for line in service.stderr if "serving ws://" in line)
@@ -121,16 +154,23 @@ def sample(way: str, environ: Mapping[str, str]) -> float:
 
 
 def made(way: str, where: str, service: str, environ: Mapping[str, str]) -> float:
-    """What the program of a sample prints."""
+    """What the program of a sample prints. It runs outside the checkout, which Python would prefer
+    to the one that PYTHONPATH names."""
+    folder = environ["BLACKBOARD_CONFIG_DIR"]
     command = [sys.executable, "-c", CLIENT, way, where, service]
-    return float(subprocess.check_output(command, env=dict(environ), text=True))
+    found = subprocess.check_output(command, env=dict(environ), cwd=folder, text=True)
+    return float(found)
 
 
 def measure(rounds: int, before: Path | None) -> dict[str, list[dict[str, float]]]:
     """For each way, the samples of each round, by variant."""
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-    with process([sys.executable, "-c", COLLECTOR], os.environ) as (_, port):
-        known = variants(before, port)
+    with (
+        tempfile.TemporaryDirectory() as bare,
+        process([sys.executable, "-c", COLLECTOR], os.environ) as (_, port),
+    ):
+        without_hooks(Path(bare))
+        known = variants(Path(bare), before, port)
         for number in range(rounds):
             for way in WAYS:
                 order = random.sample(sorted(known), len(known))
@@ -144,7 +184,7 @@ def table(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
     """A row for each way and comparison."""
     rows = []
     for way, rounds in found.items():
-        for name, reference in (("off", "before"), ("on", "off")):
+        for name, reference in (("off", "bare"), ("off", "before"), ("on", "off")):
             if not all(reference in each for each in rounds):
                 continue
             was, now = (min(each[n] for each in rounds) for n in (reference, name))

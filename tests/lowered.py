@@ -28,3 +28,5 @@ def lowered(base: Limits = DEFAULT, **values: Any) -> Limits:
 NO_MARKS_BY_THE_CLOCK = lowered(progress_interval_ms=3_600_000, access_stale_ms=3_600_000)
 """Watches tell where they are when they are asked, not also every few seconds: what comes next on a
 connection does not depend on how fast the machine is. Nobody misses them."""
+PATIENT = lowered(engine_timeout_ms=60_000)
+"""An engine or archive may take as long to answer as a busy machine needs."""

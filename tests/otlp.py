@@ -60,6 +60,8 @@ class Receiver:
     held: int = 0
     """Exports that have come, answered or not."""
     raw: bytes = b""
+    authorizations: set[str] = field(default_factory=set)
+    """What the header of that name said."""
 
     def take(self, path: str, body: bytes) -> None:
         """Decode one export, which was sent to `path`."""
@@ -139,6 +141,7 @@ def receiving(answers: int = 200, hold: threading.Event | None = None) -> Iterat
             if self.headers.get("Content-Encoding") == "gzip":
                 body = decompress(body, MAX_WBITS | 16)
             receiver.held += 1
+            receiver.authorizations.add(self.headers.get("Authorization", ""))
             if hold is not None:
                 hold.wait()
             receiver.take(self.path, body)

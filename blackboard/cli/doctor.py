@@ -12,15 +12,18 @@ import socket
 import ssl
 import statistics
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from http.client import HTTPException
 from importlib.metadata import version as version_of
+from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from blackboard.cli.target import Target
     from blackboard.engines.base import Store
     from blackboard.server.settings import Settings
+    from blackboard.telemetry.sending import Signal
 
 _EMBEDDED: Final = "sqlite"
 _FSYNCS: Final = 9
@@ -43,6 +47,7 @@ _FREE_FAIL_BYTES: Final = 100 * 1024**2
 _FREE_WARN_BYTES: Final = 2 * 1024**3
 _SKEW_MAX_S: Final = 5
 _HTTP_TIMEOUT_S: Final = 3
+_TELEMETRY_PATIENCE_S: Final = 4
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 _SCHEMA_BYTES_MAX: Final = 1024 * 1024
 _VERSION_CHARACTERS_MAX: Final = 64
@@ -214,6 +219,91 @@ def open_files() -> Finding:
     return Finding("open files", FindingStatus.WARN, text, f"ulimit -Hn {most}")
 
 
+# --- telemetry ------------------------------------------------------------------------------------
+
+
+def telemetry(*, is_on: bool, patience_s: float = _TELEMETRY_PATIENCE_S) -> list[Finding]:
+    """Whether a service or program that starts with these settings sends telemetry, where to, and
+    whether that answers. Waits for `patience_s` at most, for all of them together."""
+    from blackboard.telemetry.sending import Signal, address_of, check, is_sent
+
+    if not is_on:
+        return [_ok("telemetry", "off: nothing is sent")]
+    try:
+        check()
+    except BlackboardError as error:
+        return [_failure("telemetry", error)]
+    if not _has_exporter():
+        fix = "pip install 'agent-blackboard[telemetry]'"
+        return [Finding("telemetry", FindingStatus.FAIL, "OpenTelemetry is not installed", fix)]
+    sent = [signal for signal in Signal if is_sent(signal)]
+    if not sent:
+        return [_ok("telemetry", "on, but OTEL_ variables say that nothing is sent")]
+    answers = _answers({signal: address_of(signal) for signal in sent}, patience_s)
+    late = f"did not answer in {patience_s} s"
+    return [_told(signal, address_of(signal), answers.get(signal, late)) for signal in sent]
+
+
+def _has_exporter() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ImportError:
+        return False
+
+
+def _answers(addresses: "dict[Signal, str]", patience_s: float) -> "dict[Signal, str]":
+    """What each address answers to an export of nothing; "" = it took it."""
+    found: dict[Signal, str] = {}
+
+    def ask(signal: "Signal", address: str) -> None:
+        found[signal] = _export_nothing(signal, address)
+
+    asking = [Thread(target=ask, args=each, daemon=True) for each in addresses.items()]
+    for thread in asking:
+        thread.start()
+    until_s = time.monotonic() + patience_s
+    for thread in asking:
+        thread.join(max(0.0, until_s - time.monotonic()))
+    return dict(found)
+
+
+def _export_nothing(signal: "Signal", address: str) -> str:
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    from opentelemetry.util.re import parse_env_headers
+
+    variables = (f"OTEL_EXPORTER_OTLP_{signal}_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+    given = next((os.environ[name] for name in variables if os.environ.get(name)), "")
+    headers = {**parse_env_headers(given, liberal=True), "Content-Type": "application/x-protobuf"}
+    parts = urlsplit(address)
+    user, divider, host = parts.netloc.rpartition("@")
+    if divider:
+        headers["Authorization"] = f"Basic {b64encode(unquote(user).encode()).decode()}"
+    try:
+        address = parts._replace(netloc=host).geturl()
+        asked = Request(address, data=b"", headers=headers)
+        with urlopen(asked, timeout=_HTTP_TIMEOUT_S):
+            return ""
+    except HTTPError as error:
+        error.close()
+        return f"answers {error.code}"
+    except (OSError, ValueError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        return f"does not answer: {getattr(reason, 'strerror', None) or type(reason).__name__}"
+
+
+def _told(signal: "Signal", address: str, answer: str) -> Finding:
+    parts = urlsplit(address)
+    # Without what may be secret: a user, a password, a query.
+    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    text = f"{signal.lower()} go to {where}, which "
+    if not answer:
+        return _ok("telemetry", f"{text}takes them")
+    fix = f"Look at the collector, at OTEL_ variables, or set {signal.exporter_variable}=none."
+    return Finding("telemetry", FindingStatus.WARN, text + answer, fix)
+
+
 # --- the service ----------------------------------------------------------------------------------
 
 
@@ -281,6 +371,7 @@ def service(url: str, ca: str | None = None) -> Iterator[Finding]:
     yield clock(date, time.time())
     yield from archive(body)
     yield from warnings(body)
+    yield _traces(body)
 
 
 def _no_answer(path: str, url: str, reason: str) -> Finding:
@@ -361,6 +452,14 @@ def warnings(readiness: Any) -> Iterator[Finding]:
             text = f"the service has {counted(count, 'warning')}"
             fix = "They are in its log: an older copy that was put back, or settings that may lose"
             yield Finding("warnings", FindingStatus.WARN, text, f"{fix} data.")
+
+
+def _traces(readiness: Any) -> Finding:
+    """Whether the service makes traces, as /readyz reports it."""
+    match readiness:
+        case {"traces": True}:
+            return _ok("traces", "the service makes traces")
+    return _ok("traces", "the service makes none")
 
 
 def _get(url: str, path: str, ca: str | None) -> Any:
@@ -464,11 +563,12 @@ def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> 
         target = session.target_of(flags)
     except CommandError as error:
         unknown = Finding("service", FindingStatus.WARN, error.message, error.fix)
-        return [*_of_this_machine(settings), unknown]
+        return [*_of_this_machine(settings), *telemetry(is_on=settings.telemetry), unknown]
     assert target.url is not None
     is_asked = target.is_here and not asked_for_engine
     served = served_engine(target.url, target.ca) if is_asked else None
     found = _of_this_machine(settings, served) if target.is_here or asked_for_engine else []
+    found += telemetry(is_on=settings.telemetry)
     found += _of_the_service(target)
     return found if target.is_here else [*found, elsewhere(target.url)]
 

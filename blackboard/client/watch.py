@@ -192,6 +192,9 @@ class Watch:
         self._position = Position.of(entry, epoch)
         self._saw(entry.revision, epoch)
         revised = RevisionEvent.of(entry, str(self._position))
+        if telemetry.is_on():
+            at = (entry.revision, epoch)
+            telemetry.delivered(self._board, self._link.agent, at, entry.note)
         if not self._pending:
             self._position = self._through
         return revised

@@ -39,8 +39,11 @@ from blackboard.core.commit import (
     Condition,
     Delete,
     Epoch,
+    Grant,
     HeldFence,
     Op,
+    Release,
+    Renew,
     changed_nothing,
 )
 from blackboard.core.freeze import FROZEN_KEY
@@ -240,9 +243,11 @@ class Writer:
         if not telemetry.is_on():
             return await self._patiently(spec, with_held=with_held, brings=brings, waits=waits)
         with telemetry.asking("commit", self.board, self.link.agent) as span:
+            if span is not None and not spec.note and _changes_entries(spec.ops):
+                spec = replace(spec, note=span.mark())
             done = await self._patiently(spec, with_held=with_held, brings=brings, waits=waits)
             if span is not None:
-                span.at(done.revision, "" if self._epoch is None else self._epoch.id)
+                span.committed(done.revision, "" if self._epoch is None else self._epoch.id)
         return done
 
     async def _patiently(
@@ -600,6 +605,11 @@ def fences_of(
         own = hold.agent == link.agent
         fences.update((f, None) for f in hold.fences if own or namespace_of(f.key) == "public")
     return tuple(fences)
+
+
+def _changes_entries(ops: Sequence[Op]) -> bool:
+    """Whether there is more to a commit than leases."""
+    return any(not isinstance(op, Grant | Renew | Release) for op in ops)
 
 
 def note_commit(link: Transport, board: str, revision: Revision) -> None:

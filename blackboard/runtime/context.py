@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, overload
 from anyio import to_thread
 from pydantic import BaseModel, ConfigDict
 
+from blackboard import telemetry
 from blackboard.client.step import Step
 from blackboard.client.views import Entry, Listing
 from blackboard.core.commit import Condition, Op, Put
@@ -369,17 +370,17 @@ class Context(Generic[S]):
         """
         opening = None if into is None else self._port.document(into)
         if opening is None:
-            return await self._reply(model.name, prompt, model.complete, terms)
+            return await self._reply(model, prompt, model.complete, terms)
         async with opening as document:
             text = DocumentText(document.text())
             ask = partial(streamed, model, into=text)
-            reply = await self._reply(model.name, prompt, ask, terms)
+            reply = await self._reply(model, prompt, ask, terms)
             text.complete(reply.text)
             return reply
 
     async def _reply(
         self,
-        name: str,
+        model: Model,
         prompt: Prompt,
         ask: Callable[[Prompt], Awaitable[Reply]],
         terms: CallOptions | None,
@@ -387,9 +388,10 @@ class Context(Generic[S]):
         terms = terms or CallOptions()
 
         async def work(_: str) -> bytes:
+            _tell(model, prompt)
             return encode_large((await ask(prompt)).model_dump(mode="json"))
 
-        call = Call("model", name, prompt.plain(), terms.version)
+        call = Call("model", model.name, prompt.plain(), terms.version)
         return Reply.model_validate(await self._journal.call(call, work, terms))
 
     # --- waiting: the step ends, and runs again ---------------------------------------------------
@@ -512,3 +514,14 @@ async def _called(bound: Callable[[], Any]) -> Any:
         return await bound()
     result = await to_thread.run_sync(bound)
     return await result if inspect.isawaitable(result) else result
+
+
+def _tell(model: Model, prompt: Prompt) -> None:
+    """Tell telemetry what a model is asked: its provider and the settings, never the prompt."""
+    settings = {
+        "temperature": prompt.temperature,
+        "seed": prompt.seed,
+        "max_tokens": prompt.tokens_max,
+    }
+    provider = str(getattr(model, "provider", ""))
+    telemetry.asks_model(provider, settings, is_structured=prompt.output is not None)

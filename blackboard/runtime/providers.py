@@ -98,6 +98,11 @@ class ProviderModel:
         """The model's name at its service."""
         return self._model.model_name
 
+    @property
+    def provider(self) -> str:
+        """The name of the service, as Pydantic AI has it; "endpoint" for an Endpoint."""
+        return self._model.system
+
     async def complete(self, prompt: Prompt) -> Reply:
         """Answer `prompt`. Errors, cancellation: see `Model.complete`."""
 

@@ -21,6 +21,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from blackboard.client.board import Board
 from blackboard.client.cancellation import cancellations
@@ -220,7 +221,7 @@ async def _live(
             rest = Rest.after(stepped)
             tell(rest)
             try:
-                await _end_of(rest, me.board, stay.stop)
+                runner.woken_by = await _end_of(rest, me.board, stay.stop)
             finally:
                 tell(None)
             await port.check()
@@ -246,15 +247,15 @@ def _is_over(stepped: Stepped, stay: RunOptions, taken: int) -> bool:
     )
 
 
-async def _end_of(rest: Rest, board: Board, stop: asyncio.Event | None) -> None:
-    """Return when `rest` is over, or when `stop` is set."""
-    waits = [asyncio.ensure_future(over(rest, board))]
+async def _end_of(rest: Rest, board: Board, stop: asyncio.Event | None) -> str:
+    """Return when `rest` is over, or when `stop` is set: what `over` returns, or ""."""
+    ended = asyncio.ensure_future(over(rest, board))
+    waits: list[asyncio.Future[Any]] = [ended]
     if stop is not None:
         waits.append(asyncio.ensure_future(_set(stop)))
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        if waits[0].done():
-            waits[0].result()
+        return ended.result() if ended.done() else ""
     finally:
         for wait in waits:
             wait.cancel()
@@ -265,8 +266,9 @@ async def _set(stop: asyncio.Event) -> None:
     await stop.wait()
 
 
-async def over(rest: Rest, board: Board) -> None:
-    """Return when there may be something to do for the resting agent.
+async def over(rest: Rest, board: Board) -> str:
+    """Return when there may be something to do for the resting agent: the note of the commit that
+    woke it ("" if that is not known).
 
     Errors: Unavailable and the like, from the watch.
     """
@@ -276,9 +278,10 @@ async def over(rest: Rest, board: Board) -> None:
         async with board.watch(*watched, after=rest.since) as watch:
             async for revised in watch:
                 if revised.epoch is not None or any(map(rest.is_ended_by, revised.changes)):
-                    return
+                    return revised.note
     except (Compacted, FutureRevision, Resync, RolledBack):
-        return  # the state is read again, which includes missed changes
+        pass  # the state is read again, which includes missed changes
+    return ""
 
 
 def _wider(patterns: list[str]) -> list[str]:

@@ -126,6 +126,8 @@ class Runner(Generic[S]):
         self._strict = strict
         self._schema = agent.schema
         self._hydrated: Hydrated | None = None
+        self.woken_by = ""
+        """The note of the commit that ended the agent's rest, until its next step is taken."""
 
     def forget(self) -> None:
         """Read the state again before the next step."""
@@ -184,6 +186,8 @@ class Runner(Generic[S]):
         except BaseException:
             self.forget()
             raise
+        finally:
+            self.woken_by = ""
 
     async def _until_accepted(self) -> Stepped:
         refused: Rejected | None = None
@@ -217,7 +221,8 @@ class Runner(Generic[S]):
         async with self._tree() as tree:
             if now.stored.status is Status.DONE:
                 return self._stepped(now, attempt)
-            with telemetry.step(self.agent.name, self._port.name, number) as span:
+            name, board = self.agent.name, self._port.name
+            with telemetry.step(name, board, number, self.woken_by) as span:
                 stepped = await self._take(now, StepRun(number, attempt, refused), tree)
                 if span is not None and stepped.receipt is not None:
                     span.at(stepped.receipt.revision)
@@ -391,9 +396,9 @@ class Runner(Generic[S]):
 
 
 def _note(number: int) -> str:
-    """The note of a step's commit. With telemetry it names the trace: from the cut to the trace."""
-    trace = telemetry.trace_id()
-    return f"step {number}, trace {trace}" if trace else f"step {number}"
+    """The note of a step's commit. With telemetry it names the span: from the cut to the trace."""
+    mark = telemetry.mark()
+    return f"step {number}, {mark}" if mark else f"step {number}"
 
 
 class _NotAccepted(Exception):

@@ -16,10 +16,12 @@ Invariants
 
 import os
 import random
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from blackboard.errors import BlackboardError, InvalidRequest, OutcomeUnknown
@@ -29,10 +31,31 @@ from blackboard.telemetry.sending import SCOPE, Signal, is_sent, span_provider
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.trace import Span as _Span, SpanContext, Tracer
+    from opentelemetry.trace import Link, Span as _Span, SpanContext, Tracer
 
 VARIABLE: Final = "BLACKBOARD_TELEMETRY"
 _ON: Final = frozenset({"1", "true", "yes", "on"})
+_MARK: Final = re.compile(r"(?:^|, )trace ([0-9a-f]{32})-([0-9a-f]{16})$")
+"""The end of a note: the span that made the commit."""
+
+OTHER_PROVIDER: Final = "_OTHER"
+PROVIDERS: Final = {
+    "anthropic": "anthropic",
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "cohere": "cohere",
+    "deepseek": "deepseek",
+    "endpoint": "openai",  # what speaks OpenAI's protocol
+    "google": "gcp.gen_ai",
+    "google-gla": "gcp.gemini",
+    "google-vertex": "gcp.vertex_ai",
+    "grok": "x_ai",
+    "groq": "groq",
+    "mistral": "mistral_ai",
+    "openai": "openai",
+    "xai": "x_ai",
+}
+"""Providers by the prefix of a model's name, as the conventions call them."""
 
 _tracer: "Tracer | None" = None
 _current_span: "Callable[..., _Span] | None" = None
@@ -110,6 +133,17 @@ class OpenSpan:
         if epoch:
             self._span.set_attribute("blackboard.epoch", epoch)
 
+    def mark(self) -> str:
+        """As the function `mark`, of this span."""
+        return _marked(self._span.get_span_context())
+
+    def committed(self, revision: int, epoch: str) -> None:
+        """As `at`; the epoch is also that of the step which it belongs to."""
+        self.at(revision, epoch)
+        step = _taken.get()
+        if step is not None and epoch:
+            step._span.set_attribute("blackboard.epoch", epoch)
+
     def count(self, name: str, number: int) -> None:
         """A number of something, or a size."""
         self._span.set_attribute(f"blackboard.{name}", number)
@@ -118,8 +152,9 @@ class OpenSpan:
         """Which model answered, why it stopped, and the tokens of prompt and answer."""
         self._span.set_attribute("gen_ai.response.model", version)
         self._span.set_attribute("gen_ai.response.finish_reasons", [finish])
-        self._span.set_attribute("gen_ai.usage.input_tokens", tokens[0])
-        self._span.set_attribute("gen_ai.usage.output_tokens", tokens[1])
+        if any(tokens):  # else the service has not counted
+            self._span.set_attribute("gen_ai.usage.input_tokens", tokens[0])
+            self._span.set_attribute("gen_ai.usage.output_tokens", tokens[1])
 
     def turn_away(self, status: int) -> None:
         """It was refused by this HTTP status."""
@@ -268,22 +303,36 @@ def _within(found: "Context") -> Iterator[None]:
         context.detach(token)
 
 
+_taken: Final[ContextVar[OpenSpan | None]] = ContextVar("blackboard_step", default=None)
+"""The span of the step that is being taken."""
+
 # --- agents: https://github.com/open-telemetry/semantic-conventions-genai -------------------------
 
 
-def step(agent: str, board: str, number: int) -> AbstractContextManager[OpenSpan | None]:
-    """A block in which an agent takes a step."""
-    return _NOTHING if _tracer is None else _step(agent, board, number)
+def step(
+    agent: str, board: str, number: int, woken_by: str = ""
+) -> AbstractContextManager[OpenSpan | None]:
+    """A block in which an agent takes a step. `woken_by` is the note of the commit that ended its
+    rest, to which the span has a link if that commit was traced."""
+    return _NOTHING if _tracer is None else _step(agent, board, number, woken_by)
 
 
 @contextmanager
-def _step(agent: str, board: str, number: int) -> Iterator[OpenSpan]:
+def _step(agent: str, board: str, number: int, woken_by: str) -> Iterator[OpenSpan]:
     from opentelemetry.trace import SpanKind
 
-    named = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
-    with _current(f"invoke_agent {agent}", SpanKind.INTERNAL, named) as span:
+    named = {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": SCOPE,
+        "gen_ai.agent.name": agent,
+    }
+    with _current(f"invoke_agent {agent}", SpanKind.INTERNAL, named, links_to(woken_by)) as span:
         span.count("step", number)
-        yield span.of_board(board, agent)
+        token = _taken.set(span.of_board(board, agent))
+        try:
+            yield span
+        finally:
+            _taken.reset(token)
 
 
 def call(kind: str, name: str) -> AbstractContextManager[OpenSpan | None]:
@@ -296,18 +345,40 @@ def _call(kind: str, name: str) -> Iterator[OpenSpan]:
     from opentelemetry.trace import SpanKind
 
     if kind == "model":
-        provider, divider, _ = name.partition(":")
+        prefix, _, rest = name.partition(":")
+        model = rest if prefix in PROVIDERS and rest else name  # "llama3:8b" has no provider
         named = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": provider if divider else "_OTHER",
-            "gen_ai.request.model": name,
+            "gen_ai.provider.name": PROVIDERS.get(prefix if model == rest else "", OTHER_PROVIDER),
+            "gen_ai.request.model": model,
         }
-        with _current(f"chat {name}", SpanKind.CLIENT, named) as span:
+        with _current(f"chat {model}", SpanKind.CLIENT, named) as span:
             yield span
     else:
-        named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+        named = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.type": "function",
+        }
         with _current(f"execute_tool {name}", SpanKind.INTERNAL, named) as span:
             yield span
+
+
+def asks_model(
+    provider: str, settings: Mapping[str, float | None], *, is_structured: bool = False
+) -> None:
+    """Name the provider of the model that the current span asks, as the library that asks it calls
+    it ("" = not known), and the settings of the request: `temperature`, `seed`, `max_tokens`."""
+    if _current_span is None:
+        return
+    span = _current_span()
+    if provider:
+        span.set_attribute("gen_ai.provider.name", PROVIDERS.get(provider, provider))
+    for name, setting in settings.items():
+        if setting is not None:
+            span.set_attribute(f"gen_ai.request.{name}", setting)
+    if is_structured:
+        span.set_attribute("gen_ai.output.type", "json")
 
 
 # --- contexts -------------------------------------------------------------------------------------
@@ -321,10 +392,59 @@ def traceparent() -> str:
     return f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}"
 
 
-def trace_id() -> str:
-    """The id of the current trace; "" if there is none, or if it is not sampled."""
-    found = _current_context()
-    return f"{found.trace_id:032x}" if found is not None and found.trace_flags.sampled else ""
+def mark() -> str:
+    """The current span as the note of a commit names it, from the cut to the trace; "" if there is
+    none, or if it is not sampled."""
+    return _marked(_current_context())
+
+
+def _marked(found: "SpanContext | None") -> str:
+    if found is None or not found.trace_flags.sampled:
+        return ""
+    return f"trace {found.trace_id:032x}-{found.span_id:016x}"
+
+
+def links_to(note: str) -> "list[Link]":
+    """A link to the span that made a commit with that note; empty if the note names none.
+
+    With it a span of yours that handles a change names its cause. Errors: ImportError without
+    OpenTelemetry, if the note names one.
+    """
+    found = _MARK.search(note)
+    if found is None:
+        return []
+    from opentelemetry.trace import Link, SpanContext, TraceFlags
+
+    trace, span = (int(each, 16) for each in found.groups())
+    made = SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    return [Link(made)] if made.is_valid else []
+
+
+def follow(note: str) -> None:
+    """Give the current span a link to the span that made a commit with that note."""
+    if _current_span is not None:
+        for link in links_to(note):
+            _current_span().add_link(link.context)
+
+
+def reached(revision: int, epoch: str = "") -> None:
+    """Name the revision that the current span led to, and its epoch."""
+    if _current_span is not None:
+        OpenSpan(_current_span()).at(revision, epoch)
+
+
+def delivered(board: str, agent: str, at: tuple[int, str], note: str) -> None:
+    """A watcher got the revision of a traced commit, `at` = its number and epoch: a span of no
+    length, with a link to that commit's. Nothing if the note names no span."""
+    links = links_to(note) if _tracer is not None and note else None
+    if not links:
+        return
+    from opentelemetry.trace import SpanKind
+
+    assert _tracer is not None
+    begun = _tracer.start_span("blackboard.deliver", kind=SpanKind.CONSUMER, links=links)
+    OpenSpan(begun).of_board(board, agent).at(*at)
+    begun.end()
 
 
 def _current_context() -> "SpanContext | None":
@@ -359,11 +479,18 @@ def _trace_in(found: "Context") -> int:
 
 
 @contextmanager
-def _current(name: str, kind: Any, named: Mapping[str, str] | None = None) -> Iterator[OpenSpan]:
+def _current(
+    name: str, kind: Any, named: Mapping[str, str] | None = None, links: "Sequence[Link]" = ()
+) -> Iterator[OpenSpan]:
     """A block with a span that is the current one, and fails with the block."""
     assert _tracer is not None
     with _tracer.start_as_current_span(
-        name, kind=kind, attributes=named, record_exception=False, set_status_on_exception=False
+        name,
+        kind=kind,
+        attributes=named,
+        links=links,
+        record_exception=False,
+        set_status_on_exception=False,
     ) as begun:
         span = OpenSpan(begun)
         try:

@@ -18,6 +18,7 @@ from blackboard.cli.main import app
 from blackboard.core import access
 from blackboard.integrity.tokens import issue
 from tests.acceptance.shell import COMMAND, TIMEOUT_S, Running, Shell
+from tests.otlp import receiving
 from tests.ports import free_port
 from tests.redis_process import RedisProcess, RedisSettings
 
@@ -393,11 +394,35 @@ def test_doctor_finds_nothing_wrong(shell: Shell) -> None:
     """Engine, machine and service, each on a line."""
     found = findings(shell)
     names = {"engine", "data", "disk", "fsync", "open files", "/healthz", "/readyz", "clock"}
-    assert names | {"version", "transport", "token", "access", "archive"} == set(found)
+    names |= {"version", "transport", "token", "access", "archive", "telemetry", "traces"}
+    assert names == set(found)
     assert {finding["status"] for finding in found.values()} <= {"ok", "warn"}
     assert "in use by process" in found["engine"]["text"]
     lines = shell.out("doctor").splitlines()
     assert all(re.match(r"ok  |warn|   ", line) for line in lines)
+
+
+def test_doctor_says_where_telemetry_goes(shell: Shell) -> None:
+    """Of the service here, and of what starts with the same variables; no password is shown."""
+    with receiving() as collector:
+        endpoint = collector.url.replace("//", "//user:password@")
+        shell.environ |= {
+            "BLACKBOARD_TELEMETRY": "true",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://127.0.0.1:1/v1/logs?key=password",
+            "OTEL_METRICS_EXPORTER": "none",
+        }
+        with shell.service():
+            told = shell.run("doctor", "--json").stdout
+    found = [f for f in json.loads(told)["findings"] if f["check"] in ("telemetry", "traces")]
+    traces, logs, service = found
+    assert traces["status"] == service["status"] == "ok"
+    assert traces["text"] == f"traces go to {collector.url}/v1/traces, which takes them"
+    assert logs["status"] == "warn"
+    assert logs["text"].startswith("logs go to http://127.0.0.1:1/v1/logs, which does not answer")
+    assert "OTEL_LOGS_EXPORTER=none" in logs["fix"]
+    assert service["text"] == "the service makes traces"
+    assert "password" not in told
 
 
 def test_doctor_names_the_engine_that_the_service_uses(shell: Shell, redis_url: str) -> None:
@@ -446,7 +471,7 @@ def test_doctor_looks_at_a_service_on_another_machine(shell: Shell) -> None:
         there = ("--url", f"ws://127.0.0.2:{running.port}", "--token", token)
         found = findings(shell, *there)
     seen = {"/healthz", "/readyz", "version", "clock", "archive", "transport", "token"}
-    assert set(found) == seen | {"access", "host"}
+    assert set(found) == seen | {"access", "host", "telemetry", "traces"}
     assert [name for name in seen if found[name]["status"] == "fail"] == []
     assert "bob, valid until" in found["token"]["text"]
     assert "engine, data directory, disk and open files were not" in found["host"]["text"]

@@ -135,7 +135,7 @@ def check_agent(collector: Receiver, revision: int) -> None:
     """The step, its tool and its model, by the conventions; its commit is below the step."""
     [step] = collector.named("invoke_agent clerk")
     [tool] = collector.named("execute_tool lookup")
-    [chat] = collector.named("chat openai:tiny")
+    [chat] = collector.named("chat tiny")
     assert step.attributes["blackboard.revision"] == revision
     assert step.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert step.attributes["gen_ai.agent.name"] == "clerk"

@@ -19,11 +19,12 @@ from blackboard.archive.database import Database
 from blackboard.archive.sql import SqlArchive
 from blackboard.errors import OlderFormat
 from blackboard.integrity.signing import Seal
-from blackboard.limits import DEFAULT, Limits
+from blackboard.limits import Limits
 from tests.conformance.rules_archive import ReadingRules
 from tests.conformance.rules_archive_redact import RedactRules
 from tests.conformance.rules_archive_verify import VerifyRules
 from tests.conformance.rules_archive_write import WritingRules
+from tests.lowered import PATIENT
 from tests.postgres import answered
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ class Place:
     _database: Database | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    async def open(self, secret: bytes = SECRET, limits: Limits = DEFAULT) -> SqlArchive:
+    async def open(self, secret: bytes = SECRET, limits: Limits = PATIENT) -> SqlArchive:
         """Open it, once more; it is closed at the end of the test."""
         archive = await self._reached(
             lambda: SqlArchive.open(
@@ -61,7 +62,9 @@ class Place:
 
     async def _opened(self) -> Database:
         if self._database is None:
-            self._database = await self._reached(lambda: Database.open(self.url))
+            self._database = await self._reached(
+                lambda: Database.open(self.url, PATIENT.engine.engine_timeout_ms)
+            )
             self._stack.push_async_callback(self._database.aclose)
         return self._database
 

@@ -15,6 +15,8 @@ class Mutant:
     name: str
     old: str
     new: str
+    walk: int = 0
+    """The first walk that was seen to find it."""
 
     def script(self) -> Script:
         """The faulty script. AssertionError if the text has moved on without this mutant."""
@@ -35,51 +37,64 @@ MUTANTS = (
     ),
     Mutant("a held lease is granted", "held and held[UNTIL] <= time_ms", "held"),
     Mutant("a lease never runs out", "held and held[UNTIL] <= time_ms", "false"),
-    Mutant("a lease runs out late", "held[UNTIL] <= time_ms", "held[UNTIL] < time_ms"),
-    Mutant("a held lease expires", "if held[UNTIL] > time_ms then refuse_held(key, held) end", ""),
-    Mutant("who died is granted it", "if lease[at + 2] > time_ms then", "if true then"),
+    Mutant("a lease runs out late", "held[UNTIL] <= time_ms", "held[UNTIL] < time_ms", walk=7),
+    Mutant(
+        "a held lease expires",
+        "if held[UNTIL] > time_ms then refuse_held(key, held) end",
+        "",
+        walk=7,
+    ),
+    Mutant("who died is granted it", "if lease[at + 2] > time_ms then", "if true then", walk=40),
     Mutant(
         "the last in the queue is next",
         "for at = WAITERS, #lease, 3 do\n    if lease[at + 2]",
         "for at = #lease - 2, WAITERS, -3 do\n    if lease[at + 2]",
+        walk=41,
     ),
     Mutant(
-        "the queue is forgotten", "for i = at + 3, #lease do after", "for i = at + 9, 0 do after"
+        "the queue is forgotten",
+        "for i = at + 3, #lease do after",
+        "for i = at + 9, 0 do after",
+        walk=41,
     ),
     Mutant("a second request waits twice", "wait == 0 or is_known", "wait == 0"),
     Mutant("everybody waits", "wait == 0 or is_known", "is_known"),
-    Mutant("the queue is endless", "waiting >= LIMIT.LEASE_WAITERS_MAX", "waiting > 1e6"),
+    Mutant("the queue is endless", "waiting >= LIMIT.LEASE_WAITERS_MAX", "waiting > 1e6", walk=24),
     Mutant(
         "the next one keeps the fence",
         "{lease[at], revision + 1, time_ms + lease[at + 1], lease[at + 1]}",
         "{lease[at], lease[FENCE], time_ms + lease[at + 1], lease[at + 1]}",
     ),
-    Mutant("a ticket is not prolonged", "ends, lasts = at + 2, at + 1", ""),
+    Mutant("a ticket is not prolonged", "ends, lasts = at + 2, at + 1", "", walk=18),
     Mutant("a renewal makes a revision", "  if tells_nothing(c) then", "  if false then"),
     Mutant("what removed something is not told", "if draft.count > 0 then return false end", ""),
     Mutant("a retry that removes nothing tells nothing", "(c.since >= 0 or not", "(not"),
-    Mutant("the end of a lane is not told", " and sub(op[2], -12) ~= '/~superseded'", ""),
+    Mutant("the end of a lane is not told", " and sub(op[2], -12) ~= '/~superseded'", "", walk=8),
     Mutant(
         "a renewal moves no deadline",
         "if tells_nothing(c) then\n    merge_leases()",
         "if tells_nothing(c) then",
+        walk=7,
     ),
     Mutant(
         "another time to live makes no revision",
         "if not is_deadline and before[i]",
         "if i < TTL and before[i]",
+        walk=7,
     ),
     Mutant("a restore of nothing makes no revision", "return not c.begins", "return true"),
-    Mutant("a released lease stays", "call('HDEL', LEASES, key)", ""),
+    Mutant("a released lease stays", "call('HDEL', LEASES, key)", "", walk=5),
     Mutant(
         "leases are not counted",
         "if count > LIMIT.LEASES_MAX then",
         "if false then",
+        walk=58,
     ),
     Mutant(
         "no room is kept for identities",
         "at_most('LEASES_ORDINARY_MAX', count - held(''), key)",
         "",
+        walk=35,
     ),
     Mutant("identities are ordinary leases", "count - held(''), key)", "count, key)"),
     Mutant(
@@ -91,16 +106,19 @@ MUTANTS = (
         "an account fills a queue",
         "if waiting > LIMIT.LEASE_WAITERS_PER_ACCOUNT_MAX then",
         "if false then",
+        walk=44,
     ),
     Mutant(
         "a lease that is passed on is the passer's",
         "by[holder] = known[holder] or account",
         "by[holder] = account",
+        walk=27,
     ),
     Mutant(
         "a restore leaves leases counted",
         "counts[name], fresh_usage['h:' .. name] = 0, false",
         "counts[name] = 0",
+        walk=104,
     ),
     Mutant(
         "leases of accounts are not counted",
@@ -109,12 +127,14 @@ MUTANTS = (
     ),
     # --- conditions -------------------------------------------------------------------------------
     Mutant("a stale write passes", "actual ~= expected and", "actual < expected and"),
-    Mutant("a write from the future passes", "actual ~= expected and", "actual > expected and"),
-    Mutant("presence is not enough", "not (live and expected == -1)", "true"),
-    Mutant("prefixes ignore removals", "ipairs({living, removed})", "ipairs({living})"),
+    Mutant(
+        "a write from the future passes", "actual ~= expected and", "actual > expected and", walk=5
+    ),
+    Mutant("presence is not enough", "not (live and expected == -1)", "true", walk=5),
+    Mutant("prefixes ignore removals", "ipairs({living, removed})", "ipairs({living})", walk=8),
     Mutant("prefixes ignore what lives", "ipairs({living, removed})", "ipairs({removed})"),
-    Mutant("the compacted past counts as unchanged", "since < oldest - 1", "false"),
-    Mutant("the future counts as unchanged", "since > revision", "false"),
+    Mutant("the compacted past counts as unchanged", "since < oldest - 1", "false", walk=13),
+    Mutant("the future counts as unchanged", "since > revision", "false", walk=7),
     Mutant(
         "a tombstone has no author", "0, author_of(raw), at, revision", "0, false, at, revision"
     ),
@@ -126,7 +146,7 @@ MUTANTS = (
     ),
     Mutant("an answer loses its results", "sub(answer, 34 + size)}", "cmsgpack.pack(1)}"),
     Mutant("a pushed out answer is forgotten", "c.incarnation and older or at", "nil or 0"),
-    Mutant("a lost answer is not noticed", "overwritten > c.since", "false"),
+    Mutant("a lost answer is not noticed", "overwritten > c.since", "false", walk=47),
     Mutant("the epoch is not checked", "if c.epoch ~= epoch_id then", "if false then"),
     Mutant(
         "a late first attempt is applied",
@@ -144,19 +164,25 @@ MUTANTS = (
     Mutant("what is just as new is late", "> tonumber(ARGV[3])", ">= tonumber(ARGV[3])"),
     # --- restores ---------------------------------------------------------------------------------
     Mutant("a restore ignores the head", "if begins[5] ~= revision + 1 then", "if false then"),
-    Mutant("a restore may be of any epoch", "begins[1] == cmsgpack.unpack(epoch)[1] + 1", "true"),
-    Mutant("any cause restores", "and begins[3] == 'restore'", ""),
-    Mutant("a restore comes from its future", "begins[4] < begins[5]", "true"),
-    Mutant("a restore does anything", "'bBd', c.ops", "'bBdpPaAigxnre', c.ops"),
-    Mutant("anybody puts back", "    if not c.begins then refuse('put_back') end\n", ""),
-    Mutant("what came back never expires", "op[4] ~= NO_LIMIT and op[4] or nil", "nil"),
-    Mutant("what came back is not counted", "    count_item(path, op[5])\n", ""),
-    Mutant("a counter falls", "math.max(index, item + 1)", "item + 1"),
-    Mutant("leases survive a restore", "  call('DEL', LEASES)\n", ""),
+    Mutant(
+        "a restore may be of any epoch",
+        "begins[1] == cmsgpack.unpack(epoch)[1] + 1",
+        "true",
+        walk=59,
+    ),
+    Mutant("any cause restores", "and begins[3] == 'restore'", "", walk=7),
+    Mutant("a restore comes from its future", "begins[4] < begins[5]", "true", walk=44),
+    Mutant("a restore does anything", "'bBd', c.ops", "'bBdpPaAigxnre', c.ops", walk=20),
+    Mutant("anybody puts back", "    if not c.begins then refuse('put_back') end\n", "", walk=16),
+    Mutant("what came back never expires", "op[4] ~= NO_LIMIT and op[4] or nil", "nil", walk=15),
+    Mutant("what came back is not counted", "    count_item(path, op[5])\n", "", walk=32),
+    Mutant("a counter falls", "math.max(index, item + 1)", "item + 1", walk=753),
+    Mutant("leases survive a restore", "  call('DEL', LEASES)\n", "", walk=35),
     Mutant(
         "a batch remembers voided leases",
         "  for key in pairs(leases) do leases[key] = false end\n",
         "",
+        walk=35,
     ),
     Mutant(
         "the old epoch goes on",
@@ -168,11 +194,13 @@ MUTANTS = (
         "a restore needs quota",
         "if not c.begins then check_quotas(sums, c.account) end",
         "check_quotas(sums, c.account)",
+        walk=93,
     ),
     Mutant(
         "a restore is limited as a commit",
         "if c.begins then\n    at_most('RESTORE_CHANGES_MAX'",
         "if c.begins then\n    at_most('OPERATIONS_MAX'",
+        walk=28,
     ),
     # --- barriers ---------------------------------------------------------------------------------
     Mutant(
@@ -180,7 +208,7 @@ MUTANTS = (
         "elseif entries[c.barrier] or entries[c.cut] then check_barrier(c) end",
         "end",
     ),
-    Mutant("an agent that has delivered is free", "or asked_at(entries[c.cut])", ""),
+    Mutant("an agent that has delivered is free", "or asked_at(entries[c.cut])", "", walk=12),
     Mutant(
         "a barrier outlives its time",
         "if expires_at_ms == 0 or expires_at_ms > time_ms then return asked end",
@@ -188,7 +216,7 @@ MUTANTS = (
     ),
     Mutant("a barrier that stays is over", "expires_at_ms == 0 or expires_at_ms", "expires_at_ms"),
     Mutant("any removal delivers", "op[1] == 'd' and op[2] == c.barrier", "op[1] == 'd'"),
-    Mutant("a barrier stops renewals", "string.find('gnre', op[1], 1, true)", "false"),
+    Mutant("a barrier stops renewals", "string.find('gnre', op[1], 1, true)", "false", walk=8),
     Mutant(
         "one lease operation passes a barrier", "only_leases = only_leases and", "only_leases ="
     ),
@@ -210,7 +238,7 @@ MUTANTS = (
     ),
     Mutant("a frozen board takes no thaw", "if c.begins or c.agent == '~system'", "if false"),
     Mutant("a freeze stops renewals", "string.find('nr', op[1], 1, true)", "false"),
-    Mutant("one renewal passes a freeze", "only_keeps = only_keeps and", "only_keeps ="),
+    Mutant("one renewal passes a freeze", "only_keeps = only_keeps and", "only_keeps =", walk=27),
     # --- writes -----------------------------------------------------------------------------------
     Mutant("no tombstone is written", "raw = head_of .. 't' .. author", "raw = false"),
     Mutant("a deletion leaves the index", "    fresh_members[key] = false\n", ""),
@@ -219,30 +247,35 @@ MUTANTS = (
         "a tombstone outlives its key",
         "if old then fresh_members['\\1' .. key] = false end",
         "",
+        walk=389,
     ),
-    Mutant("creation is forgotten", "(live and sub(old, 9, 16) or stamp)", "stamp"),
+    Mutant("creation is forgotten", "(live and sub(old, 9, 16) or stamp)", "stamp", walk=8),
     Mutant("the time to live is dropped", "  draft.expires[key] = expires_at_ms\n", ""),
-    Mutant("an old time to live stays", "    fresh_expiries[key] = false\n", ""),
+    Mutant("an old time to live stays", "    fresh_expiries[key] = false\n", "", walk=8),
     Mutant("the log is not absolute", "log(c, packed)", "log(c, cmsgpack.pack(#results))"),
     Mutant(
         "a large value is kept inline",
         "elseif #value > LIMIT.VALUE_INLINE_BYTES_MAX then",
         "elseif false then",
+        walk=12,
     ),
     # --- operations -------------------------------------------------------------------------------
     Mutant("an index is given twice", "draft.next_item[prefix] = index + 1", ""),
-    Mutant("append overwrites", "if exists(key) then conflict(key, 0) end", ""),
+    Mutant("append overwrites", "if exists(key) then conflict(key, 0) end", "", walk=8),
     Mutant(
         "a prefix of the draft is spared",
         "for i = 1, draft.count do\n    local key = draft.keys[i]\n    if sub",
         "for i = 1, 0 do\n    local key = draft.keys[i]\n    if sub",
     ),
-    Mutant("removals are not counted", "if draft.removed > LIMIT", "if false and 0 > LIMIT"),
-    Mutant("the largest integer is exceeded", "if total > LIMIT.INTEGER_MAX or", "if"),
+    Mutant(
+        "removals are not counted", "if draft.removed > LIMIT", "if false and 0 > LIMIT", walk=98
+    ),
+    Mutant("the largest integer is exceeded", "if total > LIMIT.INTEGER_MAX or", "if", walk=92),
     Mutant(
         "an inexact integer is counted",
         "number <= LIMIT.INTEGER_MAX and",
         "true and",
+        walk=96,
     ),
     # --- limits -----------------------------------------------------------------------------------
     Mutant("a limit is one too low", "count > LIMIT[limit]", "count >= LIMIT[limit]"),
@@ -266,11 +299,13 @@ MUTANTS = (
         "  draft.next_item[prefix] = index + 1\n",
         "  draft.next_item[prefix] = index + 1\n"
         "  entries['#' .. prefix] = format('%d', index + 1)\n",
+        walk=21,
     ),
     Mutant(
         "a prefix misses its own batch",
         "  flush()\n  local found, doomed",
         "  local found, doomed",
+        walk=21,
     ),
     Mutant("a batch ends unwritten", "flush()\nreply[1] = revision", "reply[1] = revision"),
 )

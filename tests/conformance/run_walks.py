@@ -19,6 +19,7 @@ from blackboard.engines.base import Store
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from tests.conformance.machines import Counts, walk
+from tests.lowered import PATIENT
 from tests.proof import Layer
 from tests.redis_process import RedisProcess, RedisSettings
 from tests.servers import server_binaries
@@ -35,7 +36,7 @@ def stores(portal: BlockingPortal) -> Iterator[list[Store]]:
         for binary in server_binaries():
             server = RedisProcess(binary.path, settings=UNSYNCED)
             stack.enter_context(portal.wrap_async_context_manager(server))
-            found.append(RedisStore.connect(server.url))
+            found.append(RedisStore.connect(server.url, limits=PATIENT))
         try:
             yield found
         finally:

@@ -13,6 +13,7 @@ from blackboard.limits import Limits
 from tests.conformance.js.process import needs_node
 from tests.conformance.js.suite import JavaScriptRules, from_node
 from tests.conformance.shared import Running, Services
+from tests.lowered import PATIENT
 from tests.redis_accounts import make_account
 from tests.redis_process import RedisProcess
 
@@ -49,7 +50,7 @@ class TestBoardJavaScriptRedis(JavaScriptRules):
         async def over_redis(directory: Path, limits: Limits) -> AsyncIterator[Running]:
             with Redis.from_url(redis_server.url) as client:
                 client.flushall()
-            store = RedisStore.connect(make_account(redis_server.url))
+            store = RedisStore.connect(make_account(redis_server.url), limits=PATIENT)
             async with from_node(store, directory, limits) as running:
                 yield running
 

@@ -13,6 +13,7 @@ from blackboard.limits import Limits
 from blackboard.server.service import Service
 from tests.conformance.board_suite import ClientRules, EngineRules, ServiceRules
 from tests.conformance.shared import Running, Services, in_this_process
+from tests.lowered import PATIENT
 from tests.redis_accounts import make_account
 from tests.redis_process import RedisProcess
 
@@ -28,7 +29,7 @@ async def services(
         """A service over the emptied server, as an account that may do what is needed only."""
         with Redis.from_url(redis_server.url) as client:
             client.flushall()
-        store = RedisStore.connect(make_account(redis_server.url))
+        store = RedisStore.connect(make_account(redis_server.url), limits=PATIENT)
         archive = await archive_beside(directory)
         async with Service(store, archive=archive, limits=limits) as service:
             yield in_this_process(service)

@@ -28,6 +28,7 @@ from tests.conformance.rules_board_read import BoardReadRules
 from tests.conformance.rules_board_restore import RestoreRules
 from tests.conformance.rules_board_write import BoardWriteRules
 from tests.conformance.shared import Running, Services, in_this_process
+from tests.lowered import PATIENT
 from tests.redis_accounts import make_account
 from tests.redis_process import RedisProcess
 from tests.servers import server_binaries
@@ -91,7 +92,7 @@ class TestBoardSealedRedis(_Rules):  # type: ignore[misc]
         async def opening(directory: Path, limits: Limits) -> AsyncIterator[Running]:
             with Redis.from_url(one_server.url) as client:
                 client.flushall()
-            store = RedisStore.connect(make_account(one_server.url))
+            store = RedisStore.connect(make_account(one_server.url), limits=PATIENT)
             async with sealing(store, directory, limits) as running:
                 yield running
 

@@ -7,6 +7,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from blackboard.engines.redis.store import RedisStore
 from tests.conformance.machines import EXAMPLES, ROUND, run_machine, run_walks
+from tests.lowered import PATIENT
 from tests.tiers import few_or_many
 
 
@@ -20,7 +21,7 @@ def portal() -> Iterator[BlockingPortal]:
 @pytest.fixture
 def store(portal: BlockingPortal, redis_url: str) -> Iterator[RedisStore]:
     """The engine over the shared, emptied server."""
-    store = RedisStore.connect(redis_url)
+    store = RedisStore.connect(redis_url, limits=PATIENT)
     try:
         yield store
     finally:

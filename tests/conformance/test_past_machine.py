@@ -14,6 +14,7 @@ from blackboard.core import access
 from blackboard.engines.redis.store import RedisStore
 from blackboard.server.service import Service
 from tests.conformance.past_machine import EXAMPLES, FEW, run_past_machine
+from tests.lowered import PATIENT
 from tests.tiers import few_or_many
 
 
@@ -40,7 +41,7 @@ def test_the_embedded_engine_keeps_its_past(
 async def over_redis(url: str, directory: Path) -> AsyncIterator[Client]:
     """A service over Redis, with an archive."""
     archive = await archive_beside(directory)
-    async with Service(RedisStore.connect(url), archive=archive) as service:
+    async with Service(RedisStore.connect(url, limits=PATIENT), archive=archive) as service:
         yield Client(service.link(access.operator()))
 
 

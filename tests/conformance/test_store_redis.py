@@ -7,6 +7,7 @@ import pytest
 from blackboard.engines.redis.store import RedisStore
 from tests.conformance.rules_access import AccessRules
 from tests.conformance.store_suite import StoreSuite
+from tests.lowered import PATIENT
 from tests.servers import RedisCluster3
 
 
@@ -16,7 +17,7 @@ class TestRedisStore(AccessRules, StoreSuite):
     @pytest.fixture
     async def store(self, account_url: str) -> AsyncIterator[RedisStore]:
         """A store over the shared server, with an account that may do what is needed only."""
-        store = RedisStore.connect(account_url)
+        store = RedisStore.connect(account_url, limits=PATIENT)
         yield store
         await store.aclose()
 
@@ -27,6 +28,8 @@ class TestRedisClusterStore(AccessRules, StoreSuite):
     @pytest.fixture
     async def store(self, redis_cluster: RedisCluster3) -> AsyncIterator[RedisStore]:
         """A store over the shared cluster."""
-        store = RedisStore.connect(redis_cluster.url.replace("redis://", "redis+cluster://"))
+        store = RedisStore.connect(
+            redis_cluster.url.replace("redis://", "redis+cluster://"), limits=PATIENT
+        )
         yield store
         await store.aclose()

@@ -18,6 +18,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.server.assembly import sealed
 from tests.conformance.rules_access import AccessRules
 from tests.conformance.store_suite import StoreSuite
+from tests.lowered import PATIENT
 
 OTHERWISE = (
     "test_quotas_count_what_it_began_with",
@@ -62,7 +63,7 @@ class TestSealedRedisStore(AccessRules):
     @pytest.fixture
     async def store(self, account_url: str) -> AsyncIterator[Store]:
         """A sealing store over the shared, emptied server."""
-        opened = await sealing(RedisStore.connect(account_url))
+        opened = await sealing(RedisStore.connect(account_url, limits=PATIENT))
         yield opened
         await opened.aclose()
 

@@ -63,7 +63,7 @@ def test_it_is_off_unless_it_is_asked_for() -> None:
     assert not telemetry.is_on()
     assert telemetry.asking("commit", "main", "ada") is telemetry.step("ada", "main", 1)
     assert telemetry.commit("main", "ada", 1) is None
-    assert telemetry.traceparent() == telemetry.trace_id() == ""
+    assert telemetry.traceparent() == telemetry.mark() == ""
 
 
 async def test_an_embedded_board_is_traced_into_the_engine(

@@ -83,13 +83,14 @@ class Document:
         self._undo = UndoManager(capture_timeout_millis=0)
         self._undo.include_origin(_OWN)
         self._scopes: set[str] = set()
-        self._held: list[Any] = []
+        self._observed: dict[Subscription, Any] = {}
+        """What each subscription observes. The library never frees a value that has one."""
         self._texts: dict[str, SharedText] = {}
         self._overlaps = Overlaps(self._met)
         self._overlap_observers: list[Callable[[Overlap], None]] = []
         self._authors: tuple[int, ...] = ()
         self._meetings: deque[ysync.Met] = deque(maxlen=_MEETINGS_MAX)
-        self._subscription: Subscription | None = self._doc.observe(self._note)
+        self.observe(self._doc, self._note)
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -128,10 +129,8 @@ class Document:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._subscription is not None:
-            self._doc.unobserve(self._subscription)
-            self._subscription = None
-        self._held.clear()
+        for subscription in tuple(self._observed):
+            self._end(subscription)
         self._fail(Unavailable(what=f"document {self.key}", reason="it was closed"))
 
     async def synced(self, *, timeout_ms: Milliseconds | None = None) -> None:
@@ -190,13 +189,22 @@ class Document:
             self._scopes.add(name)
             self._undo.expand_scope(found)
             if kind is not Text:
-                found.observe_deep(lambda events: self._overlaps.changed_below(name, events))
-                self.hold(found)
+                below = self._overlaps.changed_below
+                self.observe(found, lambda events: below(name, events), deep=True)
         return found
 
-    def hold(self, shared: Any) -> None:
-        """Keep a shared value of the library as long as this replica."""
-        self._held.append(shared)
+    def observe(
+        self, shared: Any, notify: Callable[[Any], None], *, deep: bool = False
+    ) -> Callable[[], None]:
+        """As `Editing.observe` (client/documents/shared_types.py)."""
+        subscription = shared.observe_deep(notify) if deep else shared.observe(notify)
+        self._observed[subscription] = shared
+        return lambda: self._end(subscription)
+
+    def _end(self, subscription: Subscription) -> None:
+        shared = self._observed.pop(subscription, None)
+        if shared is not None:
+            shared.unobserve(subscription)
 
     def value(self) -> dict[str, Any]:
         """All top-level types that were requested by name, as plain values."""

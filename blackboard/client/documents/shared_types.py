@@ -30,8 +30,11 @@ class Editing(Protocol):
     def transaction(self) -> AbstractContextManager[None]:
         """A block of edits. Errors: DocumentRefused."""
 
-    def hold(self, shared: Any) -> None:
-        """Keep something as long as the document: its observers end with it."""
+    def observe(
+        self, shared: Any, notify: Callable[[Any], None], *, deep: bool = False
+    ) -> Callable[[], None]:
+        """Call `notify` with what happens to a value of the library, with `deep` also to what is in
+        it. Ends with the document, or when the returned function is called."""
 
 
 # --- plain values ---------------------------------------------------------------------------------
@@ -109,11 +112,6 @@ class _Shared:
     def _wrap(self, value: Any) -> Any:
         kind = _WRAPPERS.get(type(value))
         return plain(value) if kind is None else kind(self._document, value)
-
-    def _observe(self, notify: Callable[[Any], None]) -> Callable[[], None]:
-        self._document.hold(self._shared)
-        subscription = self._shared.observe(notify)
-        return lambda: self._shared.unobserve(subscription)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Shared) and plain(self._shared) == plain(other._shared)
@@ -223,7 +221,7 @@ class SharedText(_Shared):
         of which this is the one wrapper: no other edit of it may be in an open transaction."""
         self._content, self._embedded = self._read()
         self._follows = True
-        self._observe(self._changed)
+        self._document.observe(self._shared, self._changed)
 
     def _changed(self, event: Any) -> None:
         made, self._made = self._made, []
@@ -259,7 +257,7 @@ class SharedText(_Shared):
                 before, _ = self._read()
             observer(deltas)
 
-        return self._observe(notify)
+        return self._document.observe(self._shared, notify)
 
 
 class SharedList(_Shared):
@@ -317,7 +315,7 @@ class SharedList(_Shared):
         def notify(event: Any) -> None:
             observer([_list_delta(part) for part in event.delta])
 
-        return self._observe(notify)
+        return self._document.observe(self._shared, notify)
 
 
 class SharedMap(_Shared):
@@ -371,7 +369,7 @@ class SharedMap(_Shared):
         def notify(event: Any) -> None:
             observer([_key_change(key, change) for key, change in sorted(event.keys.items())])
 
-        return self._observe(notify)
+        return self._document.observe(self._shared, notify)
 
 
 _WRAPPERS: dict[type, type[_Shared]] = {Text: SharedText, Array: SharedList, Map: SharedMap}

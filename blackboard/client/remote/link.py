@@ -37,6 +37,7 @@ from blackboard.core.checkpoints import (
     ImportRequest,
     Moment,
     Pruned,
+    Restored,
     RetentionPolicy,
 )
 from blackboard.core.commit import FORWARD, Commit, Entry, ListOptions, Reading
@@ -371,7 +372,12 @@ class RemoteTransport:
         proves nothing: the first may have taken effect, or may still be on its way.
         """
         with telemetry.asking(params.method, getattr(params, "board", ""), self.agent):
-            return await self._done(params, patience_ms)
+            done = await self._done(params, patience_ms)
+            if isinstance(done, Restored):
+                telemetry.reached(done.revision, done.epoch.id)
+            elif isinstance(done, Checkpoint):
+                telemetry.reached(done.revision)
+            return done
 
     async def _done(self, params: Params[R], patience_ms: Milliseconds | None) -> R:
         message, limit_ms = self._written(params), patience_ms or self._answer_ms

@@ -356,7 +356,7 @@ async def causes(
 async def _cause(past: HistoryReader, at: Cause, readable: Callable[[Key], bool]) -> Cause:
     """`at`, which says where, and what the commit there says."""
     try:
-        entry = await _entry_at(past, at.revision)
+        entry = await entry_at(past, at.revision)
     except Compacted:
         return replace(at, missing="compacted")
     if entry is None or not any(change.key == at.key for change in entry.changes):
@@ -380,7 +380,7 @@ async def _grounds(past: HistoryReader, key: Key, entry: LogEntry) -> tuple[Grou
     return () if written is None else ((key, written),)
 
 
-async def _entry_at(past: HistoryReader, revision: Revision) -> LogEntry | None:
+async def entry_at(past: HistoryReader, revision: Revision) -> LogEntry | None:
     """The log entry of `revision`; None if there is none: a writer may claim any ground."""
     if revision < 1:
         return None

@@ -22,12 +22,13 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Final
 
 from sortedcontainers import SortedDict
 
+from blackboard import telemetry
 from blackboard.archive.history import CHANGED_KEYS
 from blackboard.client.documents.inverse import documents_in, restored
 from blackboard.core.access import Principal, narrowed_from
@@ -74,7 +75,7 @@ from blackboard.errors import (
 from blackboard.integrity.digest_check import ENTRIES_AT_ONCE, Sums
 from blackboard.limits import HOLD_MS_MAX, READ_KEYS_MAX, RESTORE_BYTES_MAX, RESTORE_CHANGES_MAX
 from blackboard.server.boards import OpenBoard
-from blackboard.server.checkpoints.reader import HistoryReader
+from blackboard.server.checkpoints.reader import HistoryReader, entry_at
 from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.commit_queue import salted, system_id
 from blackboard.server.security.revocations import Permit
@@ -102,6 +103,22 @@ class Restores:
         the request to find out.
         """
         check_request(spec.request)
+        if telemetry.is_on():
+            spec = replace(spec, note=spec.note or telemetry.mark())
+        done = await self._restore(spec, who)
+        if telemetry.is_on():
+            await self._trace(done)
+        return done
+
+    async def _trace(self, done: Restored) -> None:
+        """The span of the restore names the new cut, and has a link to the span that made the
+        one which came back."""
+        telemetry.reached(done.revision, done.epoch.id)
+        with contextlib.suppress(BlackboardError):
+            entry = await entry_at(self._past, done.from_revision)
+            telemetry.follow("" if entry is None else entry.note)
+
+    async def _restore(self, spec: RestoreRequest, who: Principal) -> Restored:
         # Checked again, with the permit, as the commit is sent: comparing may take seconds.
         revocations = self._board.host.revocations
         revocations.check(who)

@@ -15,8 +15,10 @@ than MANIFEST_BYTES_MAX, which no board could import.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from blackboard import telemetry
 from blackboard.archive.base import Archive
 from blackboard.archive.fold import DECLARED
 from blackboard.core import access
@@ -129,6 +131,8 @@ class Checkpoints:
         CHECKPOINTS_MAX, or its manifest would be too large.
         """
         spec.check()
+        if telemetry.is_on():
+            spec = replace(spec, note=spec.note or telemetry.mark())
         found = await self._asked_before(spec)
         if found is not None:
             return found
@@ -156,6 +160,7 @@ class Checkpoints:
             if found is None:
                 raise
             return found
+        telemetry.reached(committed.revision)
         return Checkpoint(
             self._board.name,
             spec.name,

@@ -145,6 +145,8 @@ class _Routes:
         ready: dict[str, Any] = {"status": "ready", "engine": engine}
         if facts.warnings:
             ready["warnings"] = len(facts.warnings)
+        if telemetry.is_on():
+            ready["traces"] = True
         found = self._gate.service.statistics()
         if (archive := found.archive) is not None:
             names = ("behind", "lag_ms", "failing")

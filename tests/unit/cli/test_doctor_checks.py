@@ -1,7 +1,9 @@
 """What doctor finds, on real files and real numbers."""
 
 import asyncio
+import os
 import stat
+import threading
 from email.utils import formatdate
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.integrity.tokens import issue, new_secret
 from blackboard.limits import DEFAULT
 from blackboard.server.settings import Settings
+from tests.otlp import receiving
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -198,3 +201,52 @@ def test_a_service_without_an_archive_has_no_such_finding() -> None:
     """Nor has one that answers something else."""
     answers: list[object] = [{"status": "ready"}, [], None, {"archive": {"behind": "x"}}]
     assert [list(checks.archive(told)) for told in answers] == [[]] * 4
+
+
+# --- telemetry ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No variable of OpenTelemetry."""
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_telemetry_is_off_unless_it_is_asked_for(asked: pytest.MonkeyPatch) -> None:
+    """Nothing is asked then; nor if variables say that nothing is sent."""
+    asked.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    [finding] = checks.telemetry(is_on=False)
+    assert (finding.status, finding.text) == (FindingStatus.OK, "off: nothing is sent")
+    asked.setenv("OTEL_SDK_DISABLED", "true")
+    [finding] = checks.telemetry(is_on=True)
+    assert (finding.status, "nothing is sent" in finding.text) == (FindingStatus.OK, True)
+
+
+def test_telemetry_that_a_service_would_refuse_fails(asked: pytest.MonkeyPatch) -> None:
+    asked.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    [finding] = checks.telemetry(is_on=True)
+    assert finding.status is FindingStatus.FAIL
+    assert "OTEL_EXPORTER_OTLP_PROTOCOL" in finding.text
+
+
+def test_a_collector_that_refuses_is_a_warning(asked: pytest.MonkeyPatch) -> None:
+    """One line for each kind; a header that it needs is sent."""
+    with receiving(answers=401) as collector:
+        asked.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        asked.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc")
+        found = checks.telemetry(is_on=True)
+    assert [finding.status for finding in found] == [FindingStatus.WARN] * 3
+    assert all(finding.text.endswith("which answers 401") for finding in found)
+    assert collector.authorizations == {"Bearer abc"}
+
+
+def test_a_collector_that_hangs_is_waited_for_a_while(asked: pytest.MonkeyPatch) -> None:
+    hold = threading.Event()
+    with receiving(hold=hold) as collector:
+        asked.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        found = checks.telemetry(is_on=True, patience_s=0.2)
+        hold.set()
+    assert {finding.status for finding in found} == {FindingStatus.WARN}
+    assert all("did not answer in 0.2 s" in finding.text for finding in found)

@@ -1,5 +1,7 @@
 """Documents as large as they may be: loaded, compacted, restored, and not a byte larger."""
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -145,3 +147,25 @@ async def test_an_imported_document_says_the_same(
             doc.merge(copy)
             await doc.synced()
             assert copy.digest() == doc.digest()
+
+
+async def test_a_closed_document_is_freed(board: Board) -> None:
+    """Although parts of it were observed, and nobody ended that."""
+    seen: list[object] = []
+    async with await board.document(KEY) as memo:
+        closed = weakref.ref(memo)
+        memo.text().observe(seen.append)
+        memo.list("tasks").observe(seen.append)
+        stop = memo.map("status").observe(seen.append)
+        memo.text().append("Buy.")
+        memo.list("tasks").append("read")
+        await memo.synced()
+    assert len(seen) == 2
+    stop()
+    del memo, stop
+
+    async def is_freed() -> bool:
+        gc.collect()
+        return closed() is None
+
+    await wait_until(is_freed)
