@@ -186,8 +186,8 @@ _DRIVERS: Final = {
 }
 _PAGE_BYTES: Final = 8 * 1024  # values of a kilobyte fill them; each table and index has one
 _WAL_PAGES: Final = 128  # a megabyte; then it is copied into the file
+_FREE: Final = text("SELECT f.*, p.* FROM pragma_freelist_count() f, pragma_page_count() p")
 _FREE_PAGES_MIN: Final = 128  # a megabyte
-_FREE_SHARE_MIN: Final = 0.25
 _CONNECTIONS: Final = 8
 _SCHEMA_LOCK: Final = 0x626C61636B  # two services may make the tables at once
 _BLOBS_LOCK: Final = 0x626C6F6273  # a redaction looks for references, then discards
@@ -430,27 +430,21 @@ class Database:
         async with self._turn:
             with self._trusted(), translated(self.name):
                 async with self._engine.connect() as connection:
-                    busy = await _write_again(connection)
+                    raw = await connection.get_raw_connection()
+                    driver: Any = raw.driver_connection
+                    await (await driver.execute("VACUUM")).close()
+                    busy = await _copy_journal(connection, "TRUNCATE")
         return _JOURNAL_BY_HAND if busy else ""
 
     async def give_back(self) -> None:
-        """Give the room of deleted rows back to the file system, if it is a quarter of the file.
-
-        The whole file is written again, 1 s per 100 MB, in which nothing else is archived. It needs
-        room for that; without, the room stays in the file and is used by later rows. Does nothing
-        in PostgreSQL, which does so on its own. Errors: Unavailable.
-        """
+        """Write a file again of which a quarter is free: 1 s per 100 MB, in which nothing else is
+        archived. PostgreSQL uses such room for later rows. Errors: Unavailable."""
         if not self.is_sqlite:
             return
-        async with self._turn:
-            with self._trusted(), translated(self.name):
-                self._check_open()
-                async with self._engine.connect() as connection:
-                    free = (await connection.execute(text("PRAGMA freelist_count"))).scalar_one()
-                    pages = (await connection.execute(text("PRAGMA page_count"))).scalar_one()
-                    if free >= max(_FREE_PAGES_MIN, pages * _FREE_SHARE_MIN):
-                        await connection.rollback()
-                        await _write_again(connection)
+        async with self.reading() as connection:
+            free, pages = (await connection.execute(_FREE)).one()
+        if free >= max(_FREE_PAGES_MIN, pages / 4):
+            await self.scrub()
 
     async def now_ms(self, connection: AsyncConnection) -> Milliseconds:
         """The database's clock."""
@@ -485,14 +479,6 @@ class Database:
             async with self._turn:
                 self._is_closed = True
                 await self._engine.dispose()
-
-
-async def _write_again(connection: AsyncConnection) -> int:
-    """Write the whole file again, without deleted rows; not 0 if a reader holds up the journal."""
-    raw = await connection.get_raw_connection()
-    driver: Any = raw.driver_connection
-    await (await driver.execute("VACUUM")).close()
-    return await _copy_journal(connection, "TRUNCATE")
 
 
 async def _copy_journal(connection: AsyncConnection, how: str) -> int:

@@ -114,14 +114,14 @@ async def prune(
     if not dry_run:
         await place.lock()
     try:
-        return await _prune(place, policy, now_ms, _Kept(place, name, limits, dry_run=dry_run))
+        return await _prune(place, policy, now_ms, _Needed(place, name, limits, dry_run=dry_run))
     finally:
         if not dry_run:
             await place.unlock()
 
 
 async def _prune(
-    place: BackupPlace, policy: Policy, now_ms: Milliseconds, kept: "_Kept"
+    place: BackupPlace, policy: Policy, now_ms: Milliseconds, kept: "_Needed"
 ) -> Removal:
     found: list[Dropped] = []
     async for manifest in backed_up(place):
@@ -136,7 +136,7 @@ async def _prune(
     return Removal(found, len(left), sum(left.values()))
 
 
-class _Kept:
+class _Needed:
     """What of a backup is needed once a policy was applied to it."""
 
     def __init__(self, place: BackupPlace, backup: str, limits: Limits, *, dry_run: bool) -> None:
