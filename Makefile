@@ -103,6 +103,7 @@ bench: $(STAMP) ## -: Measure beside other stores (PUBLISH=1 renews docs/perform
 	@$(RUN)python -m bench.checkpointers $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.sessions $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.documents $(if $(PUBLISH),--publish)
+	@$(RUN)python -m bench.recovery $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.memory
 	@$(RUN)python -m bench.workspace
 

@@ -69,6 +69,15 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
         Column("session of 26,000 edits, s", "session of two", "session s"),
         Column("its files, MB", "session of two", "stopped MB"),
     ],
+    "recovery": [
+        Column("commits/s", "recovery load", "commits/s"),
+        Column("commits lost by a kill", "recovery load", "lost"),
+        Column("of the last s", "recovery load", "lost s"),
+        *(
+            Column(f"{keys:,} keys back, s", f"recovery keys={keys}", "recover s")
+            for keys in (1_000, 10_000, 100_000)
+        ),
+    ],
 }
 """The tables that gather several cells, by name."""
 
