@@ -100,6 +100,7 @@ class BackupPlace:
 
         Errors: InvalidRequest when something else is there; NewerFormat; Corrupt.
         """
+        self._synced.clear()  # another directory may be there now
         if self._directory is not None:
             try:
                 await asyncio.to_thread(make_directory, self._directory)
@@ -222,7 +223,7 @@ class BackupPlace:
     def _make_durable(self, path: Path, top: Path) -> None:
         """Make a directory, and its name and those between it and `top` durable: once in each
         process, because one that is there may be left from a process that was killed."""
-        if path in self._synced:
+        if path in self._synced and path.is_dir():
             return
         make_directory(path)
         for parent in (each for each in path.parents if each == top or top in each.parents):
