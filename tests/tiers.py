@@ -105,7 +105,10 @@ each kind what these rest on."""
 QUICK = (
     Rule(r"^tests/test_\w+\.py", "the repository itself"),
     Rule(r"^tests/simulation/", "a simulated clock"),
-    Rule(r"^tests/unit/(?!server/|client/|runtime/|integrations/)", "modules without a service"),
+    Rule(
+        r"^tests/unit/(?!server/|client/|runtime/|integrations/|test_telemetry_http)",
+        "modules without a service",
+    ),
     Rule(r"^tests/conformance/test_board_embedded\.py", "one suite of the board"),
     Rule(r"^tests/conformance/test_store_sqlite\.py", "and one of the store"),
 )
