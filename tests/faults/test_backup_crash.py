@@ -1,7 +1,7 @@
 """Backups, while a process that takes one is killed at a file call, or the call fails: the backup
 is the old or the new one, it can be recovered, and the next one goes on from it.
 
-BLACKBOARD_KILLS=200 tries each call.
+BLACKBOARD_KILLS=100 with --timeout=0 tries each call: ten minutes.
 """
 
 import asyncio
