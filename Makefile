@@ -77,7 +77,7 @@ test-frameworks: $(STAMP) ## -: Test the adapters whose framework has an environ
 versions: servers ## -: Run the quick checks under every Python that is here (WHOLE=1 for all tests)
 	@tools/versions.sh
 
-lowest: ## 7 min: Run the quick checks with the lowest versions that we admit
+lowest: ## 9 min: Run the quick checks with the lowest versions that we admit
 	@tools/extremes.sh lowest
 
 newest: ## 9 min: Run the quick checks with the newest versions that there are

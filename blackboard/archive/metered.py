@@ -79,9 +79,7 @@ async def connect(place: str, settings: Mapping[str, Any]) -> "ShortTripConnecti
     connector = partial(sqlite3.connect, place, factory=MeteredConnection, **settings)
     connection = ShortTripConnection(connector, iter_chunk_size=1)
     # As SQLAlchemy does: a connection that nobody closed does not keep the process from ending.
-    # Before aiosqlite 0.22, the connection is its thread.
-    thread: Any = getattr(connection, "_thread", connection)
-    thread.daemon = True
+    connection._thread.daemon = True
     await connection
     return connection
 
