@@ -196,7 +196,9 @@ class Document:
     def observe(
         self, shared: Any, notify: Callable[[Any], None], *, deep: bool = False
     ) -> Callable[[], None]:
-        """As `Editing.observe` (client/documents/shared_types.py)."""
+        """Call `notify` with each event of a value of the library, with `deep` also of what is in
+        it; until the document is closed, or the returned function is called. What `text`, `list`
+        and `map` give has an `observe` of its own."""
         subscription = shared.observe_deep(notify) if deep else shared.observe(notify)
         self._observed[subscription] = shared
         return lambda: self._end(subscription)
