@@ -253,7 +253,7 @@ def shared(portal: Portal, value: Any) -> Any:
     return value
 '''
 }
-LEFT_OUT: Final = {"hold", "follow", "request_progress"}
+LEFT_OUT: Final = {"observe_shared", "follow", "request_progress"}
 """What only the asynchronous classes themselves use, and what belongs to a callback of the loop."""
 TYPE_VARIABLES: Final = ("T", "BoardT")
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -190,15 +190,6 @@ class Document(Mirror[asynchronous.Document]):
         """The map called `name` at the top of the document."""
         return SharedMap(self._portal, self._portal.call(lambda: self._inner.map(name)))
 
-    def observe(
-        self, shared: Any, notify: Callable[[Any], None], *, deep: bool = False
-    ) -> Callable[[], None]:
-        """Call `notify` with each event of a value of the library, with `deep` also of what is in
-        it; until the document is closed, or the returned function is called. What `text`, `list`
-        and `map` give has an `observe` of its own.
-        """
-        return self._portal.call(lambda: self._inner.observe(shared, notify, deep=deep))
-
     def value(self) -> dict[str, Any]:
         """All top-level types that were requested by name, as plain values."""
         return self._portal.call(self._inner.value)

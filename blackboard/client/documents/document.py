@@ -90,7 +90,7 @@ class Document:
         self._overlap_observers: list[Callable[[Overlap], None]] = []
         self._authors: tuple[int, ...] = ()
         self._meetings: deque[ysync.Met] = deque(maxlen=_MEETINGS_MAX)
-        self.observe(self._doc, self._note)
+        self.observe_shared(self._doc, self._note)
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -190,10 +190,10 @@ class Document:
             self._undo.expand_scope(found)
             if kind is not Text:
                 below = self._overlaps.changed_below
-                self.observe(found, lambda events: below(name, events), deep=True)
+                self.observe_shared(found, lambda events: below(name, events), deep=True)
         return found
 
-    def observe(
+    def observe_shared(
         self, shared: Any, notify: Callable[[Any], None], *, deep: bool = False
     ) -> Callable[[], None]:
         """Call `notify` with each event of a value of the library, with `deep` also of what is in

@@ -30,7 +30,7 @@ class Editing(Protocol):
     def transaction(self) -> AbstractContextManager[None]:
         """A block of edits. Errors: DocumentRefused."""
 
-    def observe(
+    def observe_shared(
         self, shared: Any, notify: Callable[[Any], None], *, deep: bool = False
     ) -> Callable[[], None]:
         """Call `notify` with what happens to a value of the library, with `deep` also to what is in
@@ -221,7 +221,7 @@ class SharedText(_Shared):
         of which this is the one wrapper: no other edit of it may be in an open transaction."""
         self._content, self._embedded = self._read()
         self._follows = True
-        self._document.observe(self._shared, self._changed)
+        self._document.observe_shared(self._shared, self._changed)
 
     def _changed(self, event: Any) -> None:
         made, self._made = self._made, []
@@ -257,7 +257,7 @@ class SharedText(_Shared):
                 before, _ = self._read()
             observer(deltas)
 
-        return self._document.observe(self._shared, notify)
+        return self._document.observe_shared(self._shared, notify)
 
 
 class SharedList(_Shared):
@@ -315,7 +315,7 @@ class SharedList(_Shared):
         def notify(event: Any) -> None:
             observer([_list_delta(part) for part in event.delta])
 
-        return self._document.observe(self._shared, notify)
+        return self._document.observe_shared(self._shared, notify)
 
 
 class SharedMap(_Shared):
@@ -369,7 +369,7 @@ class SharedMap(_Shared):
         def notify(event: Any) -> None:
             observer([_key_change(key, change) for key, change in sorted(event.keys.items())])
 
-        return self._document.observe(self._shared, notify)
+        return self._document.observe_shared(self._shared, notify)
 
 
 _WRAPPERS: dict[type, type[_Shared]] = {Text: SharedText, Array: SharedList, Map: SharedMap}
