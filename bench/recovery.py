@@ -88,7 +88,7 @@ class RecoveryRow:
 
     def settings(self, folder: Path) -> Settings:
         """A service with everything in a folder."""
-        raise NotImplementedError
+        return load({"data": folder})
 
     async def wipe(self, folder: Path) -> None:
         """Lose the engine and the archive."""
@@ -103,9 +103,6 @@ class Embedded(RecoveryRow):
     """The embedded engine, with its archive beside it."""
 
     name: ClassVar[str] = "recovery-embedded"
-
-    def settings(self, folder: Path) -> Settings:
-        return load({"data": folder})
 
 
 class OnRedis(RecoveryRow):

@@ -30,10 +30,10 @@ from blackboard.errors import InvalidRequest
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Milliseconds
 
-_BLOB: Final = re.compile(r"^blobs/[0-9a-f]{2}/[0-9a-f]{64}$")
+_BLOB_NAME: Final = "blobs/[0-9a-f]{2}/[0-9a-f]{64}"
+_BLOB: Final = re.compile(rf"^{_BLOB_NAME}$")
 _DRAFT: Final = re.compile(
-    r"^(backup\.json|boards/[^/]+/([^/]+\.segment|manifest\.json)|blobs/[0-9a-f]{2}/[0-9a-f]{64})"
-    r"\.[0-9a-f]{16}$"
+    rf"^(backup\.json|boards/[^/]+/([^/]+\.segment|manifest\.json)|{_BLOB_NAME})\.[0-9a-f]{{16}}$"
 )
 """What a file of a backup is called while it is being written."""
 

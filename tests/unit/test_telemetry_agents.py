@@ -142,7 +142,7 @@ def test_a_model_is_asked_by_its_own_name(
 
 
 async def test_a_service_names_its_provider() -> None:
-    """What speaks OpenAI's protocol is told as such, under the model's own name."""
+    """An endpoint with OpenAI's protocol has the provider openai; the model keeps its name."""
     async with ProviderModel(Endpoint("http://localhost:1/v1", "llama3:8b")) as model:
         assert telemetry.PROVIDERS[model.provider] == "openai"
         assert model.name == "llama3:8b"
