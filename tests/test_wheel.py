@@ -1,5 +1,5 @@
 """What is shipped: two wheels that hold `blackboard` alone, with agents, demos and scripts inside,
-and with metadata that an index can show.
+with metadata that an index can show, and with the lowest versions that `make lowest` tests with.
 
 tests/acceptance/test_installed.py installs them.
 """
@@ -18,11 +18,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import blackboard
 from blackboard._checkout import checkout_path
 from tests.source_tree import ROOT, Source
 from tests.wheels import build
+from tools.lowest_constraints import floors
 
 WHOLE, CLIENT = ROOT, ROOT / "clients/python"
 ADDRESS = "https://example.org/team/blackboard"
@@ -263,3 +267,29 @@ def test_the_version_is_one() -> None:
     assert blackboard.__version__ == version
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == version
+
+
+def declared() -> dict[str, Any]:
+    """What pyproject.toml says of the project."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert isinstance(project, dict)
+    return project
+
+
+def pinned(lines: Iterable[str]) -> dict[str, Version]:
+    """Version by name, of lines `NAME==VERSION`."""
+    found = (line.split("==") for line in lines if "==" in line)
+    return {canonicalize_name(name): Version(version) for name, version in found}
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_admitted() -> None:
+    lines = (ROOT / "constraints-lowest.txt").read_text(encoding="utf-8").splitlines()
+    lowest, admitted = pinned(lines), pinned(floors(declared()))
+    assert len(admitted) > 30
+    assert {name: lowest.get(name) for name in admitted} == admitted
+
+
+def test_no_version_is_admitted_that_leaves_a_cancelled_connection_open() -> None:
+    needed = {each.name: each.specifier for each in map(Requirement, declared()["dependencies"])}
+    assert "2.0.45" not in needed["sqlalchemy"]
+    assert "0.22.0" not in needed["aiosqlite"]
