@@ -25,6 +25,7 @@ from blackboard.core.checkpoints import (
     Lost,
     Mark,
     Point,
+    PrunedRows,
     RedactedRows,
     StoredCheckpoint,
     Version,
@@ -258,13 +259,21 @@ class Archive(Protocol):
         """Remove a checkpoint's manifest. Its hash stays, because the next manifest names it. No
         error if there is none."""
 
-    async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
+    async def since_bytes(self, board: str, history_bytes: int) -> Revision:
+        """The oldest revision after which all commits have at most `history_bytes` together, before
+        compression; 0 if the whole log has no more."""
+
+    async def prune(
+        self, board: str, keep: Sequence[Revision], below: Revision, *, dry_run: bool = False
+    ) -> PrunedRows:
         """Remove versions below `below` that no revision of `keep`, no pinned checkpoint, no later
-        revision and no branch needs, and the log below it; returns how many versions were removed.
+        revision and no branch needs, and the log below it; returns what was removed.
 
         `keep` are revisions that stay readable (those of checkpoints); others below become
-        Compacted, including those that the engine lost. Unreferenced blobs are removed a while
-        later. A file gives the room back to the file system once that is a quarter of it.
+        Compacted, including those that the engine lost. Recent blobs are removed by a `sweep` an
+        hour later (BLOB_GRACE_MS). A file gives the room back to the file system once that is a
+        quarter of it. With `dry_run` the same is done and undone: it takes as long, and meanwhile
+        no commit is archived.
         """
 
     async def family(self, board: str) -> Sequence[str]:

@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -31,6 +32,9 @@ from blackboard.integrity.private_files import (
     read_bytes,
 )
 from blackboard.limits import DEFAULT, Limits
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 
 class Blobs:
@@ -144,14 +148,17 @@ class Blobs:
         if self._directory is not None:
             file = self._directory / blob_path(name)
             return file.is_file() and not file.is_symlink()
+        return await self._meta(name) is not None
+
+    async def _meta(self, name: bytes) -> "ObjectMeta | None":
+        """What the store says of a blob; None if it is missing."""
         try:
             async with self._calls:
-                await obstore.head_async(self._store, blob_path(name))
+                return await obstore.head_async(self._store, blob_path(name))
         except FileNotFoundError:
-            return False
+            return None
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
-        return True
 
     async def _settle(self, name: bytes) -> None:
         """Make the name of a blob durable: its writer may have been killed before it did."""
@@ -163,19 +170,25 @@ class Blobs:
         except OSError as error:
             raise self._unavailable(error) from error
 
-    async def remove(self, names: Iterable[bytes]) -> None:
+    async def sizes(self, names: Iterable[bytes]) -> int:
+        """The bytes that these blobs take together, without those that are missing. Errors:
+        Unavailable."""
+        metas = await asyncio.gather(*(self._meta(name) for name in names))
+        return sum(found["size"] for found in metas if found is not None)
+
+    async def remove(self, names: Iterable[bytes]) -> set[bytes]:
         """Remove unreferenced blobs, except recent ones, which a transaction may be about to
-        reference. Errors: Unavailable."""
-        for path in map(blob_path, names):
-            try:
-                found = await obstore.head_async(self._store, path)
-                age = datetime.now(UTC) - found["last_modified"]
-                if age > self._grace:
-                    await obstore.delete_async(self._store, path)
-            except FileNotFoundError:
+        reference; returns these. Errors: Unavailable."""
+        left = set()
+        for name in names:
+            found = await self._meta(name)
+            if found is None:
                 continue
-            except (BaseError, OSError, ValueError) as error:
-                raise self._unavailable(error) from error
+            if datetime.now(UTC) - found["last_modified"] > self._grace:
+                await self.discard(name)
+            else:
+                left.add(name)
+        return left
 
     async def discard(self, name: bytes) -> None:
         """Remove a blob, however new it is; no error if there is none. Errors: Unavailable."""

@@ -9,11 +9,11 @@ Invariants
   keeps its data; only an empty row is removed.
 - A board is written only under its lock and with its current fence.
 - A row to be removed has no name and the owner REMOVED, so it can neither be found nor appended to.
-- Versions whose value is a blob stay until the blob may be removed (BLOB_GRACE_MS), so that a crash
-  leaves no unreferenced blobs.
+- Versions whose value is a blob stay in such a row until the blob is gone, for BLOB_GRACE_MS at
+  least: so no crash leaves a blob that no row knows. Pruned versions get a row for this.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from itertools import count
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ from blackboard.units import Milliseconds, Revision
 _NAME_KEPT: Final = SEGMENT_BYTES_MAX - 16
 """Longest name to which a number is added."""
 REMOVED: Final = "~removed"
+_BLOBS_AT_ONCE: Final = 1_000
+"""Names in one statement. SQLite takes 32,766 values, PostgreSQL about as many."""
 
 
 def vacant(board: str) -> dict[str, Any]:
@@ -197,19 +199,57 @@ async def mark_removed(
     return any(row.id in needed for row in doomed)
 
 
-async def remove_marked(
+async def set_aside(
+    connection: AsyncConnection, board: str, pruned: Any, now_ms: Milliseconds
+) -> None:
+    """Move the versions for which the condition `pruned` holds to a row marked for removal."""
+    row = vacant(board) | {"name": None, "owner": REMOVED, "until_ms": now_ms}
+    made = (await connection.execute(insert(BOARD), row)).inserted_primary_key
+    assert made is not None
+    await connection.execute(update(VERSION).where(pruned).values(board=made[0]))
+
+
+async def take_aside(connection: AsyncConnection, boards: Collection[str]) -> set[bytes]:
+    """Remove the pruned versions of these boards that were set aside; returns their blobs."""
+    query = select(BOARD.c.id).where(BOARD.c.owner == REMOVED, BOARD.c.through.is_(None))
+    of_these = await rows(connection, query.where(BOARD.c.called.in_(boards)))
+    aside = [row.id for row in of_these]
+    blobs = select(VERSION.c.content).where(VERSION.c.board.in_(aside), VERSION.c.form == BLOB)
+    found = {bytes(row.content) for row in await rows(connection, blobs.distinct())}
+    await connection.execute(delete(VERSION).where(VERSION.c.board.in_(aside)))
+    await connection.execute(delete(BOARD).where(BOARD.c.id.in_(aside)))
+    return found
+
+
+async def empty_marked(
     connection: AsyncConnection, now_ms: Milliseconds, grace_ms: Milliseconds
-) -> list[bytes]:
-    """Remove the marked rows that no branch needs; returns the blobs that are no longer
-    referenced."""
-    needed = await _needed(connection)
-    blobs: set[bytes] = set()
+) -> tuple[list[int], list[bytes]]:
+    """Remove the marked rows that no branch needs, but for versions with blobs.
+
+    Returns the rows whose blobs may go now, and those of the blobs that nothing else needs. Once
+    they are gone, call `remove_emptied`.
+    """
+    needed, due = await _needed(connection), []
     for row in await rows(connection, select(BOARD).where(BOARD.c.owner == REMOVED)):
-        if row.id in needed:
-            continue
-        is_over = row.until_ms + grace_ms < now_ms
-        blobs |= await _remove_row(connection, row.id, with_blobs=is_over)
-    return await _unnamed(connection, blobs)
+        if row.id not in needed:
+            is_left = await _empty_row(connection, row.id)
+            if is_left and row.until_ms + grace_ms < now_ms:
+                due.append(row.id)
+    query = select(VERSION.c.content).where(VERSION.c.board.in_(due), VERSION.c.form == BLOB)
+    blobs = {bytes(row.content) for row in await rows(connection, query.distinct())}
+    return due, await unnamed(connection, blobs)
+
+
+async def remove_emptied(
+    connection: AsyncConnection, due: Collection[int], left: Set[bytes]
+) -> None:
+    """Remove the rows `due`, except for those with a blob that was `left`."""
+    for number in due:
+        mine = VERSION.c.board == number
+        blobs = await rows(connection, select(VERSION.c.content).where(mine).distinct())
+        if left.isdisjoint(bytes(row.content) for row in blobs):
+            await connection.execute(delete(VERSION).where(mine))
+            await connection.execute(delete(BOARD).where(BOARD.c.id == number))
 
 
 async def _needed(connection: AsyncConnection) -> set[int]:
@@ -224,26 +264,28 @@ async def _needed(connection: AsyncConnection) -> set[int]:
     return needed
 
 
-async def _remove_row(connection: AsyncConnection, number: int, *, with_blobs: bool) -> set[bytes]:
-    """Remove the content of a row; `with_blobs`, also its versions with blobs and the row
-    itself."""
-    blobs = select(VERSION.c.content).where(VERSION.c.board == number, VERSION.c.form == BLOB)
-    names = {bytes(row.content) for row in await rows(connection, blobs.distinct())}
+async def _empty_row(connection: AsyncConnection, number: int) -> bool:
+    """Remove the content of a row but for versions with blobs; returns whether it has any. The row
+    itself goes if it has none."""
     for table in OF_A_BOARD:
         every: Any = delete(table).where(table.c.board == number)
-        if table is VERSION and names and not with_blobs:
+        if table is VERSION:
             every = every.where(VERSION.c.form != BLOB)
         await connection.execute(every)
-    if names and not with_blobs:
-        return set()
+    if await rows(connection, select(VERSION.c.board).where(VERSION.c.board == number).limit(1)):
+        return True
     await connection.execute(delete(BOARD).where(BOARD.c.id == number))
-    return names
+    return False
 
 
-async def _unnamed(connection: AsyncConnection, blobs: set[bytes]) -> list[bytes]:
+async def unnamed(connection: AsyncConnection, blobs: Collection[bytes]) -> list[bytes]:
+    """Those of `blobs` that no board needs; sorted. What is marked for removal needs nothing."""
+    needed, left = await _needed(connection), sorted(blobs)
+    marked = select(BOARD.c.id).where(BOARD.c.owner == REMOVED, BOARD.c.id.not_in(needed))
     found: list[bytes] = []
-    for name in sorted(blobs):
-        named = select(VERSION.c.board).where(VERSION.c.form == BLOB, VERSION.c.content == name)
-        if not await rows(connection, named.limit(1)):
-            found.append(name)
+    for start in range(0, len(left), _BLOBS_AT_ONCE):  # no index leads there: each is a scan
+        some = left[start : start + _BLOBS_AT_ONCE]
+        query = select(VERSION.c.content).where(VERSION.c.form == BLOB, VERSION.c.content.in_(some))
+        named = await rows(connection, query.where(VERSION.c.board.not_in(marked)).distinct())
+        found += sorted(set(some) - {bytes(row.content) for row in named})
     return found

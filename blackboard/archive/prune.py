@@ -2,15 +2,17 @@
 
 A revision stays readable if it is not below the new `oldest`, if the caller keeps it, if it has a
 pinned checkpoint, or if another board branched off there. A version is removed if it is the newest
-one for none of these, and the record of a removal if nothing is left that it would hide.
+one for none of these, and the record of a removal if nothing is left that it would hide. One whose
+value is a blob is set aside until the blob is gone (archive/boards.py).
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import and_, delete, exists, func, or_, select, update
+from sqlalchemy import and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from blackboard.archive.boards import set_aside, unnamed
 from blackboard.archive.database import Database, add, rows
 from blackboard.archive.fold import digest_row
 from blackboard.archive.history import ArchivedHistory, Segment, segments_of
@@ -25,6 +27,7 @@ from blackboard.archive.tables import (
     KEPT,
     VERSION,
 )
+from blackboard.core.checkpoints import PrunedRows
 from blackboard.units import Revision
 
 
@@ -40,8 +43,8 @@ class Pruning:
         self._was_lost = was_lost
         self._blobs: set[bytes] = set()
 
-    async def run(self, keep: Sequence[Revision], below: Revision) -> int:
-        """Prune; returns how many versions were removed.
+    async def run(self, keep: Sequence[Revision], below: Revision) -> PrunedRows:
+        """Prune; returns what was removed, without blobs.
 
         Revisions that an engine lost are removed completely once their end lies below: no later
         revision follows them.
@@ -59,12 +62,7 @@ class Pruning:
 
     async def unnamed(self) -> list[bytes]:
         """Blobs of the removed versions, except those that another version refers to."""
-        found: list[bytes] = []
-        for name in sorted(self._blobs):
-            named = select(VERSION.c.board).where(VERSION.c.form == BLOB, VERSION.c.content == name)
-            if not await rows(self._connection, named.limit(1)):
-                found.append(name)
-        return found
+        return await unnamed(self._connection, self._blobs)
 
     async def _keep_counters(self) -> None:
         segments = await segments_of(self._connection, self._row, self._row.through)
@@ -102,11 +100,18 @@ class Pruning:
                 new = [digest_row(first.board, name, revision, total) for name, total in totals]
                 await add(self._connection, DIGEST, new)
 
-    async def _versions(self, below: Revision) -> int:
+    async def _versions(self, below: Revision) -> PrunedRows:
         doomed = self._doomed(VERSION, VERSION.c.key, below)
-        blobs = select(VERSION.c.content).where(doomed, VERSION.c.form == BLOB).distinct()
+        in_row = case((VERSION.c.form == BLOB, 0), else_=func.length(VERSION.c.content))
+        total = select(func.count(), func.coalesce(func.sum(in_row), 0)).where(doomed)
+        count, value_bytes = (await self._connection.execute(total)).one()
+        in_blob = and_(doomed, VERSION.c.form == BLOB)
+        blobs = select(VERSION.c.content).where(in_blob).distinct()
         self._blobs = {bytes(row.content) for row in await rows(self._connection, blobs)}
-        count = (await self._connection.execute(delete(VERSION).where(doomed))).rowcount
+        if self._blobs:
+            now_ms = await self._database.now_ms(self._connection)
+            await set_aside(self._connection, self._row.called, in_blob, now_ms)
+        await self._connection.execute(delete(VERSION).where(doomed))
         if self._row.origin is None:
             older = VERSION.alias()
             hidden = exists().where(
@@ -121,7 +126,7 @@ class Pruning:
                 ~hidden,
             )
             count += (await self._connection.execute(delete(VERSION).where(vain))).rowcount
-        return int(count)
+        return PrunedRows(int(count), int(value_bytes))
 
     async def _others(self, table: Any, below: Revision) -> None:
         # The newest commit of each agent stays, and so does the newest of all, which has the chain.

@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from blackboard.archive import history as archive_log, rows as archive_rows
 from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs
+from blackboard.archive.boards import take_aside, unnamed
 from blackboard.archive.database import Database, rows
 from blackboard.archive.fold import DECLARED
 from blackboard.archive.history import ArchivedHistory, Segment, segments_of
@@ -123,7 +124,7 @@ class Redacting:
         for row in found:
             if row.id in sums:
                 await self._add_up(row, sums[row.id])
-        await self._remove_blobs()
+        await self._remove_blobs(found)
         return RedactedRows(len(self._gone), self._guessable)
 
     @property
@@ -363,15 +364,15 @@ class Redacting:
 
     # --- blobs ------------------------------------------------------------------------------------
 
-    async def _remove_blobs(self) -> None:
-        """Remove the large values that were redacted, except for those that another key also
-        has. `SqlArchive.append` stores a value again that it is about to refer to."""
+    async def _remove_blobs(self, found: Sequence[Any]) -> None:
+        """Remove the large values that were redacted, except for those that another key also has,
+        and those that pruning left. `SqlArchive.append` stores a value again that it is about to
+        refer to."""
+        self._doomed |= await take_aside(self.connection, {row.called for row in found})
         if self._doomed:
             await self.database.lock_blobs(self.connection, shared=False)
-        for name in sorted(self._doomed):
-            named = select(VERSION.c.board).where(VERSION.c.form == BLOB, VERSION.c.content == name)
-            if not await rows(self.connection, named.limit(1)):
-                await self.blobs.discard(name)
+        for name in await unnamed(self.connection, self._doomed):
+            await self.blobs.discard(name)
             await self._pause()
 
 

@@ -57,6 +57,7 @@ from blackboard.core.checkpoints import (
     Lost,
     Mark,
     Point,
+    PrunedRows,
     RedactedRows,
     StoredCheckpoint,
     Version,
@@ -582,27 +583,51 @@ class SqlArchive:
                     return True
         return False
 
-    async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
+    async def since_bytes(self, board: str, history_bytes: int) -> Revision:
+        """As `Archive.since_bytes`."""
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            if row is None or row.through is None:
+                return 0
+            line = [each.id for each in await archive_log.line_of(connection, row)]
+            total = func.sum(COMMIT.c.cost).over(order_by=COMMIT.c.revision.desc())
+            every = select(COMMIT.c.revision, total.label("total"))
+            sums = every.where(COMMIT.c.board.in_(line)).subquery()
+            first = select(func.max(sums.c.revision)).where(sums.c.total > history_bytes)
+            return int((await connection.execute(first)).scalar_one() or 0)
+
+    async def prune(
+        self, board: str, keep: Sequence[Revision], below: Revision, *, dry_run: bool = False
+    ) -> PrunedRows:
         """As `Archive.prune`."""
+        removed, doomed = PrunedRows(), set[bytes]()
         async with self._database.writing() as connection:
             row = await archive_boards.locked(connection, board)
             if row is None or row.through is None:
-                return 0
+                return removed
             *lost, _ = await archive_log.line_of(connection, row)
-            pruning = archive_prune.Pruning(self._database, connection, row)
-            removed = await pruning.run(keep, min(below, row.through))
-            doomed = await pruning.unnamed()
+            prunings = [(archive_prune.Pruning(self._database, connection, row), row.through)]
             for each in lost:
                 older = archive_prune.Pruning(self._database, connection, each, was_lost=True)
-                removed += await older.run(keep, min(below, each.through + 1))
-                doomed += await older.unnamed()
-        await self._blobs.remove(doomed)
-        if removed:
-            try:
-                await self._database.give_back()
-            except BlackboardError as error:
-                log.warning("archive: what was pruned stays in its file for now: %s", error)
+                prunings.append((older, each.through + 1))
+            for pruning, end in prunings:
+                removed += await pruning.run(keep, min(below, end))
+            for pruning, _ in prunings:
+                doomed.update(await pruning.unnamed())
+            if dry_run:
+                await connection.rollback()
+        removed += PrunedRows(0, await self._blobs.sizes(doomed))
+        if removed.versions and not dry_run:
+            await self._blobs.remove(doomed)
+            await self.sweep()
+            await self._give_back()
         return removed
+
+    async def _give_back(self) -> None:
+        try:
+            await self._database.give_back()
+        except BlackboardError as error:
+            log.warning("archive: what was pruned stays in its file for now: %s", error)
 
     async def family(self, board: str) -> Sequence[str]:
         """As `Archive.family`."""
@@ -642,10 +667,13 @@ class SqlArchive:
         """As `Archive.sweep`."""
         async with self._database.writing() as connection:
             now_ms = await self._database.now_ms(connection)
-            doomed = await archive_boards.remove_marked(
+            due, doomed = await archive_boards.empty_marked(
                 connection, now_ms, self._limits.archive.blob_grace_ms
             )
-        await self._blobs.remove(doomed)
+        left = await self._blobs.remove(doomed)
+        if due:
+            async with self._database.writing() as connection:
+                await archive_boards.remove_emptied(connection, due, left)
 
     async def verify(self, at: Point) -> AsyncIterator[str]:
         """As `Archive.verify`."""

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from blackboard.core.checkpoints import Checkpoint, CheckpointInfo, Pruned, Verified
 
 DIFF_LIMIT_DEFAULT = 200
-_DAY_MS = 86_400_000
+_BOUNDS = {"d": 86_400_000, "MB": 1_000_000}
+"""What `--history` counts in, in milliseconds and in bytes."""
 _NAME = typer.Argument(metavar="NAME", help="The checkpoint's name.", show_default=False)
 _MOMENT = "A revision, a checkpoint, now, or a time such as 2026-11-21T09:30."
 
@@ -270,7 +272,8 @@ def pin(
     epilog="""\
 blackboard checkpoint prune --dry-run
 blackboard checkpoint prune --last 5 --days 30
-blackboard checkpoint prune --history-days 90  # revisions between checkpoints go after that""",
+blackboard checkpoint prune --history 90d  # revisions between checkpoints go after that
+blackboard checkpoint prune --history 90d --history 500MB --dry-run  # how much would go?""",
 )
 def prune(
     context: typer.Context,
@@ -283,12 +286,12 @@ def prune(
     also_named: Annotated[
         bool, typer.Option("--also-named", help="Remove ones that people named, too.")
     ] = False,
-    history_days: Annotated[
-        float | None,
-        typer.Option("--history-days", metavar="N", help="Keep every revision for N days only."),
+    history: Annotated[
+        list[str] | None,
+        typer.Option("--history", metavar="90d|500MB", help="Keep only so much of the history."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list what would be removed.")
+        bool, typer.Option("--dry-run", help="Only say what would be removed.")
     ] = False,
 ) -> None:
     """Remove checkpoints and history that are not kept.
@@ -298,13 +301,19 @@ def prune(
     from blackboard.cli import render as past, session
     from blackboard.core.checkpoints import RetentionPolicy
 
-    if history_days is not None and not 0 <= history_days * _DAY_MS < math.inf:
-        raise wrong_usage("--history-days must be a number of days, 0 or more")
-    history_ms = None if history_days is None else round(history_days * _DAY_MS)
-    policy = RetentionPolicy(last, days, not also_named, history_ms)
+    bounds = dict(map(_bound, history or ()))
+    policy = RetentionPolicy(last, days, not also_named, bounds.get("d"), bounds.get("MB"))
 
     async def remove(board: "Board") -> "Pruned":
         return await board.prune(policy, dry_run=dry_run)
 
     flags = Flags.of(context)
     past.print_pruned(session.with_board(flags, remove), as_json=flags.as_json, dry_run=dry_run)
+
+
+def _bound(typed: str) -> tuple[str, int]:
+    """What an amount of history counts in, and how much it is. Errors: a usage error."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(d|MB)", typed)
+    if found is None:
+        raise wrong_usage(f"--history takes days or megabytes, as 90d or 500MB, and not {typed!r}")
+    return found[2], round(float(found[1]) * _BOUNDS[found[2]])

@@ -478,6 +478,18 @@ class RedactedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class PrunedRows:
+    """What pruning removed from an archive, or would remove: the number of versions, and the bytes
+    of their values as they were stored, compressed. A value that others still need counts none."""
+
+    versions: int = 0
+    value_bytes: int = 0
+
+    def __add__(self, other: "PrunedRows") -> "PrunedRows":
+        return PrunedRows(self.versions + other.versions, self.value_bytes + other.value_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class RedactRequest:
     """A request to redact a key, with a note that says why.
 
@@ -589,22 +601,26 @@ class RetentionPolicy:
     days (UTC), and, with `named`, every checkpoint that a person named.
 
     Pinned ones, and those that a board branched off at, are always kept. The full history (every
-    revision, not only checkpoints) is kept for `history_ms`; None = for ever.
+    revision, not only checkpoints) is kept for `history_ms`, and as far back as its commits have
+    `history_bytes` together, before compression; None = without end. The smaller bound counts.
     """
 
     last: int = 10
     days: int = 7
     named: bool = True
     history_ms: Milliseconds | None = None
+    history_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What pruning removed, or would remove: checkpoints by name, and a number of versions."""
+    """What pruning removed, or would remove: checkpoints by name, and versions of keys with the
+    bytes of their values, as they were stored; None if the policy bounds no history."""
 
     removed: tuple[str, ...]
     kept: tuple[str, ...]
     versions: int = 0
+    value_bytes: int | None = None
 
 
 # --- export, import -------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from blackboard.core.checkpoints import (
     Lost,
     Mark,
     Point,
+    PrunedRows,
     RedactedRows,
     StoredCheckpoint,
     Version,
@@ -209,9 +210,15 @@ class SealedArchive:
         """As `Archive.forget`."""
         await self.raw.forget(board, name)
 
-    async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
+    async def since_bytes(self, board: str, history_bytes: int) -> Revision:
+        """As `Archive.since_bytes`."""
+        return await self.raw.since_bytes(board, history_bytes)
+
+    async def prune(
+        self, board: str, keep: Sequence[Revision], below: Revision, *, dry_run: bool = False
+    ) -> PrunedRows:
         """As `Archive.prune`."""
-        return await self.raw.prune(board, keep, below)
+        return await self.raw.prune(board, keep, below, dry_run=dry_run)
 
     async def family(self, board: str) -> Sequence[str]:
         """As `Archive.family`."""

@@ -144,6 +144,7 @@ Counter = tuple[PrefixText, RevisionNumber]
 """A list, and the index that its next item gets."""
 PageLimit = Annotated[int, Meta(ge=1, le=limits.LIST_ENTRIES_MAX)]
 CheckpointCount = Annotated[int, Meta(ge=0, le=limits.CHECKPOINTS_MAX)]
+HistoryBytes = Annotated[int, Meta(ge=0, le=limits.INTEGER_MAX)]
 
 
 class _Values(Struct, frozen=True):
@@ -487,6 +488,7 @@ class PruneParams(Params[Pruned], frozen=True):
     days: CheckpointCount
     named: bool = True
     history_ms: InstantMs | None = None
+    history_bytes: HistoryBytes | None = None
     dry_run: bool = False
 
 

@@ -44,11 +44,11 @@ MEASURELESS: Final = (
     "checkpoint create --barrier nan x",
     "checkpoint create --barrier 1e306 x",
     "checkpoint create --barrier 1e300 x",
-    "checkpoint prune --history-days nan",
-    "checkpoint prune --history-days inf",
-    "checkpoint prune --history-days 1e306",
-    "checkpoint prune --history-days 1e300",
-    "checkpoint prune --history-days=-1",
+    "checkpoint prune --history nan",
+    "checkpoint prune --history infd",
+    "checkpoint prune --history 90",
+    "checkpoint prune --history 500mb",
+    "checkpoint prune --history=-1d",
     "checkpoint prune --last 99999999999999999999",
 )
 

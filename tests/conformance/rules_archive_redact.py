@@ -224,7 +224,7 @@ class RedactRules:
         await self.tell_secrets(archive)
         await archive.redact(BOARD, OTHER, {BOARD: 10})
         await archive.pin(BOARD, "first", pinned=True)
-        assert await archive.prune(BOARD, [4, 8], 9)
+        assert (await archive.prune(BOARD, [4, 8], 9)).versions
         [row] = await place.ask("SELECT count(*) AS held FROM version WHERE key = :k", k=KEY)
         assert row.held > 1
         await self.redact(archive, KEY, 9)
@@ -237,6 +237,17 @@ class RedactRules:
         }
         found = await self.findings(archive, 10)
         assert [each for each in found if OTHER not in each] == []
+
+    async def test_large_values_that_pruning_left(self, archive: Archive, place: Any) -> None:
+        """They are too young to be removed, and no version of the board names them any more."""
+        await self.tell_secrets(archive)
+        assert (await archive.prune(BOARD, [], 9)).versions
+        assert SECRETS[2] in await self.held_bytes(place)
+        await self.redact(archive, KEY, 9)
+        held = await self.held_bytes(place)
+        assert SECRETS[2] not in held
+        assert digest.content_of(SECRETS[2]) not in held
+        assert await self.findings(archive, 10) == []
 
     async def test_a_large_value_that_another_key_gets_meanwhile_stays(
         self, archive: Archive, place: Any

@@ -119,7 +119,7 @@ class WritingRules:
         story.tell_some(60)
         await story.archive_into(archive, BOARD, page=60)
         await archive.branch("child", Point(BOARD, 31))
-        assert await archive.prune(BOARD, [17], 40) >= 0
+        assert (await archive.prune(BOARD, [17], 40)).versions >= 0
         for board, revision in (("child", 31), (BOARD, 17), (BOARD, 31), (BOARD, 40), (BOARD, 50)):
             await check_digests(archive, story, Point(board, revision))
         assert await findings(archive, story) == []
@@ -346,7 +346,7 @@ class WritingRules:
         mended = story.lose(20)
         mended.tell_some(10)
         await mended.archive_into(archive, BOARD)
-        assert await archive.prune(BOARD, [], 34) > 0
+        assert (await archive.prune(BOARD, [], 34)).versions > 0
         for revision in (31, 35, 40):
             assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
         with pytest.raises(Compacted):
@@ -491,7 +491,7 @@ class WritingRules:
         await archive.branch("child", Point(BOARD, 45))
         await archive.pin(BOARD, "pinned", pinned=True)
         counters = await archive.items(Point(BOARD, story.head))
-        versions = await archive.prune(BOARD, [12], 75)
+        versions = (await archive.prune(BOARD, [12], 75)).versions
         assert versions > 10
         for revision in (12, pinned, 45, 75, 76, story.head):
             assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
@@ -504,7 +504,7 @@ class WritingRules:
         assert await archive.items(Point(BOARD, story.head)) == counters
         assert await findings(archive, story) == []
         await archive.pin(BOARD, "pinned", pinned=False)
-        assert await archive.prune(BOARD, [], 80) > 0
+        assert (await archive.prune(BOARD, [], 80)).versions > 0
         with pytest.raises(Compacted):
             await archive.read(Point(BOARD, pinned), [])
         assert await state_at(archive, Point("child", 45)) == story.held[45]
@@ -512,7 +512,7 @@ class WritingRules:
         story.tell_some(10)
         await story.archive_into(archive, BOARD)
         assert await findings(archive, story) == []
-        assert await archive.prune("unknown", [], 9) == 0
+        assert (await archive.prune("unknown", [], 9)).versions == 0
 
     async def test_pruning_forgets_removed_keys(self, archive: Archive, place: object) -> None:
         """A board on which tasks come and go does not grow for ever."""
@@ -522,7 +522,7 @@ class WritingRules:
             story.tell(Delete(f"public/task{number}"))
         story.tell(Put("public/a", ONE))
         await story.archive_into(archive, BOARD)
-        assert await archive.prune(BOARD, [], story.head) == 100
+        assert (await archive.prune(BOARD, [], story.head)).versions == 100
         [row] = await place.ask("SELECT COUNT(*) FROM version")  # type: ignore[attr-defined]
         assert row[0] == 1
         [row] = await place.ask("SELECT COUNT(*) FROM commit_log")  # type: ignore[attr-defined]
@@ -537,7 +537,7 @@ class WritingRules:
         story.tell(Delete("public/b"))
         story.tell(Put("public/c", ONE))
         await story.archive_into(archive, BOARD)
-        assert await archive.prune(BOARD, [], 2) == 2
+        assert (await archive.prune(BOARD, [], 2)).versions == 2
         await check_digests(archive, story, Point(BOARD, 2))
         assert await findings(archive, story) == []
 

@@ -24,6 +24,7 @@ from blackboard.core.path import barrier_key
 from blackboard.errors import (
     AccessDenied,
     BarrierMissed,
+    Compacted,
     Conflict,
     InvalidRequest,
     LimitExceeded,
@@ -284,6 +285,41 @@ class CheckpointRules:
         assert (await board.verify()).ok
         await board.restore("kept")
         assert await ada.get("public/plan") == "first"
+
+    async def test_a_dry_run_says_what_pruning_removes(self, team: Team, ada: Board) -> None:
+        """And removes nothing."""
+        board = await team.operator()
+        for number in range(5):
+            await ada.put("public/plan", f"{number}" * 100)
+        await board.checkpoint("kept")
+        await ada.put("public/plan", "last")
+        policy = RetentionPolicy(history_ms=0)
+        dry = await board.prune(policy, dry_run=True)
+        assert dry == await board.prune(policy, dry_run=True)
+        assert len(await board.history("public/plan")) == 6
+        pruned = await board.prune(policy)
+        assert (pruned.versions, pruned.value_bytes) == (dry.versions, dry.value_bytes)
+        assert pruned.versions >= 4
+        assert pruned.value_bytes
+        assert (await board.verify()).ok
+
+    async def test_the_history_is_kept_up_to_a_number_of_bytes(
+        self, team: Team, ada: Board
+    ) -> None:
+        """The newest commits count, before compression."""
+        board = await team.operator()
+        revisions = [(await ada.put("public/plan", f"{n}" * 10_000)).revision for n in range(6)]
+        assert (await board.prune(RetentionPolicy(history_bytes=10**9))).versions == 0
+        assert (await board.prune(RetentionPolicy(history_bytes=35_000))).versions >= 2
+        for revision in revisions[:2]:
+            with pytest.raises(Compacted):
+                await board.get("public/plan", at=revision)
+        for n in (3, 4, 5):
+            assert await board.get("public/plan", at=revisions[n]) == f"{n}" * 10_000
+        pruned = await board.prune(RetentionPolicy(history_ms=10**9, history_bytes=0))
+        assert pruned.versions >= 1, "the smaller bound counts"
+        assert await ada.get("public/plan") == "5" * 10_000
+        assert (await board.verify()).ok
 
 
 async def _is_asked(board: Board, agent: str) -> bool:

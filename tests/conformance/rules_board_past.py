@@ -82,6 +82,7 @@ class PastRules:
                 (ada.history("public/n", limit=number), "limit"),
                 (ada.list("public/**", limit=number), "limit"),
                 (board.prune(RetentionPolicy(history_ms=number)), "history_ms"),
+                (board.prune(RetentionPolicy(history_bytes=number)), "history_bytes"),
             ):
                 with pytest.raises(InvalidRequest) as refused:
                     await asked

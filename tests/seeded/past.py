@@ -51,8 +51,8 @@ MUTANTS = (
     Mutant(
         "history of checkpoints that stay is forgotten",
         "blackboard/server/checkpoints/schedule.py",
-        "            revisions = [c.revision for c in checkpoints if c.name in kept]\n",
-        "            revisions: list[int] = []\n",
+        "        revisions = sorted(c.revision for c in checkpoints if c.name in kept)\n",
+        "        revisions: list[int] = []\n",
         f"{BOARD} -k history_that_is_pruned",
     ),
     Mutant(

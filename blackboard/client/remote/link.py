@@ -295,7 +295,13 @@ class RemoteTransport:
     async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool) -> Pruned:
         """As `Transport.prune`."""
         params = methods.PruneParams(
-            board, policy.last, policy.days, policy.named, policy.history_ms, dry_run
+            board,
+            policy.last,
+            policy.days,
+            policy.named,
+            policy.history_ms,
+            policy.history_bytes,
+            dry_run,
         )
         prune = self._ask if dry_run else self._do
         return await prune(params, self._long_ms)

@@ -15,7 +15,7 @@ The module also prunes checkpoints. Invariants:
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -29,6 +29,7 @@ from blackboard.core.checkpoints import (
     Checkpoint,
     CheckpointRequest,
     Pruned,
+    PrunedRows,
     RetentionPolicy,
     checkpoint_key,
     named_by_time,
@@ -48,9 +49,9 @@ _NOTE: Final = "pruned"
 
 def check_policy(policy: RetentionPolicy) -> None:
     """Errors: InvalidRequest for a number that is none, negative or too large for a time."""
-    for name in ("last", "days", "history_ms"):
+    for name in ("last", "days", "history_ms", "history_bytes"):
         number = getattr(policy, name)
-        if type(number) is not int and (name != "history_ms" or number is not None):
+        if type(number) is not int and (not name.startswith("history") or number is not None):
             raise InvalidRequest(name, f"a {type(number).__name__} here: write a whole number")
         if number is not None and number < 0:
             raise InvalidRequest(field=name, reason=f"{number} is negative")
@@ -79,7 +80,7 @@ class Retention:
         self._checkpoints = Checkpoints(board)
 
     async def prune(self, policy: RetentionPolicy, *, dry_run: bool = False) -> Pruned:
-        """Remove what `policy` does not keep. With `dry_run`, only report which checkpoints.
+        """Remove what `policy` does not keep. With `dry_run`, only report what that is.
 
         Errors: InvalidRequest; Unavailable while the archive is behind. After any error, each
         checkpoint is either complete or gone; a repeated call removes the rest.
@@ -93,14 +94,13 @@ class Retention:
         kept |= {c.name for c in checkpoints if c.revision in branched}
         removed = [c.name for c in checkpoints if c.name not in kept]
         left = tuple(c.name for c in checkpoints if c.name in kept)
-        if dry_run:
+        if not dry_run:
+            await self._remove(removed)
+        if policy.history_ms is None and policy.history_bytes is None:
             return Pruned(tuple(removed), left)
-        await self._remove(removed)
-        versions = 0
-        if policy.history_ms is not None:
-            revisions = [c.revision for c in checkpoints if c.name in kept]
-            versions = await self._forget_history(policy.history_ms, revisions)
-        return Pruned(tuple(removed), left, versions)
+        revisions = sorted(c.revision for c in checkpoints if c.name in kept)
+        gone = await self._forget_history(policy, revisions, dry_run=dry_run)
+        return Pruned(tuple(removed), left, gone.versions, gone.value_bytes)
 
     async def _remove(self, names: Sequence[str]) -> None:
         for start in range(0, len(names), OPERATIONS_MAX):
@@ -110,11 +110,18 @@ class Retention:
             for name in some:
                 await self._past.archive.forget(self._board.name, name)
 
-    async def _forget_history(self, history_ms: Milliseconds, keep: Iterable[Revision]) -> int:
+    async def _forget_history(
+        self, policy: RetentionPolicy, keep: Sequence[Revision], *, dry_run: bool
+    ) -> PrunedRows:
+        name, archive = self._board.name, self._past.archive
         head = await self._board.head()
         await self._past.reach(head.revision)
-        below = await self._past.archive.at_time(self._board.name, head.time_ms - history_ms)
-        return await self._past.archive.prune(self._board.name, sorted(keep), below)
+        below: Revision = 0
+        if policy.history_ms is not None:
+            below = await archive.at_time(name, head.time_ms - policy.history_ms)
+        if policy.history_bytes is not None:
+            below = max(below, await archive.since_bytes(name, policy.history_bytes))
+        return await archive.prune(name, keep, below, dry_run=dry_run)
 
     async def _branched_off(self) -> set[Revision]:
         """Revisions at which other boards branched off."""

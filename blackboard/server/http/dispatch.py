@@ -84,7 +84,9 @@ async def _checkpoint(link: Transport, params: methods.CheckpointParams) -> Any:
 
 @_handles
 async def _prune(link: Transport, params: methods.PruneParams) -> Any:
-    policy = RetentionPolicy(params.last, params.days, params.named, params.history_ms)
+    policy = RetentionPolicy(
+        params.last, params.days, params.named, params.history_ms, params.history_bytes
+    )
     return await link.prune(params.board, policy, dry_run=params.dry_run)
 
 

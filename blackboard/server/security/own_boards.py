@@ -64,7 +64,7 @@ async def prune_audit(archive: Archive) -> int:
         return 0
     lost = await archive.lost(AUDIT_BOARD)
     keep = () if lost is None else (lost.through,)
-    return await archive.prune(AUDIT_BOARD, keep, mark.revision)
+    return (await archive.prune(AUDIT_BOARD, keep, mark.revision)).versions
 
 
 class OwnBoards:

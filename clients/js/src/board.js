@@ -589,9 +589,11 @@ export class Board {
 
   /**
    * Remove the checkpoints, and the history, that the policy does not keep: the `last` ones, one a day
-   * for `days`, those that were `named`, and the history of the last `history_ms`. Checkpoints that are
-   * pinned or needed by a branch always stay. With `dry_run`, nothing is removed.
-   * @param {{ last: number, days: number, named?: boolean, history_ms?: number, dry_run?: boolean } & Abortable} policy
+   * for `days`, those that were `named`, and the history of the last `history_ms`, or its newest
+   * `history_bytes`. Checkpoints that are pinned or needed by a branch always stay. With `dry_run`, nothing
+   * is removed.
+   * @param {{ last: number, days: number, named?: boolean, history_ms?: number, history_bytes?: number,
+   *   dry_run?: boolean } & Abortable} policy
    * @returns {Promise<PruneResult>}
    */
   async prune ({ signal, ...policy }) {

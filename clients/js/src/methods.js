@@ -783,16 +783,19 @@
  * @property {number} days
  * @property {boolean} [named]
  * @property {number | null} [history_ms]
+ * @property {number | null} [history_bytes]
  * @property {boolean} [dry_run]
  * @property {string | null} [agent]
  */
 
 /**
- * What pruning removed, or would remove: checkpoints by name, and a number of versions.
+ * What pruning removed, or would remove: checkpoints by name, and versions of keys with the bytes
+ * of their values, as they were stored; None if the policy bounds no history.
  * @typedef {object} PruneResult
  * @property {Array<string>} removed
  * @property {Array<string>} kept
  * @property {number} versions
+ * @property {number | null} [value_bytes]
  */
 
 /**

@@ -356,7 +356,8 @@ class JsBoard:
         """As `Board.prune`."""
         kept = policy or RetentionPolicy()
         given = options(last=kept.last, days=kept.days, named=kept.named, dry_run=dry_run)
-        given |= {} if kept.history_ms is None else {"history_ms": kept.history_ms}
+        bounds = {"history_ms": kept.history_ms, "history_bytes": kept.history_bytes}
+        given |= {name: bound for name, bound in bounds.items() if bound is not None}
         return made(Pruned, await self._call("prune", given))
 
     async def restore(self, to: Any, *, note: str = "", keep_calls: bool = False) -> Restored:

@@ -3,8 +3,11 @@
 import secrets
 from pathlib import Path
 
-from blackboard.core.checkpoints import Point
+import pytest
+
+from blackboard.core.checkpoints import Point, PrunedRows
 from blackboard.core.commit import Put
+from blackboard.errors import Unavailable
 from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import Place
@@ -33,13 +36,37 @@ async def test_blobs_that_nothing_names_go_a_while_later(tmp_path: Path) -> None
             return sum(path.is_file() for path in place.blobs.rglob("*"))
 
         assert count() == 4
-        assert await archive.prune("main", [], 4) == 3
+        dry = await archive.prune("main", [], 4, dry_run=True)
+        assert dry == PrunedRows(3, size_of_blobs(place.blobs) // 4)
+        assert [await archive.prune("main", [], 4) for _ in range(2)] == [dry, PrunedRows()]
         assert count() == 4, "they are young"
         story.tell(Put("public/a", b"\x01"))
         await story.archive_into(archive, "main")
         hasty = await place.open(limits=lowered(blob_grace_ms=0))
-        assert await hasty.prune("main", [], 6) == 1
-        assert count() == 3
+        assert (await hasty.prune("main", [], 6)).versions == 1
+        assert count() == 2, "one is needed by another key, one by another board"
+
+
+async def test_a_blob_that_could_not_be_removed_goes_later(tmp_path: Path) -> None:
+    """So does one whose process was killed before."""
+    async with Place(f"sqlite:///{tmp_path}/archive.db", tmp_path / "blobs") as place:
+        archive = await place.open(limits=lowered(blob_grace_ms=0))
+        story = Story()
+        story.tell(Put("public/a", large(0)))
+        story.tell(Put("public/a", b"\x01"))
+        await story.archive_into(archive, "main")
+        held = [path for path in place.blobs.rglob("*") if path.is_file()]
+        folder = held[0].parent
+        folder.rename(tmp_path / "away")
+        folder.write_bytes(b"no directory")
+        with pytest.raises(Unavailable):
+            await archive.prune("main", [], 2)
+        folder.unlink()
+        (tmp_path / "away").rename(folder)
+        later = await place.open(limits=lowered(blob_grace_ms=0))
+        await later.sweep()
+        assert [path for path in place.blobs.rglob("*") if path.is_file()] == []
+        assert await place.ask("SELECT * FROM board WHERE name IS NULL") == []
 
 
 async def test_a_file_gives_its_room_back(tmp_path: Path) -> None:
@@ -53,11 +80,16 @@ async def test_a_file_gives_its_room_back(tmp_path: Path) -> None:
         await story.archive_into(archive, "main")
         await archive.settle("main")
         before = size_of(file)
-        assert await archive.prune("main", [], 50) == 49
+        assert (await archive.prune("main", [], 50)).versions == 49
         assert size_of(file) < before / 2
         story.tell(Put("public/a", b"\x01"))
         await story.archive_into(archive, "main")
         assert [found async for found in archive.verify(Point("main", 61))] == []
+
+
+def size_of_blobs(folder: Path) -> int:
+    """The bytes of the files in a folder of blobs."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def size_of(file: Path) -> int:

@@ -72,8 +72,8 @@ def test_what_is_shown_pruned_restored_and_verified(encoding: Encoding) -> None:
         ASKED, EPOCH, "aa", "", {"public": "bb"}, {"ada": 4}, {"ada": {"v": 1}}, "cc"
     )
     assert survives(ManifestMessage, shown, encoding)
-    pruned = Pruned(("a", "b"), (), 3)
-    assert survives(Pruned, pruned, encoding)
+    for pruned in (Pruned(("a", "b"), (), 3), Pruned((), ("a",), 3, 4_096)):
+        assert survives(Pruned, pruned, encoding)
     restored = Restored(9, 1_000, EPOCH, 3, 4, 5, "before")
     assert survives(Restored, restored, encoding)
     erased = Verified(3, erased=("private/ada",))

@@ -50,7 +50,13 @@ def test_nothing_is_kept_of_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [RetentionPolicy(last=-1), RetentionPolicy(days=-1), RetentionPolicy(history_ms=-1)]
+    "policy",
+    [
+        RetentionPolicy(last=-1),
+        RetentionPolicy(days=-1),
+        RetentionPolicy(history_ms=-1),
+        RetentionPolicy(history_bytes=-1),
+    ],
 )
 def test_negative_numbers_are_refused(policy: RetentionPolicy) -> None:
     with pytest.raises(InvalidRequest):
