@@ -1,4 +1,4 @@
-"""The figures of docs/performance*.md and docs/sizing.md, which come from results.json.
+"""The figures of docs/performance*.md, docs/sizing.md and docs/howto/backup.md, from results.json.
 
 A table of a page stands below its marker, `<!-- figures: put -->`. `python -m bench --publish`
 measures, writes the tables into the file and renews the pages; `python -m bench.published` only
@@ -21,7 +21,10 @@ RESULTS = Path(__file__).with_name("results.json")
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = tuple(
     _DOCS / f"{name}.md"
-    for name in ("performance", "sizing", "performance_langgraph", "performance_sessions")
+    for name in (
+        *("performance", "performance_langgraph", "performance_sessions"),
+        *("sizing", "howto/backup"),
+    )
 )
 _PLACE = re.compile(r"^<!-- figures: (.+) -->\n(?:\nMeasured: .+\n\n(?:\|.*\n)+)?", re.MULTILINE)
 
