@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from tests.acceptance.shell import TIMEOUT_S, Shell
 from tests.acceptance.test_mcp import agent
@@ -95,6 +96,7 @@ async def leave_alone(_: str) -> None:
     """Nobody meddles."""
 
 
+@pytest.mark.slow
 async def test_a_model_that_loses_every_race_once_recovers(tmp_path: Path) -> None:
     """The plan changes under it, the file is taken, and its claim is lost in the middle."""
     shell = Shell(tmp_path)
@@ -129,6 +131,7 @@ async def test_a_model_that_loses_every_race_once_recovers(tmp_path: Path) -> No
         assert (await others("claims"))["claims"] == []
 
 
+@pytest.mark.slow
 async def test_models_at_the_same_time_lose_nothing_of_each_other(tmp_path: Path) -> None:
     """Three, each with a server of its own: each step is in the plan once, each work is done."""
     shell = Shell(tmp_path)

@@ -1,6 +1,6 @@
 """Uses a data directory while every read of one of its files fails: `failing_reads_child.py
-DIRECTORY PART`. PART is in the path of that file. Prints what should not have happened, and nothing
-else.
+DIRECTORY PART ROUNDS`. PART is in the path of that file; each of its first ROUNDS reads of a page
+also fails alone, in turn. Prints what should not have happened, and nothing else.
 """
 
 import asyncio
@@ -19,8 +19,6 @@ from tests.lowered import lowered
 
 LARGE = "L" * 200_000
 KEYS = 40
-READS = 20
-"""Each of the first reads of a page is the only one that fails, in turn."""
 SOON_S = 120.0
 """What a hang would exceed."""
 TEMPORARY = ("unavailable", "outcome_unknown")
@@ -150,9 +148,9 @@ class Use:
             self.note("open", error)
         disk.mend()
 
-    async def fails_once(self, disk: Disk) -> None:
+    async def fails_once(self, disk: Disk, rounds: int) -> None:
         """Let one read fail, and no other, while the directory is opened and used."""
-        for turn in range(READS):
+        for turn in range(rounds):
             disk.break_reads(f"read-once{turn}")
             try:
                 async with blackboard.open(self.data, limits=LIMITS) as client:
@@ -188,7 +186,7 @@ class Use:
             assert await client.board(name).get(key) == value
 
 
-async def main(top: Path, part: str) -> None:
+async def main(top: Path, part: str, rounds: int) -> None:
     """Break the reads while the directory is in use, and when it is opened; then mend them."""
     logging.disable(logging.CRITICAL)
     use = Use(top / "data", part)
@@ -197,11 +195,11 @@ async def main(top: Path, part: str) -> None:
         await use.fill()
         await use.fails_in_use(disk)
         await use.fails_at_the_start(disk)
-        await use.fails_once(disk)
+        await use.fails_once(disk, rounds)
         async with blackboard.open(use.data, limits=LIMITS) as client:
             await use.check(client, "again")
     sys.stdout.writelines(f"{problem}\n" for problem in use.findings())
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
