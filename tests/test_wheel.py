@@ -291,5 +291,5 @@ def test_the_lowest_versions_that_are_tested_are_those_that_are_admitted() -> No
 
 def test_no_version_is_admitted_that_leaves_a_cancelled_connection_open() -> None:
     needed = {each.name: each.specifier for each in map(Requirement, declared()["dependencies"])}
-    assert "2.0.45" not in needed["sqlalchemy"]
+    assert "2.0.52" not in needed["sqlalchemy"]
     assert "0.22.0" not in needed["aiosqlite"]

@@ -4,13 +4,17 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import aiosqlite
 import pytest
 from sqlalchemy import text
 
 from blackboard.archive.database import Database
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from tests.conformance.team import PATIENCE_S
 from tests.ports import free_port
 
 
@@ -120,3 +124,39 @@ async def test_a_cancelled_transaction_holds_nobody_up(tmp_path: Path, kind: str
         busy, _, _ = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         assert not busy
     await database.aclose()
+
+
+@pytest.mark.parametrize("trip", range(6))
+async def test_a_connection_that_is_cancelled_while_it_is_made_is_closed(
+    tmp_path: Path, trip: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its thread is doing: opening the file, or the settings of the connection."""
+    before = connection_threads()
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+    trips = count()
+    execute = aiosqlite.Connection._execute
+
+    async def cancelled(connection: Any, *call: Any, **how: Any) -> Any:
+        task = asyncio.current_task()
+        if task is not None and task.get_name() == "second" and next(trips) == trip:
+            task.cancel()
+        return await execute(connection, *call, **how)
+
+    async def select() -> None:
+        async with database.reading() as connection:
+            await connection.execute(text("SELECT 1 FROM kept"))
+
+    async with database.reading():  # so that the other one needs a connection of its own
+        monkeypatch.setattr(aiosqlite.Connection, "_execute", cancelled)
+        [second], _ = await asyncio.wait({asyncio.create_task(select(), name="second")})
+        assert second.cancelled()
+    await database.aclose()
+    left = connection_threads() - before
+    for thread in left:
+        thread.join(PATIENCE_S)
+    assert [thread for thread in left if thread.is_alive()] == []
+
+
+def connection_threads() -> set[threading.Thread]:
+    """The threads that aiosqlite runs, one for each connection that is open."""
+    return {thread for thread in threading.enumerate() if "_connection_worker" in thread.name}
