@@ -134,7 +134,7 @@ async def test_a_connection_that_is_cancelled_while_it_is_made_is_closed(
     before = connection_threads()
     database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
     trips = count()
-    execute = aiosqlite.Connection._execute
+    execute: Any = aiosqlite.Connection._execute
 
     async def cancelled(connection: Any, *call: Any, **how: Any) -> Any:
         task = asyncio.current_task()
