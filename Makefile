@@ -62,7 +62,7 @@ check: $(STAMP) lint ## 2 min: Check what needs no server: style, types, rules, 
 	@echo "check: types, and the quick tests, $(WORKERS) at a time"
 	$(call tests_and_types,-q -m quick)
 
-test: $(STAMP) servers ## 10 min: Check all behaviour, on each engine and transport
+test: $(STAMP) servers ## 20 min: Check all behaviour, on each engine and transport
 	@echo "test: each behaviour once, $(WORKERS) tests at a time"
 	$(PYTEST) -m "not long"
 
@@ -71,13 +71,13 @@ test-all: $(STAMP) servers lint ## 50 min: Check everything, as CI does: the lon
 	@echo "test-all: types, and every test, $(WORKERS) at a time"
 	$(call tests_and_types,)
 
-test-frameworks: $(STAMP) ## -: Test the adapters whose framework has an environment of its own (NAMES=...)
+test-frameworks: $(STAMP) ## 7 min: Test the adapters whose framework has an environment of its own (NAMES=...)
 	@tools/test_frameworks.sh $(NAMES)
 
 versions: servers ## -: Run the quick checks under every Python that is here (WHOLE=1 for all tests)
 	@tools/versions.sh
 
-lowest: ## 9 min: Run the quick checks with the lowest versions that we admit
+lowest: ## 5 min: Run the quick checks with the lowest versions that we admit
 	@tools/extremes.sh lowest
 
 newest: ## 9 min: Run the quick checks with the newest versions that there are

@@ -260,8 +260,12 @@ class Archive(Protocol):
         error if there is none."""
 
     async def since_bytes(self, board: str, history_bytes: int) -> Revision:
-        """The oldest revision after which all commits have at most `history_bytes` together, before
-        compression; 0 if the whole log has no more."""
+        """The oldest revision after which all commits have at most `history_bytes` together; 0 if
+        the whole log has no more.
+
+        A commit counts about what its keys and values take before compression
+        (`core.history.cost_of`).
+        """
 
     async def prune(
         self, board: str, keep: Sequence[Revision], below: Revision, *, dry_run: bool = False

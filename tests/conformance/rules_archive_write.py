@@ -491,8 +491,13 @@ class WritingRules:
         await archive.branch("child", Point(BOARD, 45))
         await archive.pin(BOARD, "pinned", pinned=True)
         counters = await archive.items(Point(BOARD, story.head))
-        versions = (await archive.prune(BOARD, [12], 75)).versions
-        assert versions > 10
+        dry = await archive.prune(BOARD, [12], 75, dry_run=True)
+        assert await archive.prune(BOARD, [12], 75, dry_run=True) == dry
+        for revision in (11, 44, story.head):
+            assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
+        assert await archive.prune(BOARD, [12], 75) == dry
+        assert dry.versions > 10
+        assert dry.value_bytes > dry.versions
         for revision in (12, pinned, 45, 75, 76, story.head):
             assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
             await check_digests(archive, story, Point(BOARD, revision))
@@ -513,6 +518,19 @@ class WritingRules:
         await story.archive_into(archive, BOARD)
         assert await findings(archive, story) == []
         assert (await archive.prune("unknown", [], 9)).versions == 0
+
+    async def test_the_newest_commits_that_have_so_many_bytes(self, archive: Archive) -> None:
+        """Each counts what its keys and values take before compression, and less than 1 KB more."""
+        story = Story()
+        for number in range(1, 9):
+            story.tell(Put("public/a", encode_value("x" * 10_000 * number)))
+        await story.archive_into(archive, BOARD)
+        assert await archive.since_bytes(BOARD, 1_000_000) == 0
+        for newest in range(1, 8):
+            total = sum(10_000 * number for number in range(9 - newest, 9))
+            assert await archive.since_bytes(BOARD, total + 1_000 * newest) == 8 - newest
+        assert await archive.since_bytes(BOARD, 0) == 8
+        assert await archive.since_bytes("unknown", 0) == 0
 
     async def test_pruning_forgets_removed_keys(self, archive: Archive, place: object) -> None:
         """A board on which tasks come and go does not grow for ever."""

@@ -56,6 +56,27 @@ MUTANTS = (
         f"{BOARD} -k history_that_is_pruned",
     ),
     Mutant(
+        "a dry run of pruning removes",
+        "blackboard/archive/sql.py",
+        "                await connection.rollback()\n",
+        "                pass\n",
+        f"{UNIT}/archive/test_prune.py",
+    ),
+    Mutant(
+        "the blobs of pruned versions are forgotten",
+        "blackboard/archive/prune.py",
+        "        if self._blobs:\n",
+        "        if not self._blobs:\n",
+        f"{UNIT}/archive/test_prune.py",
+    ),
+    Mutant(
+        "a redaction leaves what pruning set aside",
+        "blackboard/archive/redact.py",
+        "        self._doomed |= await take_aside(",
+        "        await take_aside(",
+        "tests/conformance/test_archive_sqlite.py -k pruning_left",
+    ),
+    Mutant(
         "a checkpoint by time of a board that rests",
         "blackboard/server/checkpoints/schedule.py",
         "now_ms - time_ms >= every_ms and head.revision > revision:",
