@@ -6,6 +6,7 @@ has a number, which an SQL function returns; the number leads to its meter.
 A statement is one trip to that thread (`ShortTripConnection`).
 """
 
+import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
@@ -77,7 +78,7 @@ class _MeteredCursor(sqlite3.Cursor):
 async def connect(place: str, settings: Mapping[str, Any]) -> "ShortTripConnection":
     """Open a metered connection to `place`; `settings` are those of `sqlite3.connect`."""
     connector = partial(sqlite3.connect, place, factory=MeteredConnection, **settings)
-    connection = ShortTripConnection(connector, iter_chunk_size=1)
+    connection = ShortTripConnection(connector)
     # As SQLAlchemy does: a connection that nobody closed does not keep the process from ending.
     connection._thread.daemon = True
     await connection
@@ -91,6 +92,15 @@ class ShortTripConnection(aiosqlite.Connection):
     execute, to fetch all rows, and to close it. That takes longer than most statements.
     """
 
+    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+        self._made: list[sqlite3.Connection] = []
+        super().__init__(partial(_noted, connector, self._made), iter_chunk_size=1)
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        """As in aiosqlite, which does not close a file that is opened after a cancellation."""
+        self._tx.put_nowait((None, partial(_close_all, self._made)))
+        return super().stop()
+
     def cursor(self) -> Any:
         """A cursor, which nothing in SQLite stands for before it executes a statement."""
         return _Cursor(self)
@@ -100,6 +110,18 @@ class ShortTripConnection(aiosqlite.Connection):
         execute: Any = self._execute
         found: Awaitable[None] = execute(work, self._conn, *arguments)
         return found
+
+
+def _noted(
+    connector: Callable[[], sqlite3.Connection], made: list[sqlite3.Connection]
+) -> sqlite3.Connection:
+    made.append(connector())
+    return made[0]
+
+
+def _close_all(made: list[sqlite3.Connection]) -> None:
+    for connection in made:
+        connection.close()
 
 
 class _Cursor:

@@ -1,6 +1,8 @@
-"""What threads do for a request is charged to its account: statements, pages of the log."""
+"""What threads do for a request is charged to its account: statements, pages of the log. A thread
+leaves nothing open."""
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from blackboard.archive.database import Database, rows
+from blackboard.archive.metered import connect
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.payer import paid_by
@@ -35,6 +38,35 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
         yield found
     finally:
         await found.aclose()
+
+
+async def test_a_file_that_is_opened_after_a_cancellation_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread ends, too."""
+    begun, go_on = threading.Event(), threading.Event()
+    made: list[sqlite3.Connection] = []
+    threads: list[threading.Thread] = []
+    opened = sqlite3.connect
+
+    def late(*given: Any, **how: Any) -> sqlite3.Connection:
+        threads.append(threading.current_thread())
+        begun.set()
+        go_on.wait(TIMEOUT_S)
+        made.append(opened(*given, **how))
+        return made[0]
+
+    monkeypatch.setattr(sqlite3, "connect", late)
+    settings = {"check_same_thread": False}
+    task = asyncio.create_task(connect(str(tmp_path / "archive.db"), settings))
+    await asyncio.to_thread(begun.wait, TIMEOUT_S)
+    task.cancel()
+    await asyncio.wait({task})
+    go_on.set()
+    threads[0].join(TIMEOUT_S)
+    assert task.cancelled()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        made[0].execute("SELECT 1")
 
 
 async def test_a_statement_is_charged_to_its_account(database: Database) -> None:
