@@ -213,7 +213,7 @@ MUTANTS = (
         "blackboard/engines/sqlite/store.py",
         "                    suspect.trust_journal(path)\n",
         "",
-        "tests/faults/test_failed_sync.py",
+        f"{UNIT}/engines/sqlite/test_suspect.py",
     ),
     Mutant(
         "a board goes on after a failed sync",
@@ -613,7 +613,7 @@ MUTANTS = (
         "blackboard/server/checkpoints/restore.py",
         "            found += restored(document, kept, now)\n",
         "",
-        f"{BOARD} -k restore_takes_a_document_back",
+        f"{BOARD} -k restore_takes_an_open_document_back",
     ),
     *past.MUTANTS,
     *clients.MUTANTS,

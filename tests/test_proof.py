@@ -1,5 +1,6 @@
 """The programs behind `make mutants` and `make proof` tell what happened, and nothing better."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,15 @@ import pytest
 from tests.mutants import MUTANTS, all_fit, copied, run_tests
 from tests.proof import DIRECTORY, PLANS, Layer, collected, table
 from tests.seeded.mutant import Mutant
-from tests.source_tree import ROOT
+from tests.source_tree import ROOT, sources
 
 QUICK = "another holder releases a lease"
+NAMED = "\n".join(
+    source.text
+    for source in sources("tests")
+    if not source.path.startswith(("tests/mutants.py", "tests/seeded/"))
+)
+"""Where the names of tests and of their parameters stand."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
@@ -19,7 +26,9 @@ def test_a_mutant_has_a_place_and_tests(mutant: Mutant) -> None:
     """The text has not moved on without it, and the tests that it names are there."""
     assert mutant.misfit(ROOT) is None
     assert mutant.new != mutant.old
-    assert all((ROOT / file).exists() for file in mutant.tests.partition(" -k ")[0].split())
+    files, _, names = mutant.tests.partition(" -k ")
+    assert all((ROOT / file).exists() for file in files.split())
+    assert [word for word in re.findall(r"\w+", names) if word not in NAMED] == []
 
 
 def test_a_mutant_that_fits_no_longer_is_reported_before_any_is_tried(

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import sys
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -174,19 +174,36 @@ async def test_a_log_with_a_gap_is_passed_on_to_nobody(
     feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise watchers would take it for the complete log."""
-    read = store.log
-
-    async def torn(name: str, after: int, *, limit: int, wait_ms: int = 0) -> LogPage:
-        await anyio.lowlevel.checkpoint()
-        page = await read(name, after, limit=limit, wait_ms=wait_ms)
-        return LogPage(page.head, tuple(e for e in page.entries if e.revision != 2))
-
     async with feed.watch(EVERYTHING, None) as watcher:
-        monkeypatch.setattr(store, "log", torn)
+        monkeypatch.setattr(store, "log", torn(store))
         for _ in range(3):
             await board.increment("public/n")
         with pytest.raises(Corrupt, match="revision 3 follows 1"):
             await revisions(watcher, 3)
+
+
+async def test_a_log_with_a_gap_is_passed_on_to_nobody_who_catches_up(
+    feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who resumes reads the log, and not what the feed has checked."""
+    for _ in range(3):
+        await board.increment("public/n")
+    monkeypatch.setattr(store, "log", torn(store))
+    async with feed.watch(EVERYTHING, await start(board)) as watcher:
+        with pytest.raises(Corrupt, match="revision 3 follows 1"):
+            await revisions(watcher, 3)
+
+
+def torn(store: HookedStore) -> Callable[..., Awaitable[LogPage]]:
+    """Reads the log of an engine without revision 2."""
+    read = store.log
+
+    async def without(name: str, after: int, *, limit: int, wait_ms: int = 0) -> LogPage:
+        await anyio.lowlevel.checkpoint()
+        page = await read(name, after, limit=limit, wait_ms=wait_ms)
+        return LogPage(page.head, tuple(e for e in page.entries if e.revision != 2))
+
+    return without
 
 
 async def test_a_failing_reader_ends_watchers_that_missed_what_came(
