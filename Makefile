@@ -33,7 +33,7 @@ endef
 	chaos mutants proof audit bench site pictures constraints dist clean
 
 # A verb is listed with `## TIME: what it does`. Times were measured on two cores of one machine, while
-# other programs ran; `-` was not timed. What is in brackets changes some.
+# other programs ran; that of `bench` is estimated from its parts. What is in brackets changes some.
 help: ## 0 s: List the verbs
 	@sed -nE 's/^([a-z-]+):.*## ([^:]+): (.*)/  make \1\t\2\t\3/p' $(MAKEFILE_LIST) | expand -t 24,36
 
@@ -74,7 +74,7 @@ test-all: $(STAMP) servers lint ## 50 min: Check everything, as CI does: the lon
 test-frameworks: $(STAMP) ## 7 min: Test the adapters whose framework has an environment of its own (NAMES=...)
 	@tools/test_frameworks.sh $(NAMES)
 
-versions: servers ## -: Run the quick checks under every Python that is here (WHOLE=1 for all tests)
+versions: servers ## 16 min: Run the quick checks under every Python that is here (WHOLE=1 for all tests)
 	@tools/versions.sh
 
 lowest: ## 5 min: Run the quick checks with the lowest versions that we admit
@@ -86,7 +86,7 @@ newest: ## 9 min: Run the quick checks with the newest versions that there are
 chaos: $(STAMP) servers ## 1 min: Break everything at once (BLACKBOARD_CHAOS_SECONDS=...)
 	@$(RUN)python -m tests.guarantees.run_chaos
 
-mutants: $(STAMP) servers ## -: Seed faults into a copy of the code, and see that the tests notice each
+mutants: $(STAMP) servers ## 40 min: Seed faults into a copy of the code, and see that the tests notice each
 	@$(RUN)python -m tests.mutants
 
 proof: $(STAMP) servers ## 10 min: Try to break every promise, and print what was tried (BLACKBOARD_PROOF_MINUTES=10)
@@ -95,7 +95,7 @@ proof: $(STAMP) servers ## 10 min: Try to break every promise, and print what wa
 audit: $(STAMP) ## 40 s: Look for known holes in the versions that we test with
 	@tools/audit.sh
 
-bench: $(STAMP) ## -: Measure beside other stores (PUBLISH=1 renews docs/performance.md)
+bench: $(STAMP) ## 60 min: Measure beside other stores (PUBLISH=1 renews docs/performance.md)
 	@$(RUN)python -m pip --disable-pip-version-check install --quiet -r bench/requirements.txt
 	@$(RUN)python -m bench $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.locks $(if $(PUBLISH),--publish)
