@@ -412,7 +412,7 @@ def print_pruned(pruned: "Pruned", *, as_json: bool, dry_run: bool) -> None:
     would = "would remove" if dry_run else "removed"
     count, kept = len(pruned.removed), len(pruned.kept)
     gone = f"{counted(count, 'checkpoint')} and {counted(pruned.versions, 'version')}"
-    gone += f" of {pruned.value_bytes} bytes" if pruned.versions else ""
+    gone += f" of {pruned.value_bytes} bytes" if pruned.value_bytes else ""
     say(f"{would} {gone}; kept: {counted(kept, 'checkpoint')}")
 
 
