@@ -13,8 +13,9 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -51,7 +52,8 @@ class Blobs:
         self._where = where
         self._directory = directory
         self._grace = timedelta(milliseconds=limits.archive.blob_grace_ms)
-        self._calls = asyncio.Semaphore(limits.archive.blob_calls_max)
+        self._calls_max = limits.archive.blob_calls_max
+        self._calls = asyncio.Semaphore(self._calls_max)
 
     @classmethod
     def at(cls, url: str, limits: Limits = DEFAULT) -> "Blobs":
@@ -160,6 +162,15 @@ class Blobs:
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
 
+    async def _found(self, names: Iterable[bytes]) -> "AsyncIterator[tuple[bytes, ObjectMeta]]":
+        """Those that are there, and what the store says of each, asked for a few at once."""
+        left = iter(names)
+        while few := list(islice(left, self._calls_max)):
+            metas = await asyncio.gather(*map(self._meta, few))
+            for name, meta in zip(few, metas, strict=True):
+                if meta is not None:
+                    yield name, meta
+
     async def _settle(self, name: bytes) -> None:
         """Make the name of a blob durable: its writer may have been killed before it did."""
         if self._directory is None:
@@ -173,17 +184,13 @@ class Blobs:
     async def sizes(self, names: Iterable[bytes]) -> int:
         """The bytes that these blobs take together, without those that are missing. Errors:
         Unavailable."""
-        metas = await asyncio.gather(*(self._meta(name) for name in names))
-        return sum(found["size"] for found in metas if found is not None)
+        return sum([found["size"] async for _, found in self._found(names)])
 
     async def remove(self, names: Iterable[bytes]) -> set[bytes]:
         """Remove unreferenced blobs, except recent ones, which a transaction may be about to
         reference; returns these. Errors: Unavailable."""
         left = set()
-        for name in names:
-            found = await self._meta(name)
-            if found is None:
-                continue
+        async for name, found in self._found(names):
             if datetime.now(UTC) - found["last_modified"] > self._grace:
                 await self.discard(name)
             else:

@@ -13,6 +13,8 @@ from blackboard.cli.errors import CommandError, Exit, wrong_usage
 from blackboard.cli.options import CommandGroup, Flags, ReadCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from blackboard.client.board import Board
     from blackboard.client.client import Client
     from blackboard.client.diff import Diff
@@ -301,7 +303,7 @@ def prune(
     from blackboard.cli import render as past, session
     from blackboard.core.checkpoints import RetentionPolicy
 
-    bounds = dict(map(_bound, history or ()))
+    bounds = _bounds(history or ())
     policy = RetentionPolicy(last, days, not also_named, bounds.get("d"), bounds.get("MB"))
 
     async def remove(board: "Board") -> "Pruned":
@@ -309,6 +311,16 @@ def prune(
 
     flags = Flags.of(context)
     past.print_pruned(session.with_board(flags, remove), as_json=flags.as_json, dry_run=dry_run)
+
+
+def _bounds(amounts: "Sequence[str]") -> dict[str, int]:
+    """How much history may stay, by what it counts in. Errors: a usage error."""
+    bounds = dict[str, int]()
+    for unit, amount in map(_bound, amounts):
+        if unit in bounds:
+            raise wrong_usage(f"--history was given twice in {unit}: {' and '.join(amounts)}")
+        bounds[unit] = amount
+    return bounds
 
 
 def _bound(typed: str) -> tuple[str, int]:

@@ -49,6 +49,7 @@ MEASURELESS: Final = (
     "checkpoint prune --history 90",
     "checkpoint prune --history 500mb",
     "checkpoint prune --history=-1d",
+    "checkpoint prune --history 90d --history 30d",
     "checkpoint prune --last 99999999999999999999",
 )
 

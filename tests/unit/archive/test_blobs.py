@@ -1,5 +1,6 @@
 """Blobs in a directory and in a real S3 API: what comes back is what went in, or an error."""
 
+import asyncio
 import hashlib
 import os
 from pathlib import Path
@@ -112,3 +113,18 @@ async def test_young_blobs_stay(local: Blobs, tmp_path: Path) -> None:
     await hasty.remove([name])
     with pytest.raises(Corrupt):
         await local.get(name)
+
+
+async def test_no_more_calls_are_begun_than_run_at_once(tmp_path: Path) -> None:
+    """What waits for its turn would take memory: a pruning may remove a hundred thousand blobs."""
+    blobs = Blobs.at(str(tmp_path / "blobs"), lowered(blob_calls_max=2, blob_grace_ms=0))
+    names = [await blobs.put(bytes([number])) for number in range(7)]
+    others = len(asyncio.all_tasks())
+    for work in (blobs.sizes(names), blobs.remove(names)):
+        doing, most = asyncio.ensure_future(work), 0
+        while not doing.done():
+            most = max(most, len(asyncio.all_tasks()) - others)
+            await asyncio.sleep(0)
+        assert most == 3, "itself, and two calls"
+        await doing
+    assert await blobs.sizes(names) == 0
