@@ -32,8 +32,9 @@ PATIENCE_MS: Final = 20_000
 
 def run(work: Callable[[], Awaitable[int]]) -> int:
     """Run `work` until it ends or a signal comes; returns the exit code."""
-    from blackboard.server.http.serve import loop_factory, raise_file_limit
+    from blackboard.server.http.serve import loop_factory, raise_file_limit, tune_interpreter
 
+    tune_interpreter()
     configure("text")
     logging.getLogger("blackboard").setLevel(logging.WARNING)
     log.setLevel(logging.INFO)

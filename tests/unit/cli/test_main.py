@@ -59,6 +59,22 @@ def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert found & HEAVY == set()
 
 
+LOADING = """
+import atexit, gc, runpy, sys
+atexit.register(lambda: print(" searches:", sum(each["collections"] for each in gc.get_stats())))
+sys.argv[1:] = ["--version"]
+runpy.run_module("blackboard", run_name="__main__")
+"""
+
+
+def test_what_a_command_loads_is_not_searched_for_garbage() -> None:
+    """It is all in use, and it is much: with Python's thresholds there are hundreds of searches."""
+    done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, check=True)
+    *_, word, searches = done.stdout.split()
+    assert word == b"searches:"
+    assert int(searches) < 40
+
+
 @pytest.mark.parametrize(("command", "typed"), COMMANDS)
 def test_every_command_has_help_and_examples(command: Any, typed: str) -> None:
     """One line of at most 60 characters that the overview shows whole, and examples of its own."""
