@@ -4,9 +4,11 @@ A test that asks for one of the server fixtures runs once per kind of server on 
 marked `redis` (or `cluster`) by that.
 """
 
+import gc
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +72,27 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         hypothesis.settings.load_profile("few")
     os.environ["BLACKBOARD_TEST_SEED"] = str(SEED)  # for the workers of pytest-xdist
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Clock(config), "clock")
+
+
+class _Clock:
+    """Says every five minutes how far the run is: also of one that is stopped from outside."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._began = time.monotonic()
+        self._said_minutes = 0
+        self._tests = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._tests += report.when == "teardown"
+        minutes = int(time.monotonic() - self._began) // 60
+        if minutes >= self._said_minutes + 5:
+            self._said_minutes = minutes
+            reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+            if reporter is not None:
+                reporter.write_line(f"{self._tests} tests in {minutes} min")
 
 
 def pytest_report_header() -> str:
@@ -105,6 +128,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     yield
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     items[:] = tiers.dealt(tiers.without_repeats(items), workers)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported and collected: it lives as long as the worker.
+
+    Each full collection would go through half a million objects again.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _mark(items: list[pytest.Item]) -> None:

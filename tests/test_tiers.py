@@ -53,26 +53,34 @@ def test_quick_rules_speak_of_files() -> None:
     assert not may_be_quick("tests/conformance/test_board_redis.py")
 
 
-@pytest.mark.parametrize("slow_ones", [14, 26])
+@pytest.mark.parametrize("slow_ones", [[14], [3, 1, 8, 2], [26], [9, 9, 8], [1] * 12])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
 def test_slow_tests_are_dealt_out_first(
-    request: pytest.FixtureRequest, workers: int, slow_ones: int
+    request: pytest.FixtureRequest, workers: int, slow_ones: list[int]
 ) -> None:
-    """Each worker's share begins with its share of them; none is lost, and none comes twice."""
-    items: list[pytest.Item] = [
-        pytest.Function.from_parent(request.node.parent, name=f"test_{n}", callobj=lambda: None)
-        for n in range(29)
-    ]
-    slow = items[3 : 3 + slow_ones]
-    for item in slow:
+    """Those of a file together; none is lost, and none comes twice."""
+
+    def made(file: str, count: int) -> list[pytest.Item]:
+        module = pytest.Module.from_parent(request.session, path=request.path.with_name(file))
+        return [
+            pytest.Function.from_parent(module, name=f"test_{n}", callobj=lambda: None)
+            for n in range(count)
+        ]
+
+    files = [made(f"slow_{number}.py", count) for number, count in enumerate(slow_ones)]
+    for item in (each for file in files for each in file):
         item.add_marker("slow")
-    order = dealt(items, workers)
-    assert len(order) == 29
-    assert set(order) == set(items)
-    for worker in range(workers):
-        share = order[29 * worker // workers : 29 * (worker + 1) // workers]
-        first = slow[worker::workers]
-        assert share[: len(first)] == first[: len(share)]
+    quick = made("quick.py", 29)
+    order = dealt([*quick[:9], *(each for file in files for each in file), *quick[9:]], workers)
+    assert len(order) == len(set(order)) == 29 + sum(slow_ones)
+    for file in files:
+        first = order.index(file[0])
+        assert order[first : first + len(file)] == file
+    if max(slow_ones) <= len(order) // workers:
+        starts = [order[len(order) * worker // workers] for worker in range(workers)]
+        assert [not item.get_closest_marker("slow") for item in starts].count(True) == max(
+            0, workers - len(files)
+        )
 
 
 @pytest.fixture
@@ -111,7 +119,7 @@ def test_what_shows_nothing_new_is_not_repeated_on_a_second_kind(
 ) -> None:
     """It is, when it is asked for by its name; and what is about the kind is."""
     first = server_binaries()[0].name
-    suite = "TestBoardJavaScriptRedis::test_a"
+    suite = "TestBoardRedis::test_a"
     for name in other_kinds():
         assert kept(f"{suite}[{name}]", f"{suite}[{first}]") == [f"{suite}[{first}]"]
         assert kept(f"{suite}[{name}]") == [f"{suite}[{name}]"]

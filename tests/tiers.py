@@ -17,6 +17,7 @@ which values come and go.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -57,7 +58,6 @@ LONG = (
     ),
     Rule(r"::TestBoardEmbedded::", "TestBoardWebSocket goes the same way, and further"),
     Rule(r"::TestBoardSync::", "what it hands its calls to passed; tests/unit/sync has the rest"),
-    Rule(r"::TestBoardJavaScriptRedis::", "the client was tried on SQLite, the engine from Python"),
     Rule(r"::TestBoardSealed::", "TestBoardSealedRedis has the rules in which values are sealed"),
     Rule(r"::test_every_run_keeps_what_is_promised\[[1-9]\d?\]", "more seeds"),
     Rule(r"^tests/faults/test_redlock_\w+\.py::.*\[5-", "five lock masters, after three"),
@@ -96,11 +96,11 @@ LONG = (
 )
 
 ONE_KIND = (
-    Rule(r"::TestBoardJavaScriptRedis::", "TestBoardRedis tries what it asks for, from Python"),
+    Rule(r"::TestBoardRedis::", "TestRedisStore tries on each kind all that a board asks for"),
     Rule(r"::TestServiceOnRedis::|::TestClientsOnRedis::", "what runs above the engine"),
 )
-"""Tests that no command repeats on a second kind of server: the suites of store and board show on
-each kind what these rest on."""
+"""Tests that no command repeats on a second kind of server: the suite of the store shows on each
+kind what these rest on, and those of faults what breaks in it."""
 
 QUICK = (
     Rule(r"^tests/test_\w+\.py", "the repository itself"),
@@ -178,15 +178,21 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     """The same tests in another order: each worker begins with its share of the slow ones.
 
     A worker of pytest-xdist first gets an equal share, in order. A slow test that is left to the
-    end is waited for by all of them.
+    end is waited for by all of them. Those of one file stay together: they share what it prepares,
+    a server or an installation, and each worker that had one of them would prepare it again.
     """
-    slow = [item for item in items if item.get_closest_marker("slow")]
+    slow = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("slow"):
+            slow[item.nodeid.partition("::")[0]].append(item)
+    shares = [list[pytest.Item]() for _ in range(workers)]
+    for together in sorted(slow.values(), key=len, reverse=True):
+        min(shares, key=len).extend(together)
     others = iter([item for item in items if not item.get_closest_marker("slow")])
     order = list[pytest.Item]()
-    for worker in range(workers):
-        order += slow[worker::workers]
-        share = len(items) * (worker + 1) // workers
-        order += islice(others, max(0, share - len(order)))
+    for worker, share in enumerate(shares, 1):
+        order += share
+        order += islice(others, max(0, len(items) * worker // workers - len(order)))
     return order + list(others)
 
 

@@ -33,7 +33,7 @@ from blackboard.core.path import item_key
 from blackboard.errors import BoardFrozen
 from blackboard.ops import Append, Delete, Increment, Put, encode_value
 
-EXAMPLES = int(os.environ.get("BLACKBOARD_PAST_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("BLACKBOARD_PAST_EXAMPLES", "20"))
 FEW = 10
 """Examples in `make test`."""
 EXAMPLES_MAX = 5 * max(EXAMPLES, 30)

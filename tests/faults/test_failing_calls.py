@@ -35,7 +35,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(SOURCE, tmp_path_factory.mktemp("library"))
 
 
-@few_or_many(3, 8)
+@few_or_many(3, 5)
 @pytest.mark.parametrize("part", FILES)
 async def test_a_call_for_which_there_is_no_room(
     library: Path, tmp_path: Path, part: str, rounds: int, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(SOURCE, tmp_path_factory.mktemp("library"))
 
 
-@few_or_many(6, 20)
+@few_or_many(6, 12)
 @pytest.mark.parametrize("part", ["boards/main.db", "archive.db", "blobs/", "signing_key"])
 async def test_a_file_that_cannot_be_read(
     library: Path, tmp_path: Path, part: str, rounds: int, monkeypatch: pytest.MonkeyPatch

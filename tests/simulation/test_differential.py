@@ -60,7 +60,7 @@ from blackboard.wire.codec import encode_value, prepare
 from tests.servers import server_binaries
 from tests.simulation.fake_redis import FakeRedis
 
-CALLS = int(os.environ.get("BLACKBOARD_TEST_CALLS", "5000"))
+CALLS = int(os.environ.get("BLACKBOARD_TEST_CALLS", "2500"))
 COMPARED_EVERY: Final = 500
 BOARD: Final = "main"
 KEYS: Final = ("public/a", "public/b", "public/c/d", "private/ada/x", "inbox/bob/y")

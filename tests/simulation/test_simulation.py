@@ -26,8 +26,8 @@ from tests.simulation.world import simulate
 from tests.source_tree import ROOT
 from tests.tiers import few_or_many
 
-SIMULATIONS = int(os.environ.get("BLACKBOARD_TEST_SIMULATIONS", "1000"))
-PARTS = 32
+SIMULATIONS = int(os.environ.get("BLACKBOARD_TEST_SIMULATIONS", "500"))
+PARTS = 16
 """Tests that share them, so that none takes minutes. `make test` has the first one."""
 SEEDS_MAX = 200
 """Within which a planted fault must be found."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,16 @@ def _interrupt(event: str, arguments: tuple[Any, ...]) -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-sys.addaudithook(_interrupt)  # for good: there is no way to take one away
+@cache
+def _listen() -> None:
+    """For good, there is no way to take a hook away: so only where a test needs it."""
+    sys.addaudithook(_interrupt)
 
 
 @contextmanager
 def interrupted(folder: Path, at: int) -> Iterator[None]:
     """Ctrl-C comes before the call number `at`, from 1 on, that touches `folder`."""
+    _listen()
     _where[:], _when[:] = [str(folder)], [at]
     try:
         with suppress(KeyboardInterrupt):
