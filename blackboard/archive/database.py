@@ -106,7 +106,8 @@ class TrustedFile:
         except OSError as error:
             raise Unavailable(what=what, reason=str(error)) from error
         try:
-            if self._is_alone():
+            self.was_alone = self._is_alone()
+            if self.was_alone:
                 self._make_sure()
             if fcntl is not None:
                 fcntl.flock(self._lock, fcntl.LOCK_SH)
@@ -238,6 +239,8 @@ class Database:
         """Why nothing can be written at the moment, if so."""
         self._turn = asyncio.Lock()
         self._is_closed = False
+        self.was_alone = file is not None and file.was_alone
+        """Whether no other process had the file open when this one opened it."""
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.name = engine.url.render_as_string(hide_password=True)
         self.given: FromClause = _given(is_sqlite=self.is_sqlite)

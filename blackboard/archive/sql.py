@@ -8,6 +8,7 @@ Invariants
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -74,7 +75,7 @@ from blackboard.core.commit import (
 from blackboard.core.directories import Children, ranges_behind
 from blackboard.core.history import Tally
 from blackboard.core.path import Ranges, directory_of, ranges_of
-from blackboard.errors import BlackboardError, InvalidRequest, NoSuchCheckpoint
+from blackboard.errors import BlackboardError, InvalidRequest, NoSuchCheckpoint, Unavailable
 from blackboard.integrity.signing import Seal, make_key
 from blackboard.limits import (
     BLOB_BYTES,
@@ -112,6 +113,12 @@ class SqlArchive:
         """
         store = Blobs.at(blobs, limits)
         database = await Database.open(url, limits.engine.engine_timeout_ms)
+        try:
+            if database.was_alone:
+                await _end_leases(database)
+        except BaseException:
+            await database.aclose()
+            raise
         return cls(database, store, sealer, limits)
 
     @property
@@ -690,6 +697,19 @@ class SqlArchive:
     async def aclose(self) -> None:
         """As `Archive.aclose`."""
         await self._database.aclose()
+
+
+async def _end_leases(database: Database) -> None:
+    """End the leases in a file that no process had open: their holders are dead, and what happened
+    before they were killed could not be read until their time was over.
+
+    Fences still go up, so that a process that opened the file in between loses nothing but its
+    turn. On a full disk the leases are left to end.
+    """
+    held = update(BOARD).where(BOARD.c.until_ms > 0, BOARD.c.owner != archive_boards.REMOVED)
+    with contextlib.suppress(Unavailable):
+        async with database.writing() as connection:
+            await connection.execute(held, {"until_ms": 0})
 
 
 def _checkpoints(segment: Segment) -> Any:

@@ -22,6 +22,7 @@ from blackboard import Board, OutcomeUnknown, Unavailable
 from blackboard.client.client import Client
 from blackboard.ops import Put, encode_value
 from tests.guarantees.processes import ServiceProcess
+from tests.lowered import lowered
 from tests.redis_process import RedisProcess
 from tests.tiers import few_or_many
 
@@ -30,6 +31,8 @@ FEW_KILLS = 1
 """In `make test`."""
 TURNS_MAX = 4_000
 PATIENCE_S = 90.0
+HURRIED = lowered(commit_timeout_ms=5_000, request_timeout_ms=5_000)
+"""Answers of a service that was killed are waited for no longer."""
 KEYS = tuple(
     f"{space}/{number:02d}"
     for space in ("public/plan", "private/ada/notes", "private/bob/notes", "inbox/ada/letters")
@@ -168,7 +171,7 @@ async def telling(
 @few_or_many(FEW_KILLS, KILLS)
 async def test_the_embedded_service_is_killed(tmp_path: Path, seed: int, rounds: int) -> None:
     async with (
-        ServiceProcess("sqlite", tmp_path) as service,
+        ServiceProcess("sqlite", tmp_path, limits=HURRIED) as service,
         telling(service, seed, rounds) as story,
     ):
         await tell(story)
@@ -181,7 +184,7 @@ async def test_a_service_over_redis_is_killed(
 ) -> None:
     async with (
         RedisProcess(redis_binary) as redis,
-        ServiceProcess(redis.url, tmp_path, archived=True) as service,
+        ServiceProcess(redis.url, tmp_path, archived=True, limits=HURRIED) as service,
         telling(service, seed, rounds, redis) as story,
     ):
         await tell(story)

@@ -63,6 +63,13 @@ MUTANTS = (
         f"{UNIT}/archive/test_prune.py",
     ),
     Mutant(
+        "the leases of dead archivers are waited for",
+        "blackboard/archive/sql.py",
+        "            if database.was_alone:\n",
+        "            if not database.was_alone:\n",
+        f"{UNIT}/archive/test_sql.py -k lease",
+    ),
+    Mutant(
         "the blobs of pruned versions are forgotten",
         "blackboard/archive/prune.py",
         "        if self._blobs:\n",

@@ -1,7 +1,9 @@
-"""What the archive costs in bytes and time."""
+"""What the archive costs in bytes and time, and whose leases it heeds when it is opened."""
 
+import sqlite3
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tests.conformance.story import Story
 
 STEPS = 800
 STEP_BYTES = 1024
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -58,3 +61,30 @@ async def test_many_checkpoints_are_listed_at_once(place: Place, tmp_path: Path)
     await archive.aclose()
     size = bytes_below(tmp_path)
     assert size <= 2.65 * STEPS * STEP_BYTES, f"{size / STEPS / STEP_BYTES:.2f}"
+
+
+async def test_the_lease_of_a_dead_process_is_not_waited_for(place: Place) -> None:
+    """Nobody has the file open, so its holder is dead. As long as somebody has, it is heeded."""
+    killed, beside = await place.open(), await place.open()
+    assert await killed.take("main", "killed", HOUR_MS) == 1
+    assert await (await place.open()).take("main", "next", HOUR_MS) is None
+    await killed.aclose()
+    assert await beside.take("main", "next", HOUR_MS) is None
+
+
+async def test_a_file_that_nobody_has_open_has_no_leases(place: Place, tmp_path: Path) -> None:
+    """The fence goes on; the time at which a board was removed, in the same column, stays."""
+    killed = await place.open()
+    assert await killed.take("main", "killed", HOUR_MS) == 1
+    assert await killed.take("old", "killed", HOUR_MS) == 1
+    await killed.aclose()
+    with closing(sqlite3.connect(tmp_path / "archive.db")) as database:
+        database.execute(
+            "UPDATE board SET name = NULL, owner = '~removed', until_ms = 77 WHERE name = 'old'"
+        )
+        database.commit()
+    archive = await place.open()
+    with closing(sqlite3.connect(tmp_path / "archive.db")) as database:
+        until = dict(database.execute("SELECT owner, until_ms FROM board"))
+    assert until == {"killed": 0, "~removed": 77}
+    assert await archive.take("main", "next", HOUR_MS) == 2
