@@ -14,6 +14,10 @@ STAMP := .venv/.installed
 # Tests wait for servers, disks and processes more than they compute.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 WORKERS ?= $(shell echo $$((2 * $(CORES))))
+# When this began, for the tests' report: on a slow machine the preparations may take longer than they.
+ifndef BLACKBOARD_TEST_BEGAN_S
+export BLACKBOARD_TEST_BEGAN_S := $(shell date +%s)
+endif
 # A hang that no signal ends has a bound of its own here, where no test takes as long: it tells where
 # each thread is, and exits.
 PYTEST := $(RUN)pytest -n $(WORKERS) --dist worksteal \
@@ -62,12 +66,17 @@ check: $(STAMP) lint ## 2 min: Check what needs no server: style, types, rules, 
 	@echo "check: types, and the quick tests, $(WORKERS) at a time"
 	$(call tests_and_types,-q -m quick)
 
-test: $(STAMP) servers ## 20 min: Check all behaviour, on each engine and transport
+# The servers come from elsewhere than the packages: neither waits for the other.
+.PHONY: venv-and-servers
+venv-and-servers:
+	@$(MAKE) -j2 venv servers
+
+test: venv-and-servers ## 20 min: Check all behaviour, on each engine and transport
 	@echo "test: each behaviour once, $(WORKERS) tests at a time"
 	$(PYTEST) -m "not long"
 
 test-all: export BLACKBOARD_TEST_SPAWN := 1
-test-all: $(STAMP) servers lint ## 50 min: Check everything, as CI does: the long forms, too
+test-all: venv-and-servers lint ## 50 min: Check everything, as CI does: the long forms, too
 	@echo "test-all: types, and every test, $(WORKERS) at a time"
 	$(call tests_and_types,)
 

@@ -81,18 +81,22 @@ class _Clock:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._began = time.monotonic()
-        self._said_minutes = 0
+        self._began_s = time.time()
+        before = float(os.environ.get("BLACKBOARD_TEST_BEGAN_S", self._began_s))
+        self._prepared_min = int(self._began_s - before) // 60
+        self._said_min = 0
         self._tests = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count, and look at the clock."""
         self._tests += report.when == "teardown"
-        minutes = int(time.monotonic() - self._began) // 60
-        if minutes >= self._said_minutes + 5:
-            self._said_minutes = minutes
-            reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-            if reporter is not None:
-                reporter.write_line(f"{self._tests} tests in {minutes} min")
+        minutes = int(time.time() - self._began_s) // 60
+        if minutes >= self._said_min + 5:
+            self._said_min = minutes
+            said = f"{self._tests} tests in {minutes} min, after {self._prepared_min} min before"
+            self._config.pluginmanager.getplugin("terminalreporter").write(
+                f"\n{said}\n", flush=True
+            )
 
 
 def pytest_report_header() -> str:

@@ -68,7 +68,7 @@ def service(disk: Disk, tmp_path: Path) -> ServiceProcess:
         "sqlite",
         tmp_path / "data",
         log=tmp_path / "log",
-        limits=lowered(commit_timeout_ms=SHORT_MS),
+        limits=lowered(commit_timeout_ms=SHORT_MS, request_timeout_ms=SHORT_MS),
     )
 
 

@@ -37,7 +37,7 @@ from tests.waiting import wait_until
 
 SHORT_MS = 4_000
 """How long a writer insists here, instead of half a minute."""
-HURRIED = lowered(commit_timeout_ms=SHORT_MS)
+HURRIED = lowered(commit_timeout_ms=SHORT_MS, request_timeout_ms=SHORT_MS)
 SOON_S = 90.0
 """What a hang would exceed."""
 COUNT, BIG = "public/count", "public/big"

@@ -24,7 +24,7 @@ from tests.unit.runtime.crew import Counter, Hopeless, Patient
 from tests.unit.runtime.test_supervisor import QUICK
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.limits(commit_timeout_ms=300)
+pytestmark = pytest.mark.limits(commit_timeout_ms=300, request_timeout_ms=5_000)
 PAUSE = "blackboard.runtime.team._AWAY_PAUSE_S"
 
 

@@ -42,6 +42,7 @@ from blackboard.errors import (
 from blackboard.integrations.langgraph import BlackboardSaver, BlackboardStore, records
 from blackboard.ops import Release
 from tests.acceptance.shell import Shell
+from tests.lowered import lowered
 from tests.serving import Served
 from tests.unit.integrations.langgraph_suites import write_ownership
 
@@ -599,7 +600,8 @@ async def test_a_dead_service_is_unavailable(tmp_path: Path) -> None:
     with shell.service() as running:
         url = next(line.split()[1] for line in running.lines if line.strip().startswith("url"))
         token = (tmp_path / "data" / "token").read_text().strip()
-        client = await blackboard.connect(url, token=token, patience_ms=5_000)
+        hurried = lowered(commit_timeout_ms=3_000)
+        client = await blackboard.connect(url, token=token, patience_ms=3_000, limits=hurried)
         saver = BlackboardSaver(client.board("graphs"))
         await put(saver, {"n": 1})
     with pytest.raises((Unavailable, OutcomeUnknown)):
