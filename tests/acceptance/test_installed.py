@@ -116,7 +116,7 @@ MISSING = {
     "import blackboard.sync; blackboard.sync.Document": (
         "documents need pycrdt: pip install 'agent-blackboard-client[documents]'"
     ),
-    "import runpy; runpy.run_module('blackboard')": (
+    "import runpy; runpy.run_module('blackboard', run_name='__main__')": (
         "the command line needs agent-blackboard: pip install agent-blackboard"
     ),
     "from blackboard.integrity.manifest import is_signed; is_signed(b'', b'', b'')": (
