@@ -71,12 +71,12 @@ check: $(STAMP) lint ## 2 min: Check what needs no server: style, types, rules, 
 venv-and-servers:
 	@$(MAKE) -j2 venv servers
 
-test: venv-and-servers ## 20 min: Check all behaviour, on each engine and transport
+test: venv-and-servers ## 17 min: Check all behaviour, on each engine and transport
 	@echo "test: each behaviour once, $(WORKERS) tests at a time"
 	$(PYTEST) -m "not long"
 
 test-all: export BLACKBOARD_TEST_SPAWN := 1
-test-all: venv-and-servers lint ## 50 min: Check everything, as CI does: the long forms, too
+test-all: venv-and-servers lint ## 42 min: Check everything, as CI does: the long forms, too
 	@echo "test-all: types, and every test, $(WORKERS) at a time"
 	$(call tests_and_types,)
 

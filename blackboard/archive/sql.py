@@ -75,7 +75,7 @@ from blackboard.core.commit import (
 from blackboard.core.directories import Children, ranges_behind
 from blackboard.core.history import Tally
 from blackboard.core.path import Ranges, directory_of, ranges_of
-from blackboard.errors import BlackboardError, InvalidRequest, NoSuchCheckpoint, Unavailable
+from blackboard.errors import BlackboardError, InvalidRequest, NoSuchCheckpoint
 from blackboard.integrity.signing import Seal, make_key
 from blackboard.limits import (
     BLOB_BYTES,
@@ -704,10 +704,11 @@ async def _end_leases(database: Database) -> None:
     before they were killed could not be read until their time was over.
 
     Fences still go up, so that a process that opened the file in between loses nothing but its
-    turn. On a full disk the leases are left to end.
+    turn. If the disk is full or the file damaged, the leases are left to end: the archive is opened
+    all the same, and each call says what it cannot do.
     """
     held = update(BOARD).where(BOARD.c.until_ms > 0, BOARD.c.owner != archive_boards.REMOVED)
-    with contextlib.suppress(Unavailable):
+    with contextlib.suppress(BlackboardError):
         async with database.writing() as connection:
             await connection.execute(held, {"until_ms": 0})
 
