@@ -37,7 +37,7 @@ endef
 	chaos mutants proof audit bench site pictures constraints dist clean
 
 # A verb is listed with `## TIME: what it does`. Times were measured on two cores of one machine, while
-# other programs ran; that of `bench` is estimated from its parts. What is in brackets changes some.
+# other programs ran. What is in brackets changes some.
 help: ## 0 s: List the verbs
 	@sed -nE 's/^([a-z-]+):.*## ([^:]+): (.*)/  make \1\t\2\t\3/p' $(MAKEFILE_LIST) | expand -t 24,36
 
@@ -103,7 +103,7 @@ proof: $(STAMP) servers ## 10 min: Try to break every promise, and print what wa
 audit: $(STAMP) ## 40 s: Look for known holes in the versions that we test with
 	@tools/audit.sh
 
-bench: $(STAMP) ## 60 min: Measure beside other stores (PUBLISH=1 renews docs/performance.md)
+bench: $(STAMP) ## 68 min: Measure beside other stores (PUBLISH=1 renews docs/performance.md)
 	@$(RUN)python -m pip --disable-pip-version-check install --quiet -r bench/requirements.txt
 	@$(RUN)python -m bench $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.locks $(if $(PUBLISH),--publish)
