@@ -68,7 +68,7 @@ runpy.run_module("blackboard", run_name="__main__")
 
 
 def test_what_a_command_loads_is_not_searched_for_garbage() -> None:
-    """It is all in use, and it is much: with Python's thresholds there are hundreds of searches."""
+    """It is all in use, and it is much: with Python's thresholds there are a hundred searches."""
     done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, check=True)
     *_, word, searches = done.stdout.split()
     assert word == b"searches:"
