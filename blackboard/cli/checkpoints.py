@@ -318,7 +318,8 @@ def _bounds(amounts: "Sequence[str]") -> dict[str, int]:
     bounds = dict[str, int]()
     for unit, amount in map(_bound, amounts):
         if unit in bounds:
-            raise wrong_usage(f"--history was given twice in {unit}: {' and '.join(amounts)}")
+            given = " and ".join(amounts)
+            raise wrong_usage(f"--history takes one amount in days, one in megabytes, not {given}")
         bounds[unit] = amount
     return bounds
 
