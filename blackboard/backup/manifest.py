@@ -74,6 +74,11 @@ def folder(board: str) -> str:
     return f"{BOARDS}{board}/"
 
 
+def board_of(name: str) -> str:
+    """The board of which a file is a part."""
+    return name.removeprefix(BOARDS).partition("/")[0]
+
+
 async def write(place: BackupPlace, manifest: BackupManifest) -> None:
     """Replace the manifest of a board. Errors: Unavailable."""
     body = json.encode(manifest)

@@ -11,6 +11,7 @@ Invariants
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -286,6 +287,11 @@ class BackupPlace:
 
 
 def _sizes(directory: Path, below: str) -> dict[str, int]:
+    """A draft may be renamed, and a file removed, by its writer meanwhile."""
     top = directory / below
-    files = (path for path in top.rglob("*") if path.is_file()) if top.is_dir() else ()
-    return {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}
+    found: dict[str, int] = {}
+    for path in top.rglob("*") if top.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                found[path.relative_to(directory).as_posix()] = path.stat().st_size
+    return found

@@ -1,4 +1,9 @@
-"""Reads a backup, and checks all of it: each file against the manifest, the chain, the values."""
+"""Reads a backup, and checks all of it: each file against the manifest, the chain, the values.
+
+A service may follow the backup meanwhile. A file that it has merged into another one since the
+manifest was read is read from there, with the same checks; one that was pruned is Unavailable, and
+not Corrupt.
+"""
 
 import asyncio
 import hashlib
@@ -22,6 +27,7 @@ from blackboard.backup.segment import (
     unpacked,
 )
 from blackboard.core.history import check_sequence
+from blackboard.errors import Corrupt, Unavailable
 from blackboard.units import Milliseconds, Revision
 
 
@@ -43,7 +49,7 @@ async def packed_records(place: BackupPlace, segment: SegmentFile) -> Sequence[b
     Unavailable."""
     data = await place.get(segment.name)
     if data is None:
-        raise place.corrupt(segment.name, "it is missing")
+        return await _merged(place, segment)
     if len(data) != segment.file_bytes or hashlib.sha256(data).hexdigest() != segment.sha256:
         raise place.corrupt(segment.name, "it is not what was written")
     try:
@@ -58,6 +64,65 @@ async def packed_records(place: BackupPlace, segment: SegmentFile) -> Sequence[b
     return records
 
 
+async def _merged(place: BackupPlace, segment: SegmentFile) -> Sequence[bytes]:
+    """The records of a file that is gone, from the one into which it was merged. That one may be
+    gone, too, and so on: a few times, because merging makes fewer and larger files.
+
+    Errors: Corrupt if the manifest still names the file; Unavailable if it was pruned.
+    """
+    segments = await _segments_now(place, segment)
+    if any(each.name == segment.name for each in segments):
+        raise place.corrupt(segment.name, "it is missing")
+    for other in segments:
+        covers = other.after <= segment.after and segment.last <= other.last
+        if covers and other.kind == segment.kind == LOG:
+            return _part_of(place, await packed_records(place, other), other, segment)
+    raise _changed(place)
+
+
+def _part_of(
+    place: BackupPlace, records: Sequence[bytes], other: SegmentFile, segment: SegmentFile
+) -> Sequence[bytes]:
+    """The records of `segment` among those of `other`: the chain says where they begin and end."""
+    chain, begin = other.before, 0
+    while chain != segment.before and begin < len(records):
+        chain = link(chain, records[begin])
+        begin += 1
+    found = records[begin : begin + segment.records]
+    for record in found:
+        chain = link(chain, record)
+    if chain != segment.chain:
+        raise place.corrupt(other.name, f"it does not have what {segment.name} had")
+    return found
+
+
+async def _segments_now(place: BackupPlace, segment: SegmentFile) -> Sequence[SegmentFile]:
+    """The files that the manifest of this board names by now. Errors: Corrupt if there is none."""
+    board = manifests.board_of(segment.name)
+    found = await manifests.read(place, await place.id(), board)
+    if found is None:
+        raise place.corrupt(segment.name, "it is missing, and so is its manifest")
+    return found.segments
+
+
+def _changed(place: BackupPlace) -> Unavailable:
+    reason = "it was pruned, or begun again, while it was read: read it once more"
+    return Unavailable(what=f"backup {place.where}", reason=reason)
+
+
+async def _values(
+    place: BackupPlace, segment: SegmentFile, names: set[bytes]
+) -> dict[bytes, bytes]:
+    """Large values that a file names. Errors: Corrupt; Unavailable, also if a file that was pruned
+    named them."""
+    try:
+        return {name: await place.blobs.get(name) for name in names}
+    except Corrupt as error:
+        if all(each.name != segment.name for each in await _segments_now(place, segment)):
+            raise _changed(place) from error
+        raise
+
+
 async def records_of(place: BackupPlace, segment: SegmentFile) -> Sequence[Record]:
     """The records of a file, with all values. Errors: Corrupt; Unavailable."""
     found: list[Record] = []
@@ -65,8 +130,8 @@ async def records_of(place: BackupPlace, segment: SegmentFile) -> Sequence[Recor
         for data in await packed_records(place, segment):
             record = unpacked(data)
             if not isinstance(record, BaseRecord) and record.blobs:
-                names = set(record.blobs.values())
-                record = joined(record, {name: await place.blobs.get(name) for name in names})
+                values = await _values(place, segment, set(record.blobs.values()))
+                record = joined(record, values)
             found.append(record)
         _check_kind(segment, found)
     except (ValueError, IndexError) as error:

@@ -63,8 +63,10 @@ def valid_frames(index: BinaryIO) -> int:
 
 def has_no_journal(path: Path) -> bool:
     """Whether the file at `path` has no journal with content. Errors: OSError."""
-    journal = journal_path(path)
-    return not journal.exists() or not journal.stat().st_size
+    try:
+        return not journal_path(path).stat().st_size
+    except FileNotFoundError:  # the last process that had it open removes it
+        return True
 
 
 def use_journal(connection: sqlite3.Connection, path: Path) -> None:

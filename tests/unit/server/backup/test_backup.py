@@ -1,12 +1,15 @@
 """Backups of embedded boards: what is shipped, what is noticed, what comes back."""
 
+import asyncio
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
@@ -15,7 +18,7 @@ import blackboard
 from blackboard.backup import manifest as manifests
 from blackboard.backup.manifest import BackupManifest
 from blackboard.backup.place import BackupPlace
-from blackboard.backup.read import backed_up, verify
+from blackboard.backup.read import backed_up, records_of, verify
 from blackboard.backup.retain import Policy, prune
 from blackboard.backup.ship import Shipped, Shipper
 from blackboard.core.checkpoints import Moment, moment_of
@@ -400,6 +403,81 @@ async def test_small_files_are_merged(tmp_path: Path) -> None:
     assert [each.board async for each in verify(BackupPlace.at(str(backup)))] == [BOARD]
     await recovered(backup, new)
     assert await content(new) == await content(data)
+
+
+FEW: Final = replace(DEFAULT, backup=replace(DEFAULT.backup, segments_merged=3))
+
+
+async def grown(data: Path, backup: Path, keys: range) -> None:
+    """A board with one more key for each backup, of which three are merged, and three of these."""
+    for number in keys:
+        async with blackboard.open(data) as client:
+            await client.board(BOARD).put(f"public/k{number}", f"{number}{LARGE}")
+        await shipped(data, backup, FEW)
+
+
+async def test_a_reader_sees_the_same_while_files_are_merged(tmp_path: Path) -> None:
+    """A file may have been merged twice since its name was read."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await grown(data, backup, range(8))
+    place, old = BackupPlace.at(str(backup)), await the_manifest(backup)
+    before = [await records_of(place, segment) for segment in old.segments]
+    await grown(data, backup, range(8, 16))
+    now = {segment.name for segment in (await the_manifest(backup)).segments}
+    assert len([each for each in old.segments if each.name not in now]) > 2
+    assert [await records_of(place, segment) for segment in old.segments] == before
+
+
+async def test_a_merged_file_with_other_records_is_noticed(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await grown(data, backup, range(2))
+    place, old = BackupPlace.at(str(backup)), (await the_manifest(backup)).segments[-1]
+    await grown(data, backup, range(2, 5))
+    other = msgspec.structs.replace(old, chain=bytes(32))
+    with pytest.raises(Corrupt, match="does not have what"):
+        await records_of(place, other)
+
+
+@pytest.mark.parametrize("what", ["base", "log", "large"])
+async def test_what_was_pruned_under_a_reader_is_not_called_damage(
+    tmp_path: Path, what: str
+) -> None:
+    """The next reading finds what is there now."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    for value in ("1", "2", "3"):
+        async with blackboard.open(data) as client:
+            await client.board(BOARD).put("public/large", f"{value}{LARGE}")
+        await shipped(data, backup)
+    place, old = BackupPlace.at(str(backup)), await the_manifest(backup)
+    segment = old.segments[0 if what == "base" else 1]
+    kept = (backup / segment.name).read_bytes()
+    await prune(place, Policy(revisions=0), 0)
+    if what == "large":  # as if the file had been read just before
+        (backup / segment.name).write_bytes(kept)
+    with pytest.raises(Unavailable, match="pruned"):
+        await records_of(place, segment)
+    assert [each.board async for each in verify(place)] == [BOARD]
+
+
+async def test_a_list_of_files_that_come_and_go_is_no_error(tmp_path: Path) -> None:
+    """A draft is renamed between its being listed and being looked at."""
+    place, is_over = BackupPlace.at(str(tmp_path)), threading.Event()
+    (tmp_path / "boards").mkdir()
+
+    def write() -> None:
+        while not is_over.is_set():
+            for number in range(50):
+                (tmp_path / f"boards/draft{number}").touch()
+            for number in range(50):
+                (tmp_path / f"boards/draft{number}").replace(tmp_path / "boards/whole")
+
+    writer = asyncio.create_task(asyncio.to_thread(write))
+    try:
+        for _ in range(300):
+            await place.names("boards/")
+    finally:
+        is_over.set()
+        await writer
 
 
 def size_on_disk(top: Path) -> int:
