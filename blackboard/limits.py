@@ -387,8 +387,7 @@ class ClientLimits(LimitGroup):
     commit_timeout_ms: int = 30_000
     """Time for which a commit is sent again until its outcome is known."""
     long_request_timeout_ms: int = 600_000
-    """Time after which a client stops waiting for an operation on a whole board: a branch, a
-    check."""
+    """Time after which a client stops waiting for an operation on a whole board, as a branch."""
     merge_attempts_max: int = 16
     """Times that a `merge` is computed again because its key changed in between."""
     deliveries_max: int = 3
@@ -400,8 +399,7 @@ class ClientLimits(LimitGroup):
     claim_look_entries: int = 64
     """Entries of a page in which a claimer looks for a free one: more than a team works on."""
     claim_take_attempts_max: int = 4
-    """Times that a claimer tries one entry whose attempts are just being counted, before it takes
-    the next one."""
+    """Times that a claimer tries an entry whose attempts are just being counted."""
     memories_max: int = 250_000
     """Memories of one store that a process searches: about half a gigabyte with vectors of 384
     numbers. Beyond it a search is refused; `consolidate` makes room."""
@@ -424,10 +422,15 @@ class BoardLimits(LimitGroup):
 
     log_kept_revisions: int = 1_000_000
     """Log entries kept before the oldest are compacted away."""
-    boards_max: int = 4096
-    """Boards on one engine, and open in one process: each has an index, a queue and a feed."""
+    boards_max: int = 16_384
+    """Boards on one engine. All of them are listed when another one begins."""
+    boards_open_max: int = 4096
+    """Boards in use in one process: each has an index, a queue and a feed."""
+    boards_unused_max: int = 64
+    """Boards beyond which those that nobody uses are closed. The embedded engine keeps twice as
+    many, with four files each: that fits into 1,024."""
     boards_per_principal_max: int = 256
-    """Boards that one principal can have open in one process, unless it may act for others."""
+    """Boards that one principal can have in use in one process, unless it may act for others."""
     boards_per_account_max: int = 256
     """Boards that one account began and that were not removed, in every process and for good."""
     sweep_interval_ms: int = 1_000
@@ -439,7 +442,7 @@ class BoardLimits(LimitGroup):
     known_heads_interval_ms: int = 1_000
     """Pause between two writes of the known heads: so much an older copy may be newer than them."""
     known_heads_max: int = 2 * boards_max
-    """Boards in the file of known heads, with removed ones: half a megabyte. The oldest go."""
+    """Boards in the file of known heads, with removed ones: two megabytes. The oldest go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -550,8 +553,7 @@ class CheckpointLimits(LimitGroup):
     """What a service does at most to restore, recover, import and explain."""
 
     recover_wait_ms: int = 5_000
-    """Time after which a running recovery reports its progress; the board is unavailable until its
-    end."""
+    """Time after which a recovery, during which its board is unavailable, reports its progress."""
     restore_attempts_max: int = 3
     """Attempts at a restore while others commit, before they have to wait for it."""
     restore_holds_max: int = 5
@@ -586,8 +588,7 @@ class DocumentLimits(LimitGroup):
     """The same in bytes, if that is also an eighth of the base: concurrent edits share an update,
     and reading a thousand edits takes as long in few updates as in many."""
     compaction_delay_ms: int = 200
-    """Longest pause before a compaction, drawn at random, so that of several processes one is
-    first."""
+    """Longest pause before a compaction, drawn at random: of several processes one is first."""
     last_compaction_ms: int = 1_000
     """Time that a compaction has left when nobody uses its document any more."""
     awareness_ttl_ms: int = 30 * 1000
@@ -616,11 +617,9 @@ class SecurityLimits(LimitGroup):
     audit_retry_ms: int = 500
     """Pause before audit records that could not be written are written again."""
     revocations_max: int = 65_536
-    """Tokens and principals that are revoked at the same time; a record ends when its token would
-    have."""
+    """Tokens and principals that are revoked at once; a record ends when its token would have."""
     access_stale_ms: int = 15_000
-    """A service process that could not read the record of revocations for this long refuses
-    tokens."""
+    """A process that could not read the record of revocations for this long refuses tokens."""
     revoked_ttl_ms: int = TOKEN_TTL_MS_MAX
     """Time for which a revoked token of unknown validity is remembered: the longest that a token is
     valid (the operator's: a year)."""
@@ -732,8 +731,7 @@ class ServiceLimits(LimitGroup):
     outgoing_bytes_max: int = 8 * 1024 * 1024
     """Bytes waiting for one connection's socket before its watches and replies wait too."""
     send_timeout_ms: int = 30_000
-    """Time a client may leave its socket full before the connection is closed with a resume
-    token."""
+    """Time a client may leave its socket full before its connection is closed."""
     close_timeout_ms: int = 5_000
     """Time that a peer has to answer the end of its connection."""
     drain_timeout_ms: int = 10_000
@@ -793,7 +791,7 @@ class Limits(LimitGroup):
     def open_files_max(self) -> int:
         """Files that one service process may have open: a connection is one; a board of the
         embedded engine is its file, two of the journal, and one to read the old log."""
-        return self.service.connections_max + 4 * self.boards.boards_max + 256
+        return self.service.connections_max + 4 * self.boards.boards_open_max + 256
 
 
 DEFAULT: Final = Limits()

@@ -569,9 +569,9 @@ class SealedStore:
         found = await read(limit=limit, options=options)
         return found if options.keys_only else await self._opened(board, found)
 
-    async def due(self, board: str, *, limit: int) -> Reading:
+    async def due(self, board: str, *, limit: int, by_ms: Milliseconds | None = None) -> Reading:
         """As `Store.due`."""
-        reading = await self.raw.due(board, limit=limit)
+        reading = await self.raw.due(board, limit=limit, by_ms=by_ms)
         return replace(reading, entries=await self.opener.entries([board], reading.entries))
 
     async def leases(self, board: str, *, due: bool = False) -> Reading:

@@ -204,8 +204,9 @@ class Store(Protocol):
         Errors: Compacted when `after` + 1 is no longer in the log, FutureRevision above the head.
         """
 
-    async def due(self, board: str, *, limit: int) -> Reading:
-        """Entries that have expired by the engine's clock, the earliest first."""
+    async def due(self, board: str, *, limit: int, by_ms: Milliseconds | None = None) -> Reading:
+        """Entries that have expired by the engine's clock, the earliest first; with `by_ms`, those
+        that will have expired then."""
 
     async def leases(self, board: str, *, due: bool = False) -> Reading:
         """All leases with their queues, sorted by key; with `due` only the expired ones."""

@@ -31,6 +31,20 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
+def has_files_left(count: int) -> bool:
+    """Whether this process may open so many more files. It opens them, and closes them again."""
+    opened: list[int] = []
+    try:
+        while len(opened) < count:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    finally:
+        for each in opened:
+            os.close(each)
+    return True
+
+
 def has_room(beside: Path, size: int) -> bool:
     """Whether a file of `size` bytes can be made next to a file. It is made, and removed.
 

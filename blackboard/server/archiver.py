@@ -96,6 +96,11 @@ class _ArchivedBoard:
         """Whether the log goes on after the last archived page."""
         return self.mark is not None and self.mark.revision < self.head
 
+    def is_at_rest(self) -> bool:
+        """Whether everything that is known of the board is archived, and nothing is wanted."""
+        wanted = self.waiters or self.restores or self.wake.is_set() or self.wanted.is_set()
+        return self.mark is not None and not (self.is_behind or self.failures or wanted)
+
     def reach(self, mark: Mark | None) -> None:
         """Record the archive's position, and wake the tasks that wait for it."""
         self.mark = mark
@@ -120,6 +125,7 @@ class Archiver:
         self._store = store
         self._boards: dict[str, _ArchivedBoard] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
         self._appended = 0
         self._epochs: Counter[str] = Counter()
         self.is_closed = False
@@ -150,8 +156,29 @@ class Archiver:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    async def leave(self, name: str) -> bool:
+        """Stop archiving a board that is archived to its end, until `follow` or `poke`. False, and
+        nothing changes, if there is something to do for it. Errors: Unavailable."""
+        board = self._boards.get(name)
+        if board is None:
+            return True
+        if not board.is_at_rest():
+            return False
+        await self._give_up(board)
+        board.fence, board.may_hold = None, False
+        if not board.is_at_rest() or self._boards.get(name) is not board:
+            return False
+        del self._boards[name]
+        task = self._tasks.pop(name)
+        task.cancel()
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        return True
+
     def poke(self, name: str) -> None:
-        """Notify the archiver of new entries on a board that it follows."""
+        """Notify the archiver of new entries on a board; it follows the board from now on."""
+        if not self.is_closed:
+            self.follow(name)
         board = self._boards.get(name)
         if board is not None:
             board.wake.set()
@@ -227,7 +254,7 @@ class Archiver:
         self.is_closed = True
         for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._finish_ms / 1000):
                 await asyncio.gather(*(self._finish(board) for board in self._boards.values()))

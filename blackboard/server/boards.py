@@ -4,6 +4,10 @@ An `OpenBoard` has the commit queue, feed, archiver and freeze of one board. `Bo
 and `end` closes it. On a board that has ended, every method that would change it raises the reason.
 What all boards of a process share is in server/host.py.
 
+Boards that nobody uses are closed, those first that were used longest ago, while more than
+BOARDS_UNUSED_MAX are open. A request that began before that goes on with what it has: the engine
+opens its part again, and the archiver follows the board with its next commit.
+
 Nothing here checks rights: `server/requests.py`, the only way in, does.
 
 Invariants
@@ -12,8 +16,11 @@ Invariants
 - An unknown outcome is resolved by sending the same commit again, at most SYSTEM_TRIES times.
 """
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -51,11 +58,11 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.limits import LOG_ENTRIES_MAX, NOTE_BYTES_MAX
+from blackboard.limits import INTEGER_MAX, LOG_ENTRIES_MAX, NOTE_BYTES_MAX
 from blackboard.server import redlock_votes as quorum
 from blackboard.server.archiver import Archiver, ArchiveStatistics, check_archived
 from blackboard.server.backups.follow import BackupStatistics
-from blackboard.server.commit_queue import CommitQueue, salted, system_id
+from blackboard.server.commit_queue import CommitCounts, CommitQueue, salted, system_id
 from blackboard.server.continuity import go_above
 from blackboard.server.feed import Feed
 from blackboard.server.host import Host
@@ -63,11 +70,13 @@ from blackboard.server.latency import Latencies
 from blackboard.server.overload.charges import ChargeStatistics
 from blackboard.server.security.refusals import Refusals
 from blackboard.server.security.revocations import Permit
-from blackboard.units import Key, Prefix, Revision
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_value, prepare
 
 log = logging.getLogger(__name__)
 SYSTEM_TRIES: Final = 5
+_CLOSE_TRIES: Final = 3
+"""Boards that are tried, if they are used just then, to make room for another one."""
 _FREEZE_TRIES: Final = 5
 """Attempts to freeze or thaw, if others freeze or thaw the board between the read and the
 commit."""
@@ -129,6 +138,8 @@ class OpenBoard:
         self.queue.refused = self.refusals.note
         self.feed = Feed(host.store, name, host.archive, host.limits.watch)
         self.feed.delivered = host.latencies.deliveries
+        self.last_use = 0
+        """The count of uses of all boards when this one was used last."""
         self._ended: BlackboardError | None = None
 
     @property
@@ -146,6 +157,11 @@ class OpenBoard:
         """The archiver, which feeds its archive. Errors: InvalidRequest if this service has no
         archive."""
         return check_archived(self.host.archiver)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody watches it, and no commit is on its way."""
+        return not (self.feed.watchers or self.queue.is_working)
 
     async def end(self, error: BlackboardError) -> None:
         """Stop serving the board. Watchers get `error`, peers of its documents are disconnected,
@@ -371,6 +387,17 @@ def _log_note(what: str, note: str) -> str:
     return text.encode()[:NOTE_BYTES_MAX].decode(errors="ignore")
 
 
+def _by_use(board: OpenBoard) -> int:
+    return board.last_use
+
+
+class BeforeClosing(Protocol):
+    """What is done before an unused board is closed."""
+
+    async def __call__(self, board: OpenBoard) -> Milliseconds | None:
+        """Returns when the board must be opened again; None: no need."""
+
+
 class Closing(Protocol):
     """Background work that is closed together with the boards."""
 
@@ -396,18 +423,30 @@ class Boards:
         self.redactions: Closing | None = None
         """The redactions of this process (`Redactions.of`); None until the first one is
         requested."""
+        self.before_closing: BeforeClosing | None = None
+        self._uses = 0
+        self._due_ms: dict[str, Milliseconds] = {}
+        """When closed boards must be opened, because something of them expires."""
+        self._closing: asyncio.Task[None] | None = None
+        self._one_closes = asyncio.Lock()
+        self._closed = CommitCounts()
+        """The counts of boards that were open and are not any more."""
 
     def __iter__(self) -> Iterator[OpenBoard]:
         return iter(list(self._open.values()))
 
     def get(self, name: str) -> OpenBoard | None:
         """The board if it is already open, else None."""
-        return self._open.get(name)
+        found = self._open.get(name)
+        if found is not None:
+            self._uses += 1
+            found.last_use = self._uses
+        return found
 
     async def find(self, name: str, opener: str | None = None) -> OpenBoard | None:
         """The board, opened if necessary; None if it does not exist. It is not created. Errors: as
         for `use`."""
-        found = self._open.get(name)
+        found = self.get(name)
         if found is None and await self.host.exists(name):
             return await self.use(name, opener)
         return found
@@ -422,13 +461,18 @@ class Boards:
         `opener` is the account for which it is opened; None = the service itself. With `again`, a
         removed board is created as a new, different board.
         Errors: NoSuchBoard for a removed board without `again`; LimitExceeded above BOARDS_MAX
-        boards on the engine or open in this process, or above BOARDS_PER_PRINCIPAL_MAX boards that
-        `opener` opened first, so that one account cannot use up all of them.
+        boards on the engine, above BOARDS_OPEN_MAX boards in use in this process, or above
+        BOARDS_PER_PRINCIPAL_MAX boards in use that `opener` opened first, so that one account
+        cannot use up all of them.
         """
-        found = self._open.get(name)
+        found = self.get(name)
         if found is not None:
             return found
         self._check_stays(name)
+        if name not in self._openers:
+            await self._make_room(opener)
+            if (found := self.get(name)) is not None:
+                return found
         if name not in self._openers:
             self._check_room(opener)
             self._openers[name] = opener
@@ -448,9 +492,106 @@ class Boards:
             raise
         # Concurrent calls may differ in `again`. All of them get the board of the first call.
         opened = self._open.setdefault(name, OpenBoard(self.host, name))
+        self.get(name)
+        self._due_ms.pop(name, None)
         if self.host.archiver is not None and not self.host.draining:
             self.host.archiver.follow(name)
+        self._close_soon()
         return opened
+
+    # --- boards that nobody uses ------------------------------------------------------------------
+
+    def _close_soon(self) -> None:
+        is_running = self._closing is not None and not self._closing.done()
+        if len(self._open) > self._limits.boards_unused_max and not is_running:
+            self._closing = asyncio.create_task(self.close_unused(), name="close unused boards")
+
+    async def _make_room(self, opener: str | None) -> None:
+        """Before a board is opened: wait until unused boards are closed, if there are so many that
+        the engine would close what is open here, or if one more would be refused."""
+        if len(self._open) >= 2 * self._limits.boards_unused_max:
+            self._close_soon()
+            assert self._closing is not None
+            await asyncio.wait([self._closing])
+        if len(self._openers) >= self._limits.boards_open_max:
+            await self._close_one(self)
+        elif self._share_of(opener) >= self._limits.boards_per_principal_max:
+            await self._close_one(b for b in self if self._openers.get(b.name) == opener)
+
+    async def close_unused(self) -> None:
+        """Close unused boards, while more than BOARDS_UNUSED_MAX boards are open. Errors: none; a
+        board that cannot be closed stays open."""
+        for board in sorted(self, key=_by_use):
+            if len(self._open) <= self._limits.boards_unused_max or self.host.draining:
+                return
+            await self._close(board)
+
+    async def _close_one(self, boards: Iterable[OpenBoard]) -> None:
+        """Close the first unused one of `boards`, if there is one; wait until it is archived."""
+        unused = [board for board in sorted(boards, key=_by_use) if board.is_unused]
+        for board in unused[:_CLOSE_TRIES]:
+            if self.host.archiver is not None:
+                with contextlib.suppress(BlackboardError):
+                    revision = (await board.head()).revision
+                    await self.host.archiver.reached(board.name, revision)
+            await self._close(board)
+            if board.name not in self._open:
+                return
+
+    async def _close(self, board: OpenBoard) -> None:
+        async with self._one_closes:
+            try:
+                if board.is_unused and self._open.get(board.name) is board:
+                    await self._close_unless_used(board)
+            except BlackboardError as error:
+                log.warning("board %s stays open: %s", board.name, error)
+
+    async def _close_unless_used(self, board: OpenBoard) -> None:
+        name, archiver, last_use = board.name, self.host.archiver, board.last_use
+        due_ms = await self._next_due(board)
+        if due_ms is not None and due_ms <= time.time_ns() // 1_000_000:
+            return  # the sweeper has to do with it, or a freeze keeps it
+        if archiver is not None and not await archiver.leave(name):
+            return
+        is_same = self._open.get(name) is board and board.last_use == last_use
+        if not is_same or not board.is_unused or self.host.draining:
+            if archiver is not None and name in self._open:
+                archiver.poke(name)
+            return
+        self._drop(name)
+        if due_ms is not None:
+            self._due_ms[name] = due_ms
+
+    async def _next_due(self, board: OpenBoard) -> Milliseconds | None:
+        """When something of a board will expire, or has to be done; None: never."""
+        wanted = None if self.before_closing is None else await self.before_closing(board)
+        first = await self.host.store.due(board.name, limit=1, by_ms=INTEGER_MAX)
+        times = [entry.expires_at_ms for entry in first.entries]
+        times += [lease.until_ms for lease in (await self.host.store.leases(board.name)).leases]
+        return min((each for each in [*times, wanted] if each is not None), default=None)
+
+    def _drop(self, name: str) -> OpenBoard | None:
+        """Forget an open board; what it counted stays."""
+        self._openers.pop(name, None)
+        self._due_ms.pop(name, None)
+        opened = self._open.pop(name, None)
+        if opened is not None:
+            self._closed = self._closed.plus(opened.queue.counts)
+        return opened
+
+    async def open_due(self) -> None:
+        """Open the closed boards of which something has expired. Errors: none; it is tried again
+        next time."""
+        now_ms = time.time_ns() // 1_000_000
+        for name in [name for name, due_ms in self._due_ms.items() if due_ms <= now_ms]:
+            try:
+                await self.use(name)
+            except NoSuchBoard:
+                self._due_ms.pop(name, None)
+            except BlackboardError as error:
+                log.warning("board %s is not opened: %s", name, error)
+
+    # --- boards that go ---------------------------------------------------------------------------
 
     def _check_stays(self, name: str) -> None:
         if name in self.host.removing:
@@ -508,8 +649,7 @@ class Boards:
 
     async def let_go(self, name: str, error: BlackboardError) -> None:
         """Stop serving a board. Its watchers get `error`."""
-        opened = self._open.pop(name, None)
-        self._openers.pop(name, None)
+        opened = self._drop(name)
         self.host.lost.pop(name, None)
         if self.host.archiver is not None:
             await self.host.archiver.unfollow(name)
@@ -521,23 +661,25 @@ class Boards:
         if await self.host.store.exists(name):
             return
         count = len(await self.host.store.boards()) + 1
-        self._check_count(count)
-
-    def _check_room(self, opener: str | None) -> None:
-        self._check_count(len(self._openers) + 1)
-        mine = list(self._openers.values()).count(opener) + 1
-        share = self._limits.boards_per_principal_max
-        if opener is not None and mine > share:
-            raise LimitExceeded("BOARDS_PER_PRINCIPAL_MAX", mine, share)
-
-    def _check_count(self, count: int) -> None:
         if count > self._limits.boards_max:
             raise LimitExceeded("BOARDS_MAX", count, self._limits.boards_max)
+
+    def _share_of(self, opener: str | None) -> int:
+        """How many boards an account opened that are open; the service itself has no share."""
+        return 0 if opener is None else list(self._openers.values()).count(opener)
+
+    def _check_room(self, opener: str | None) -> None:
+        count, most = len(self._openers) + 1, self._limits.boards_open_max
+        if count > most:
+            raise LimitExceeded("BOARDS_OPEN_MAX", count, most)
+        mine, share = self._share_of(opener) + 1, self._limits.boards_per_principal_max
+        if mine > share:
+            raise LimitExceeded("BOARDS_PER_PRINCIPAL_MAX", mine, share)
 
     def statistics(self) -> ServiceStatistics:
         """A snapshot of this process's counters."""
         host = self.host
-        counts = [board.queue.counts for board in self]
+        counts = [self._closed, *(board.queue.counts for board in self)]
         return ServiceStatistics(
             boards=len(self._open),
             watchers=sum(board.feed.watchers for board in self),
@@ -564,6 +706,9 @@ class Boards:
     async def aclose(self) -> None:
         """Carry out the waiting commits, end the feeds, and close the engine."""
         self.host.draining = True
+        if self._closing is not None:
+            self._closing.cancel()
+            await asyncio.gather(self._closing, return_exceptions=True)
         try:
             await self._opening.settled()
             await self._end()

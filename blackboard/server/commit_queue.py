@@ -153,6 +153,14 @@ class CommitCounts:
     batches: int = 0
     refused: int = 0
 
+    def plus(self, other: "CommitCounts") -> "CommitCounts":
+        """The sum of two."""
+        return CommitCounts(
+            self.commits + other.commits,
+            self.batches + other.batches,
+            self.refused + other.refused,
+        )
+
 
 def _forget(commit: Commit, error: BlackboardError) -> None:
     """Nobody wants to know."""
@@ -226,6 +234,11 @@ class CommitQueue:
         if self._working < self.limits.calls_in_flight_max:
             self._working += 1
             self.loop.call_soon(self._go_on)  # commits that arrive in this turn share its call
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a commit waits, or is with the engine."""
+        return self._working > 0 or bool(self._waiting)
 
     async def aclose(self) -> None:
         """Wait until every queued commit has its outcome."""

@@ -186,17 +186,19 @@ class Feed:
 
         Errors: Compacted, FutureRevision, RolledBack; Unavailable.
         """
-        head = await self.store.open(self.board)
-        start = after or Position(head.epoch.id, head.revision)
-        await self._check(head, start)
-        self._start(head)
-        self.watchers += 1
-        self._enter(view)
+        self.watchers += 1  # first: a board without watchers may be closed
         try:
-            yield Watcher(self, view, start, readable or view.readable)
+            head = await self.store.open(self.board)
+            start = after or Position(head.epoch.id, head.revision)
+            await self._check(head, start)
+            self._start(head)
+            self._enter(view)
+            try:
+                yield Watcher(self, view, start, readable or view.readable)
+            finally:
+                self._leave(view)
         finally:
             self.watchers -= 1
-            self._leave(view)
             if not self.watchers:
                 self._stop()
 

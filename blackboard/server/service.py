@@ -70,6 +70,8 @@ class Service:
         self._limits = limits
         self._automatic = automatic or Automatic()
         self._checkpoints = AutomaticCheckpoints(self.boards, self._automatic)
+        if self._automatic.repeats or self._automatic.at_shutdown:
+            self.boards.before_closing = self._checkpoints.before_closing
         self._sweeper = Sweeper(self.boards, secrets.token_hex(8))
         self._own_boards = OwnBoards(self.host)
         self._tasks: list[asyncio.Task[None]] = []

@@ -281,7 +281,8 @@ async def make_store(settings: Settings, limits: Limits = DEFAULT) -> Store:
     """
     # The engines are imported when needed: importing redis alone takes a third of a second.
     if settings.engine == "sqlite":
-        from blackboard.engines.sqlite.store import DataDirectory, SqliteStore
+        from blackboard.engines.sqlite.directory import DataDirectory
+        from blackboard.engines.sqlite.store import SqliteStore
 
         where = DataDirectory(settings.data, settings.heads_file)
         return await SqliteStore.at(where, settings.level, limits=limits)

@@ -17,6 +17,7 @@ from blackboard.core.path import EVERYTHING, range_below, range_of, ranges_of
 from blackboard.engines.base import Store
 from blackboard.limits import (
     DIRECTORY_KEYS_MAX,
+    INTEGER_MAX,
     PAGE_BYTES_MAX,
     VALUE_BYTES_MAX,
     VALUE_INLINE_BYTES_MAX,
@@ -353,6 +354,11 @@ class ReadRules:
         assert [e.key for e in due.entries] == ["public/b", "public/a", "public/c"]
         assert due.entries[2].value == packed(b"x" * 5000)
         assert [e.key for e in (await store.due(board, limit=1)).entries] == ["public/b"]
+        ever = await store.due(board, limit=10, by_ms=INTEGER_MAX)
+        assert [e.key for e in ever.entries][2:] == ["public/c", "public/later"]
+        later_ms = ever.entries[3].expires_at_ms or 0
+        for by_ms, count in ((later_ms - 1, 3), (later_ms, 4), (0, 0)):
+            assert len((await store.due(board, limit=10, by_ms=by_ms)).entries) == count
         assert len((await store.read(board, ["public/a"])).entries) == 1
         await ada.commit(Delete("public/b"), Put("public/a", ONE, ttl_ms=HOUR_MS))
         assert [e.key for e in (await store.due(board, limit=10)).entries] == ["public/c"]

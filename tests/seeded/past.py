@@ -93,8 +93,8 @@ MUTANTS = (
     Mutant(
         "a board that was only read gets a checkpoint",
         "blackboard/server/checkpoints/schedule.py",
-        "                if head.revision > max(",
-        "                if head.revision >= max(",
+        "            if head.revision > max(",
+        "            if head.revision >= max(",
         f"{UNIT}/server/checkpoints/test_schedule.py",
     ),
     # --- branches and recovery --------------------------------------------------------------------

@@ -63,9 +63,37 @@ MUTANTS = (
     Mutant(
         "one principal opens all boards",
         "blackboard/server/boards.py",
-        "        if opener is not None and mine > share:\n",
+        "        if mine > share:\n",
         "        if False:\n",
         f"{UNIT}/server/test_boards.py",
+    ),
+    Mutant(
+        "boards that nobody uses stay open",
+        "blackboard/server/boards.py",
+        "                if board.is_unused and self._open",
+        "                if False and self._open",
+        f"{UNIT}/server/test_unused_boards.py",
+    ),
+    Mutant(
+        "a board is closed under its watchers",
+        "blackboard/server/boards.py",
+        "return not (self.feed.watchers or self.queue.is_working)",
+        "return True",
+        f"{UNIT}/server/test_unused_boards.py",
+    ),
+    Mutant(
+        "what expires on a closed board is forgotten",
+        "blackboard/server/boards.py",
+        "            self._due_ms[name] = due_ms\n",
+        "            pass\n",
+        f"{UNIT}/server/test_unused_boards.py",
+    ),
+    Mutant(
+        "the engine closes a board under a call",
+        "blackboard/engines/sqlite/board.py",
+        "        self._suspended += 1\n",
+        "        self._suspended += 0\n",
+        f"{UNIT}/engines/sqlite/test_unused.py",
     ),
     Mutant(
         "any token may stand in a URL",

@@ -295,9 +295,10 @@ class RedisStore:
         self._scripts.note(board, reading.revision)
         return reading
 
-    async def due(self, board: str, *, limit: int) -> Reading:
-        """Expired entries, the earliest first. Errors: Unavailable."""
-        reading, _ = await self._read(board, [PAGE_BYTES_MAX, "due", limit])
+    async def due(self, board: str, *, limit: int, by_ms: Milliseconds | None = None) -> Reading:
+        """Expired entries, the earliest first, see `Store.due`. Errors: Unavailable."""
+        by = "" if by_ms is None else by_ms
+        reading, _ = await self._read(board, [PAGE_BYTES_MAX, "due", limit, by])
         return reading
 
     async def leases(self, board: str, *, due: bool = False) -> Reading:

@@ -17,10 +17,10 @@ Invariants
 - `_durable` is the head as of the last written group; `_tail` holds the newest log entries up to
   it, without a gap.
 - an idle board holds no large journal: it is emptied some seconds after the last write.
+- `is_unused` is false while a call of the board is suspended, so that closing an unused board fails
+  nobody; nor is a board unused that has leases, whose deadlines would begin again.
 - after a failed write (`failure` is set) every call of the board fails: it must be loaded again
   from its file, but not in this process after a failed sync (`failure.is_last`).
-
-`WriteGroup` holds the commits that one transaction writes, with the callers to answer.
 """
 
 import asyncio
@@ -29,20 +29,17 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, starmap
 from typing import Final, TypeVar
 
 from blackboard import limits
 from blackboard.core.commit import (
-    Committed,
     Directory,
     Entry,
-    Epoch,
     Head,
     ListOptions,
-    LogEntry,
     LogPage,
     Reading,
     Renew,
@@ -50,18 +47,19 @@ from blackboard.core.commit import (
 )
 from blackboard.core.directories import Children
 from blackboard.core.lease import dated
-from blackboard.core.model import Outcome, decide, log_entry, prolong
+from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, ranges_of
-from blackboard.core.state import State, evolve
+from blackboard.core.state import State
 from blackboard.engines.base import BatchAnswer
 from blackboard.engines.payer import metered
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
-from blackboard.engines.sqlite.follower import LARGE_CHANGES, Backlog
+from blackboard.engines.sqlite.follower import LARGE_CHANGES
+from blackboard.engines.sqlite.group import WriteGroup
 from blackboard.engines.sqlite.rows import LogRows, Taken
 from blackboard.engines.sqlite.tail import LogTail
-from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
+from blackboard.errors import Compacted, FutureRevision, Unavailable
 from blackboard.units import Key, Milliseconds, Prefix, Revision
-from blackboard.wire.codec import Prepared, encode_results
+from blackboard.wire.codec import Prepared
 
 T = TypeVar("T")
 
@@ -69,87 +67,6 @@ T = TypeVar("T")
 def date_leases(state: State, now_ms: Milliseconds) -> None:
     """Give each lease of a loaded board its full time to live."""
     state.leases = {key: dated(lease, now_ms) for key, lease in state.leases.items()}
-
-
-Waiting = tuple[BatchAnswer, Sequence[Prepared], list[Outcome]]
-"""A call of `commit`: where its outcomes go, the batch, the outcomes."""
-
-
-@dataclass(slots=True)
-class WriteGroup:
-    """The commits of one transaction."""
-
-    calls: list[Waiting] = field(default_factory=list)
-    entries: list[LogEntry] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    log: LogRows = field(default_factory=LogRows)
-    log_below: Revision | None = None
-    commits: int = 0
-    bytes: int = 0
-    head: Head | None = None
-    log_remains: bool = False
-    follows: Taken | None = None
-    """What it writes, if no commit waits for it."""
-
-    def is_full(self, bytes_max: int) -> bool:
-        """Whether the next commit has to wait for another transaction."""
-        return self.commits >= limits.BATCH_COMMITS_MAX or self.bytes >= bytes_max
-
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether it needs no transaction: its commits were refused, are duplicates, or only moved
-        deadlines of leases, which the file does not hold."""
-        return not self.entries and self.log_below is None
-
-    def apply(
-        self, state: State, backlog: Backlog, batch: Sequence[Prepared], now_ms: Milliseconds
-    ) -> list[Outcome]:
-        """Decide a batch, and change `state` by what was accepted.
-
-        If a rule raises unexpectedly, `state` is invalid.
-        """
-        outcomes: list[Outcome] = []
-        for prepared in batch:
-            outcome = decide(state, prepared.commit, now_ms)
-            outcomes.append(outcome)
-            if not isinstance(outcome, Committed) or outcome.duplicate:
-                continue
-            if not prolong(state, prepared.commit, outcome):
-                entry = log_entry(prepared.commit, outcome, prepared.digest)
-                row = self.log.add(entry, prepared, encode_results(outcome.results))
-                backlog.note(state, entry, row)
-                evolve(state, entry)
-                self.entries.append(entry)
-                self.sizes.append(prepared.size)
-        self.commits += len(batch)
-        self.bytes = sum(self.sizes)
-        return outcomes
-
-    @property
-    def epochs(self) -> list[Epoch]:
-        """The epochs that its commits begin."""
-        return [entry.epoch for entry in self.entries if entry.epoch is not None]
-
-    def tell(self) -> None:
-        """Resolve the callers' futures, once the file holds the group."""
-        for answer, _, outcomes in self.calls:
-            if not answer.done():
-                answer.set_result(outcomes)
-
-    def tell_failure(self, board: str, failure: WriteError) -> None:
-        """Fail the callers' futures: the file does not hold the group, or may not hold it."""
-        for answer, batch, _ in self.calls:
-            if answer.done():
-                continue
-            if failure.certain or not batch:
-                answer.set_exception(Unavailable(f"board {board}", failure.reason))
-            else:
-                answer.set_result([_unknown(prepared, failure) for prepared in batch])
-
-
-def _unknown(prepared: Prepared, failure: WriteError) -> OutcomeUnknown:
-    name = prepared.commit.id
-    return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, failure.reason)
 
 
 _GIVE_WAY_EVERY_S: Final = 0.002
@@ -212,6 +129,10 @@ class EmbeddedBoard:
         self._is_shrink_due = False
         self._gives_way = False  # one timer for all groups: most are written before it rings
         self._queued = 0
+        self._suspended = 0
+        """Calls of this board that wait for a thread or for a write, but for commits."""
+        self.last_use = 0
+        """The store's count of uses when this board was used last."""
         self._held_until_s = 0.0  # by the loop's clock; 0 = not held
         self._lifted = asyncio.Event()
         self._apart: asyncio.Event | None = None
@@ -335,8 +256,29 @@ class EmbeddedBoard:
     async def _whole(self) -> None:
         """Wait while a thread owns the state. Errors: Unavailable."""
         while self._apart is not None:
-            await self._apart.wait()
+            await self._suspend(self._apart.wait())
         self._check_alive()
+
+    async def _suspend(self, waiting: Awaitable[T]) -> T:
+        """Wait, and do not count as unused meanwhile."""
+        self._suspended += 1
+        try:
+            return await waiting
+        finally:
+            self._suspended -= 1
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the board may be closed: no call waits, nothing is being written, nobody has a
+        lease."""
+        is_held = self._held_until_s > self._loop.time()
+        calls = self._queued or self._suspended or self._gathering.calls or self._starting
+        return not (calls or self._writing or self._apart or is_held or self._state.leases)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a sync of its file failed."""
+        return self._file.suspect
 
     async def hold(self, hold_ms: Milliseconds) -> None:
         """As `Store.hold`; the clock is the monotonic one of the process.
@@ -382,7 +324,7 @@ class EmbeddedBoard:
             answer: asyncio.Future[list[Outcome]] = self._loop.create_future()
             group.calls.append((answer, (), []))
             self._start_soon()
-            await answer
+            await self._suspend(answer)
             remains = group.log_remains
         self._tail.forget(oldest)
         return self.head
@@ -404,7 +346,7 @@ class EmbeddedBoard:
         found = self._loop.run_in_executor(self._writers, scrub)
         found.add_done_callback(lambda done: self._written(group, _failure_of(done)))
         try:
-            return await asyncio.shield(found)
+            return await self._suspend(asyncio.shield(found))
         except WriteError as failure:
             raise Unavailable(f"board {self.name}", failure.reason) from failure
 
@@ -610,7 +552,7 @@ class EmbeddedBoard:
         self._waiting[waiter] = None
         timer = None if within_s is None else self._loop.call_later(within_s, _set, waiter)
         try:
-            await waiter
+            await self._suspend(waiter)
         finally:
             self._waiting.pop(waiter, None)
             if timer is not None:
@@ -724,13 +666,13 @@ class EmbeddedBoard:
             page.add_entry(without_value(entry) if options.keys_only else entry)
         return await self._reading(tuple(page.entries), next_key, page.directories)
 
-    async def due(self, *, limit: int) -> Reading:
+    async def due(self, *, limit: int, by_ms: Milliseconds | None) -> Reading:
         """As `Store.due`."""
         await self._whole()
-        now_ms = self._now_ms()
+        by_ms = self._now_ms() if by_ms is None else by_ms
         found: list[Entry] = []
         for until_ms, key in self._state.expiring:
-            if until_ms > now_ms or len(found) >= limit:
+            if until_ms > by_ms or len(found) >= limit:
                 break
             found.append(self._state.entries[key])
         return await self._reading(tuple(found), None)
@@ -767,8 +709,10 @@ class EmbeddedBoard:
         entries = self._tail.page(after, head.revision, limit)
         if entries is None:
             read = self._file.read_log
-            entries = await self._loop.run_in_executor(
-                self._readers, metered(lambda: read(after, head.revision, limit=limit))
+            entries = await self._suspend(
+                self._loop.run_in_executor(
+                    self._readers, metered(lambda: read(after, head.revision, limit=limit))
+                )
             )
             self._check_after(after)  # it may have been compacted in the meantime
         return LogPage(head, tuple(entries))

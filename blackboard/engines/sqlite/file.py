@@ -34,7 +34,7 @@ from blackboard import limits
 from blackboard.core.commit import BRANCH, CREATED, ENGINE, RECOVER, RESTORE, Epoch, LogEntry
 from blackboard.core.history import check_sequence
 from blackboard.core.state import State, evolve
-from blackboard.engines.disk import check_readable, is_full
+from blackboard.engines.disk import check_readable, has_files_left, is_full
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.convert import FORMAT, OLDEST_FORMAT, convert, foreign_to
 from blackboard.engines.sqlite.follower import Backlog
@@ -157,6 +157,9 @@ class WriteError(Exception):
         self.no_room = no_room
 
 
+FILES_OF_A_BOARD: Final = 4
+"""Its file, two of the journal, and one to read the old log."""
+_TOO_MANY_FILES: Final = ": this process may open no more files (ulimit -n)"
 DISTRUSTED: Final = (
     "a sync of its file failed, so nothing of it counts in this process: restart the service when"
     " the disk is sound"
@@ -629,8 +632,15 @@ def is_without_room(error: BaseException | None) -> bool:
     if isinstance(error, Unavailable):
         error = error.__cause__
     if isinstance(error, sqlite3.Error):
-        return getattr(error, "sqlite_errorcode", None) in _NO_ROOM_CODES
+        code = getattr(error, "sqlite_errorcode", None)
+        return code in _NO_ROOM_CODES and not _lacks_files(error)
     return isinstance(error, OSError) and is_full(error)
+
+
+def _lacks_files(error: sqlite3.Error) -> bool:
+    """Whether SQLite could not open a file because this process has too many."""
+    is_opening = _primary_code(error) == sqlite3.SQLITE_CANTOPEN
+    return is_opening and not has_files_left(FILES_OF_A_BOARD)
 
 
 def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
@@ -662,7 +672,8 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         if _primary_code(error) in _PASSING:
-            raise Unavailable(what=str(path), reason=str(error)) from error
+            hint = _TOO_MANY_FILES if _lacks_files(error) else ""
+            raise Unavailable(what=str(path), reason=f"{error}{hint}") from error
         check_damage(path, error, str(path))
         raise Corrupt(what=str(path), reason=str(error)) from error
     except OSError as error:

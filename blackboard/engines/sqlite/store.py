@@ -14,21 +14,19 @@ Invariants
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import sqlite3
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import anyio
-from filelock import FileLock, Timeout
 from msgspec.structs import replace
 
 from blackboard import limits
@@ -50,9 +48,18 @@ from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
 from blackboard.engines.base import BatchAnswer, EngineFacts, check_epoch, check_hold
-from blackboard.engines.disk import SyncError, has_room, is_full
+from blackboard.engines.disk import SyncError, has_room
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
+from blackboard.engines.sqlite.directory import (
+    SUFFIX,
+    DataDirectory,
+    TakenDirectory,
+    board_names,
+    let_go,
+    taken,
+    write_owner,
+)
 from blackboard.engines.sqlite.file import (
     DISTRUSTED,
     ROOM_BYTES,
@@ -63,7 +70,7 @@ from blackboard.engines.sqlite.file import (
     is_without_room,
     translated,
 )
-from blackboard.engines.sqlite.heads import FILE_NAME, HeadsTimer, KnownHead, KnownHeads
+from blackboard.engines.sqlite.heads import HeadsTimer, KnownHead
 from blackboard.engines.sqlite.journal import has_no_journal, look_at_journal
 from blackboard.engines.sqlite.new import (
     NewFile,
@@ -74,20 +81,11 @@ from blackboard.engines.sqlite.new import (
     seed_path,
 )
 from blackboard.errors import (
-    DataDirectoryInUse,
     HeadMoved,
     InvalidRequest,
     LimitExceeded,
     NoSuchBoard,
     Unavailable,
-)
-from blackboard.integrity.private_files import (
-    DIRECTORY_MODE,
-    FILE_MODE,
-    close_tree,
-    make_directory,
-    open_new,
-    read_text,
 )
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
@@ -98,16 +96,6 @@ T = TypeVar("T")
 
 _WRITERS: Final = 4  # boards whose transactions sync at the same time
 _READERS: Final = 2
-_SUFFIX: Final = ".db"
-
-
-@dataclass(frozen=True, slots=True)
-class DataDirectory:
-    """The directory of the embedded engine, and the file with the known heads of its boards, if
-    that is kept apart."""
-
-    path: Path
-    heads_file: Path | None = None
 
 
 class SqliteStore:
@@ -115,7 +103,7 @@ class SqliteStore:
 
     def __init__(
         self,
-        taken: "_Taken",
+        taken: TakenDirectory,
         *,
         level: Level,
         clock_ns: Callable[[], int],
@@ -129,7 +117,14 @@ class SqliteStore:
         self._clock_ns = clock_ns
         self._file_bytes_max = file_bytes_max
         self._boards: dict[str, EmbeddedBoard] = {}
+        self._uses = 0
         self._loading: dict[str, asyncio.Task[EmbeddedBoard]] = {}
+        self._wanted: Counter[str] = Counter()
+        """The boards for which callers wait that they are loaded, and how many."""
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        """The unused boards that are being closed."""
+        self._left: dict[str, Head] = {}
+        """The heads of boards that were closed before their known heads were written."""
         self._busy: set[str] = set()  # boards that are being made or removed
         self._steps: set[asyncio.Future[Any]] = set()
         self._seen: set[str] = set()  # boards that this process opened before
@@ -142,9 +137,9 @@ class SqliteStore:
         )
         self._heads_timer = HeadsTimer(
             self._heads,
-            lambda: {name: board.head for name, board in self._boards.items()},
-            partial(_board_names, self.directory),
-            lambda name: self._boards[name].give_up("its known head is out of reach no more"),
+            self._durable_heads,
+            partial(board_names, self.directory),
+            self._is_behind,
             limits.boards.known_heads_interval_ms,
         )
         self._heads_timer.start()
@@ -175,7 +170,7 @@ class SqliteStore:
         if not isinstance(where, DataDirectory):
             where = DataDirectory(Path(where))
         return cls(
-            await _taken(where, limits.boards.known_heads_max),
+            await taken(where, limits.boards.known_heads_max),
             level=level,
             clock_ns=clock_ns,
             file_bytes_max=file_bytes_max,
@@ -185,7 +180,7 @@ class SqliteStore:
 
     def announce(self, url: str | None) -> None:
         """Record in `owner.json` the URL at which this process serves the directory."""
-        _write_owner(self.directory, url)
+        write_owner(self.directory, url)
 
     async def facts(self) -> EngineFacts:
         """As `Store.facts`. Errors: Unavailable once a sync of a board's file failed."""
@@ -265,6 +260,7 @@ class SqliteStore:
         opened = self._boards.get(board)
         if opened is None or self._closing is not None or len(batch) > limits.BATCH_COMMITS_MAX:
             return False
+        self._note_use(opened)
         return opened.begin(batch, answer)
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
@@ -311,10 +307,10 @@ class SqliteStore:
         limit = min(limit, limits.LOG_ENTRIES_MAX)
         return await (await self._board(board)).log(after, limit=limit, wait_ms=wait_ms)
 
-    async def due(self, board: str, *, limit: int) -> Reading:
+    async def due(self, board: str, *, limit: int, by_ms: Milliseconds | None = None) -> Reading:
         """As `Store.due`."""
         limit = min(limit, limits.LIST_ENTRIES_MAX)
-        return await (await self._board(board)).due(limit=limit)
+        return await (await self._board(board)).due(limit=limit, by_ms=by_ms)
 
     async def leases(self, board: str, *, due: bool = False) -> Reading:
         """As `Store.leases`."""
@@ -378,6 +374,7 @@ class SqliteStore:
             self._distrusted.pop(board, None)
             self._put_back.pop(board, None)
             await self._step(partial(remove, self._path(board)))
+            self._left.pop(board, None)
             self._heads.forget(board)
 
     async def remove(self, board: str, *, above: Revision = 0, epoch: str | None = None) -> None:
@@ -408,7 +405,7 @@ class SqliteStore:
 
     async def boards(self) -> Sequence[str]:
         """As `Store.boards`."""
-        return await asyncio.to_thread(_board_names, self.directory)
+        return await asyncio.to_thread(board_names, self.directory)
 
     async def aclose(self) -> None:
         """As `Store.aclose`. May be called again. Cancellation does not stop it."""
@@ -454,8 +451,18 @@ class SqliteStore:
             raise Unavailable(what=str(self.directory), reason="the store was closed")
         board = self._boards.get(name)
         if board is not None and board.failure is None:
+            self._note_use(board)
             return board
         check_name(name, "board")
+        self._wanted[name] += 1
+        try:
+            return await self._loaded(name, create=create)
+        finally:
+            self._wanted[name] -= 1
+            if not self._wanted[name]:
+                del self._wanted[name]
+
+    async def _loaded(self, name: str, *, create: bool) -> EmbeddedBoard:
         path = self._path(name)
         if name in self._busy:
             raise _unfinished(name)
@@ -488,7 +495,9 @@ class SqliteStore:
         """
         if self._closing is not None:
             raise Unavailable(what=str(self.directory), reason="the store was closed")
-        old = self._boards.pop(name, None)
+        leaving, old = self._leaving.get(name), self._boards.pop(name, None)
+        if leaving is not None:
+            await _ended(leaving)
         if old is not None:
             closing = asyncio.create_task(old.aclose())
             self._steps.add(closing)  # closing the store waits for it: it needs the threads
@@ -513,8 +522,52 @@ class SqliteStore:
             now_ms=self._now_ms,
             distrusted=lambda: self.distrust(name),
         )
+        self._note_use(board)
         self._boards[name] = board
+        self._left.pop(name, None)
+        self._close_unused()
         return board
+
+    def _note_use(self, board: EmbeddedBoard) -> None:
+        self._uses += 1
+        board.last_use = self._uses
+
+    def _close_unused(self) -> None:
+        """Close the unused boards, those first that were used longest ago, while twice
+        BOARDS_UNUSED_MAX are open: so many are unused for a moment while a service closes them."""
+        excess = len(self._boards) - 2 * self._limits.boards.boards_unused_max
+        if excess <= 0 or self._closing is not None:
+            return
+        unused = [b for n, b in self._boards.items() if b.is_unused and n not in self._wanted]
+        for board in sorted(unused, key=lambda each: each.last_use)[:excess]:
+            self._left[board.name] = self._boards.pop(board.name).head
+            closing = asyncio.create_task(self._close_one(board), name=f"close board {board.name}")
+            self._leaving[board.name] = closing
+            self._steps.add(closing)
+            closing.add_done_callback(self._steps.discard)
+
+    async def _close_one(self, board: EmbeddedBoard) -> None:
+        try:
+            await board.aclose()
+        except Unavailable as error:
+            log.warning("board %s was not closed in order: %s", board.name, error)
+        finally:
+            if board.is_suspect:
+                self.distrust(board.name)
+            del self._leaving[board.name]
+
+    def _durable_heads(self) -> dict[str, Head]:
+        """The heads of the open boards, and those that were closed since the last call."""
+        left, self._left = self._left, {}
+        for name in self._heads.newer(left):  # until they are written
+            self._left[name] = left[name]
+        return self._left | {name: board.head for name, board in self._boards.items()}
+
+    def _is_behind(self, name: str) -> None:
+        """A board has less than it is known to have had."""
+        board = self._boards.get(name)
+        if board is not None:  # else it is compared when it is opened
+            board.give_up("its known head is out of reach no more")
 
     def _load_file(self, name: str, path: Path, first: bool) -> tuple[BoardFile, Loaded]:
         """In a thread: open or create the file, and begin a new epoch if it may have lost some."""
@@ -649,12 +702,12 @@ class SqliteStore:
         await self._heads_timer.aclose()
         self._threads.writers.shutdown(wait=False)
         self._threads.readers.shutdown(wait=False)
-        await asyncio.to_thread(_let_go, self.directory, self._lock)
+        await asyncio.to_thread(let_go, self.directory, self._lock)
         if errors:
             raise errors[0]
 
     def _path(self, name: str) -> Path:
-        return self.directory / "boards" / f"{name}{_SUFFIX}"
+        return self.directory / "boards" / f"{name}{SUFFIX}"
 
     def _now_ms(self) -> Milliseconds:
         return self._clock_ns() // 1_000_000
@@ -698,100 +751,3 @@ async def _nothing() -> AsyncIterator[Sequence[Entry]]:
 def _check_size(limit: str, size: int, maximum: int) -> None:
     if size > maximum:
         raise LimitExceeded(limit, size, maximum)
-
-
-# --- the directory --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """A directory that this process owns, and the known heads of its boards."""
-
-    directory: Path
-    lock: FileLock
-    heads: KnownHeads
-
-
-def _take(where: DataDirectory, heads_max: int) -> _Taken:
-    directory = where.path
-    with translated(directory):
-        # It holds private namespaces, so other users of the machine get no access.
-        make_directory(directory)
-        (directory / "boards").mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-        lock = FileLock(directory / "lock", mode=FILE_MODE, thread_local=False)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise _in_use(directory) from error
-        close_tree(directory)
-        _write_owner(directory, None)
-    file, is_apart = where.heads_file or directory / FILE_NAME, where.heads_file is not None
-    heads = KnownHeads(file, apart=is_apart, heads_max=heads_max)
-    try:
-        heads.read()
-    except Unavailable:
-        _let_go(directory, lock)
-        raise
-    return _Taken(directory, lock, heads)
-
-
-async def _taken(where: DataDirectory, heads_max: int) -> _Taken:
-    """Take possession of a directory. Cancelled, it is released before this ends."""
-    taking = asyncio.create_task(asyncio.to_thread(_take, where, heads_max))
-    try:
-        return await asyncio.shield(taking)
-    except asyncio.CancelledError:
-        # The thread continues, so its lock is released even if this is cancelled again.
-        await asyncio.wait([asyncio.create_task(_given_back(taking))])
-        raise
-
-
-async def _given_back(taking: asyncio.Task[_Taken]) -> None:
-    await asyncio.wait([taking])
-    if not taking.cancelled() and taking.exception() is None:
-        taken = taking.result()
-        taken.heads.release()
-        await asyncio.to_thread(_let_go, taken.directory, taken.lock)
-
-
-def _let_go(directory: Path, lock: FileLock) -> None:
-    with translated(directory):
-        (directory / "owner.json").unlink(missing_ok=True)
-        lock.release()
-
-
-def _write_owner(directory: Path, url: str | None) -> None:
-    """Record the owner of the directory, for people and for the command line. On a full disk,
-    nothing is recorded."""
-    new, owner = directory / "owner.json.new", directory / "owner.json"
-    with translated(directory):
-        try:
-            new.unlink(missing_ok=True)
-            with open_new(new) as file:
-                json.dump({"pid": os.getpid(), "url": url}, file)
-            new.replace(owner)
-        except OSError as error:
-            if not is_full(error):
-                new.unlink(missing_ok=True)
-                raise
-            for path in (new, owner):  # the record of an earlier owner is outdated
-                path.unlink(missing_ok=True)
-            log.warning("no room for %s: the command line needs --url (%s)", owner, error.strerror)
-
-
-def _in_use(directory: Path) -> DataDirectoryInUse:
-    """The owner of the directory, as far as recorded."""
-    try:
-        owner = json.loads(read_text(directory / "owner.json"))
-        pid = owner["pid"]
-        return DataDirectoryInUse(
-            str(directory), pid=pid, url=owner["url"], is_this_process=pid == os.getpid()
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return DataDirectoryInUse(str(directory), pid=None, url=None)
-
-
-def _board_names(directory: Path) -> list[str]:
-    with translated(directory):
-        names = (path.name for path in (directory / "boards").iterdir())
-        return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import (
@@ -158,8 +157,9 @@ class AutomaticCheckpoints:
     def __init__(self, boards: Boards, settings: Automatic) -> None:
         self._boards = boards
         self._settings = settings
-        self._last: WeakKeyDictionary[OpenBoard, tuple[Revision, Milliseconds]]
-        self._last = WeakKeyDictionary()
+        self._last: dict[str, tuple[Revision, Milliseconds]] = {}
+        """Of each open board, and of closed ones that changed since: the revision and the time of
+        their last checkpoint, or when they were first seen."""
         self._taken: set[OpenBoard] = set()
 
     async def look(self) -> None:
@@ -188,14 +188,31 @@ class AutomaticCheckpoints:
         if not self._settings.at_shutdown:
             return
         for board in self._teams():
-            try:
-                head = await board.head()
-                taken = await Checkpoints(board).entries()
-                if head.revision > max((entry.mod_revision for entry in taken), default=0):
-                    name = named_by_time(datetime.now(UTC), secrets.token_hex(2))
-                    await self._take(board, f"shutdown-{name}", head, SHUTDOWN)
-            except BlackboardError as error:
-                log.warning("board %s: no checkpoint at shutdown: %s", board.name, error)
+            await self._at_end(board)
+
+    async def _at_end(self, board: OpenBoard) -> None:
+        try:
+            head = await board.head()
+            taken = await Checkpoints(board).entries()
+            if head.revision > max((entry.mod_revision for entry in taken), default=0):
+                name = named_by_time(datetime.now(UTC), secrets.token_hex(2))
+                await self._take(board, f"shutdown-{name}", head, SHUTDOWN)
+        except BlackboardError as error:
+            log.warning("board %s: no checkpoint at shutdown: %s", board.name, error)
+
+    async def before_closing(self, board: OpenBoard) -> Milliseconds | None:
+        """A board that nobody uses is closed: take its last checkpoint, if that is wanted at
+        shutdown. Returns when its next one is due."""
+        if is_reserved(board.name):
+            return None
+        if self._settings.at_shutdown:
+            await self._at_end(board)
+        revision, time_ms = self._last.get(board.name, (0, 0))
+        if (await board.head()).revision <= revision or not self._settings.repeats:
+            self._last.pop(board.name, None)
+            return None
+        every_ms = self._settings.every_ms
+        return None if every_ms is None else time_ms + every_ms
 
     def _teams(self) -> list[OpenBoard]:
         return [board for board in self._boards if not is_reserved(board.name)]
@@ -203,7 +220,7 @@ class AutomaticCheckpoints:
     def _due(self, board: OpenBoard, head: Head) -> str | None:
         """The name of the checkpoint that is due; None if there is none."""
         now_ms = _now_ms()
-        revision, time_ms = self._last.setdefault(board, (head.revision, now_ms))
+        revision, time_ms = self._last.setdefault(board.name, (head.revision, now_ms))
         every, every_ms = self._settings.every_revisions, self._settings.every_ms
         if every is not None and head.revision - revision >= every:
             return f"auto-r{head.revision // every * every}"
@@ -220,7 +237,7 @@ class AutomaticCheckpoints:
             self._taken.add(board)
         except Conflict:
             pass  # another service was faster
-        self._last[board] = (revision, _now_ms())
+        self._last[board.name] = (revision, _now_ms())
 
 
 def _now_ms() -> Milliseconds:

@@ -93,10 +93,7 @@ export const DEFAULTS = {
   commit_timeout_ms: 30000,
   /** Time that the first connection of a client waits for a service that is being started. */
   connect_wait_ms: 10000,
-  /**
-   * Time after which a client stops waiting for an operation on a whole board: a branch, a
-   * check.
-   */
+  /** Time after which a client stops waiting for an operation on a whole board, as a branch. */
   long_request_timeout_ms: 600000,
   /** Time that a cancelled task waits for a release (or another commit that must finish). */
   finish_timeout_ms: 5000,
@@ -106,10 +103,7 @@ export const DEFAULTS = {
   renewals_per_ttl: 3,
   /** Entries of a page in which a claimer looks for a free one: more than a team works on. */
   claim_look_entries: 64,
-  /**
-   * Times that a claimer tries one entry whose attempts are just being counted, before it takes
-   * the next one.
-   */
+  /** Times that a claimer tries an entry whose attempts are just being counted. */
   claim_take_attempts_max: 4,
   /**
    * Pauses between attempts at a commit; the last one repeats. Each is shortened at random by up

@@ -7,7 +7,7 @@
 --         "backwards" likewise, with last and first (in the form of ZREVRANGEBYLEX)
 --         "children" as "ranges", but below a prefix, by directory; "children backwards" likewise.
 --         ARGV 5 is the length of that prefix with its slash, 6.. the ranges
---         "due"    3 most entries: expired ones, the earliest first
+--         "due"    3 most entries: expired ones, the earliest first; 4 expired by then, "" = now
 -- Reply: {} when the board must be opened first; else {revision, epoch, is_cut, entries}, the
 --        entries flat: key, field of {board}:n, large value or nil. `is_cut` says that there are
 --        more than these. Of children also the last item (a key; of a directory the first one that
@@ -100,7 +100,8 @@ elseif what == 'ranges' or what == 'backwards' then
   end
 else
   most = tonumber(ARGV[3])
-  keys = call('ZRANGEBYSCORE', EXPIRY, '-inf', format('%d', now_ms()), 'LIMIT', 0, most)
+  local by_ms = ARGV[4] == '' and format('%d', now_ms()) or ARGV[4]
+  keys = call('ZRANGEBYSCORE', EXPIRY, '-inf', by_ms, 'LIMIT', 0, most)
 end
 
 is_cut = #keys > most

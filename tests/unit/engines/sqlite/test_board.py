@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from blackboard.core.commit import Committed, Epoch, Grant, Put, Renew
 from blackboard.core.model import Outcome
 from blackboard.core.state import evolve
-from blackboard.engines.sqlite import board as sqlite_board, board as sqlite_group, follower
+from blackboard.engines.sqlite import board as sqlite_board, follower, group as sqlite_group
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
 from blackboard.engines.sqlite.file import BoardFile, log_entries
 from blackboard.engines.sqlite.follower import LARGE_CHANGES
@@ -63,7 +63,7 @@ async def test_nobody_sees_what_the_file_does_not_hold_yet(opened: Opened) -> No
         commit,
         read,
         asyncio.create_task(board.page("", after=None, limit=9)),
-        asyncio.create_task(board.due(limit=9)),
+        asyncio.create_task(board.due(limit=9, by_ms=None)),
         asyncio.create_task(board.log(1, limit=9, wait_ms=60_000)),
     ]
     await turn()
@@ -376,7 +376,7 @@ async def test_nobody_sees_the_half_of_a_large_restore(apart: Opened) -> None:
     asked: list[Awaitable[Any]] = [
         board.read(["public/1"]),
         board.page("public", after=None, limit=100),
-        board.due(limit=1),
+        board.due(limit=1, by_ms=None),
         board.leases(due=False),
         board.commit([apart.step()]),
         board.hold(0),

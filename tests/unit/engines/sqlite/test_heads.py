@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from blackboard.core.commit import Committed, Epoch, Head, Put
+from blackboard.engines.sqlite.directory import DataDirectory
 from blackboard.engines.sqlite.heads import (
     DAMAGED,
     FILE_NAME,
@@ -19,7 +20,7 @@ from blackboard.engines.sqlite.heads import (
     decode,
     encode,
 )
-from blackboard.engines.sqlite.store import DataDirectory, SqliteStore
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, NewerFormat, Unavailable
 from blackboard.limits import DEFAULT, EPOCH_JUMP
 from blackboard.wire.codec import encode_value

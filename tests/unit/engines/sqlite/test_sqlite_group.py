@@ -6,7 +6,7 @@ import pytest
 
 from blackboard import limits
 from blackboard.core.commit import Committed
-from blackboard.engines.sqlite import board as sqlite_group
+from blackboard.engines.sqlite import group as sqlite_group
 from blackboard.errors import Unavailable
 from tests.unit.engines.sqlite.opened import NAME, Opened, broken, turn
 

@@ -36,7 +36,8 @@ from blackboard.core.commit import (
     Renew,
     Waiter,
 )
-from blackboard.engines.sqlite import new, store as sqlite_store
+from blackboard.engines.sqlite import directory as data_directory, new, store as sqlite_store
+from blackboard.engines.sqlite.directory import DataDirectory, TakenDirectory
 from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.rows import LEASE, checksum, weigh
 from blackboard.engines.sqlite.store import SqliteStore
@@ -589,13 +590,13 @@ async def test_opening_that_is_cancelled_gives_the_directory_back(
 ) -> None:
     """The thread that takes it cannot be stopped: what it took is released when it ends."""
     gate = threading.Event()
-    take = sqlite_store._take
+    take = data_directory._take
 
-    def take_at_the_gate(where: sqlite_store.DataDirectory, heads_max: int) -> sqlite_store._Taken:
+    def take_at_the_gate(where: DataDirectory, heads_max: int) -> TakenDirectory:
         gate.wait()
         return take(where, heads_max)
 
-    monkeypatch.setattr(sqlite_store, "_take", take_at_the_gate)
+    monkeypatch.setattr(data_directory, "_take", take_at_the_gate)
     for times in (1, 2):
         gate.clear()
         opening = asyncio.create_task(SqliteStore.at(tmp_path))

@@ -1,0 +1,329 @@
+"""Boards that nobody uses are closed, and opened again: nothing of them is lost or ends late."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from blackboard.archive.sql import archive_beside
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.core.checkpoints import CHECKPOINTS
+from blackboard.core.commit import Grant, Head, Put
+from blackboard.errors import LimitExceeded, NoSuchBoard
+from blackboard.limits import Limits
+from blackboard.server.checkpoints.schedule import Automatic
+from blackboard.server.service import Service
+from blackboard.wire.codec import encode_value
+from tests.lowered import lowered
+from tests.unit.server.hooked import HookedStore, client_of
+from tests.waiting import wait_until
+
+FEW = lowered(boards_unused_max=2, sweep_interval_ms=20, archive_idle_ms=20)
+"""Two boards that nobody uses stay open, and four of the engine."""
+
+
+@asynccontextmanager
+async def serving(
+    path: Path, limits: Limits = FEW, automatic: Automatic | None = None
+) -> AsyncIterator[tuple[Service, HookedStore]]:
+    """A service with an archive, which sweeps."""
+    store = await HookedStore.at(path, "memory", limits=limits)
+    archive = await archive_beside(path, limits)
+    async with Service(store, archive=archive, automatic=automatic, limits=limits) as service:
+        yield service, store
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
+    """A service that keeps few boards open."""
+    async with serving(tmp_path) as found:
+        yield found
+
+
+def is_open(service: Service, name: str) -> bool:
+    """Whether a board is open, without using it."""
+    return name in [board.name for board in service.boards]
+
+
+async def use_others(service: Service, *, but: str = "main") -> None:
+    """Use other boards until `but` is closed."""
+    names = [f"other{number}" for number in range(4)]
+
+    async def is_closed() -> bool:
+        for name in names:
+            await client_of(service).board(name).put("public/x", 1)
+        return not is_open(service, but)
+
+    await wait_until(is_closed)
+
+
+async def test_the_one_that_was_used_longest_ago_is_closed(
+    parts: tuple[Service, HookedStore],
+) -> None:
+    service, store = parts
+    client = client_of(service)
+    for number in range(20):
+        await client.board(f"b{number}").put("public/x", number)
+        await client.board("b0").get("public/x")
+
+    async def are_few() -> bool:
+        return len(list(service.boards)) == 2
+
+    await wait_until(are_few)
+    assert is_open(service, "b0")
+    assert is_open(service, "b19")
+    assert len(store._boards) <= 4
+    assert service.statistics().boards == 2
+    assert service.statistics().commits == 20  # also of boards that are closed
+    archive = service.statistics().archive
+    assert archive is not None
+    assert (archive.boards, archive.failing) == (2, 0)
+
+
+async def test_everything_is_there_when_it_is_opened_again(
+    parts: tuple[Service, HookedStore],
+) -> None:
+    service, _ = parts
+    board = client_of(service).board("main")
+    first = await board.put("public/x", 1)
+    await board.checkpoint("early")
+    before = await board.head()
+    await use_others(service)
+    assert service.host.archive is not None
+    assert await service.host.archive.take("main", "another process", 1) is not None
+    after = await board.head()
+    assert (after.revision, after.epoch) == (before.revision, before.epoch)
+    assert await board.get("public/x") == 1
+    assert (await board.put("public/x", 2)).revision == before.revision + 1
+    assert [version.value for version in await board.history("public/x")] == [2, 1]
+    await use_others(service)
+    await board.restore("early")
+    assert await board.get("public/x") == 1
+    assert await board.get("public/x", at=first.revision) == 1
+
+
+async def test_a_board_that_is_watched_stays_open(parts: tuple[Service, HookedStore]) -> None:
+    service, _ = parts
+    client = client_of(service)
+    async with client.board("main").watch("public/**") as watch:
+        await client.board("idle").head()
+        await use_others(service, but="idle")
+        assert is_open(service, "main")
+        await client.board("main").put("public/x", "seen")
+        assert (await anext(watch)).changes[0].value == "seen"
+    await use_others(service)
+
+
+async def test_a_board_with_a_commit_on_its_way_stays_open(
+    parts: tuple[Service, HookedStore],
+) -> None:
+    service, store = parts
+    client = client_of(service)
+    await client.board("main").head()
+    await client.board("idle").head()
+    waits, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        waits.set()
+        await may_go_on.wait()
+
+    store.hook("before commit", hold)
+    commit = asyncio.create_task(client.board("main").put("public/x", 1))
+    await waits.wait()
+    del store.hooks["before commit"]
+    await use_others(service, but="idle")
+    assert is_open(service, "main")
+    may_go_on.set()
+    await commit
+    await use_others(service)
+    assert await client.board("main").get("public/x") == 1
+
+
+async def test_what_expires_on_a_closed_board_goes(parts: tuple[Service, HookedStore]) -> None:
+    """An entry with a time to live, or a lease: the board is opened for it, and closed again."""
+    service, store = parts
+    await client_of(service).board("main").head()
+    for op in (
+        Put("public/short", encode_value(1), ttl_ms=500),
+        Grant("public/lock", "a process that died", 500),
+    ):
+        opened = await service.boards.use("main")
+        await opened.commit_as_system([op])
+        before = service.statistics().sweeper.expired
+        await use_others(service)
+
+        async def is_gone(before: int = before) -> bool:
+            return service.statistics().sweeper.expired > before
+
+        await wait_until(is_gone)
+    assert (await store.list("main", "public", limit=9)).entries == ()
+    assert (await store.leases("main")).leases == ()
+    await use_others(service)
+
+
+async def test_a_closed_board_can_be_removed(parts: tuple[Service, HookedStore]) -> None:
+    service, _ = parts
+    client = client_of(service)
+    await client.board("main").put("public/x", 1, ttl_ms=3_600_000)
+    await use_others(service)
+    await client.remove_board("main")
+    assert "main" not in await client.boards()
+    assert "main" not in service.boards._due_ms
+
+
+async def test_a_board_that_is_used_while_it_is_closed_stays_open(
+    parts: tuple[Service, HookedStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, store = parts
+    client = client_of(service)
+    await client.board("main").put("public/x", 1)
+    closing, may_go_on, leases = asyncio.Event(), asyncio.Event(), store.leases
+
+    async def hold(board: str, *, due: bool = False) -> object:
+        if board == "main" and not due:
+            closing.set()
+            await may_go_on.wait()
+        return await leases(board, due=due)
+
+    monkeypatch.setattr(store, "leases", hold)
+    for name in "abc":
+        await client.board(name).head()
+    await closing.wait()
+    opened = service.boards.get("main")
+    assert opened is not None
+    await client.board("main").get("public/x")
+    may_go_on.set()
+    assert service.boards._closing is not None
+    await asyncio.wait([service.boards._closing])
+    assert service.boards.get("main") is opened
+    assert "main" in opened.archiver._tasks
+
+
+async def test_a_request_that_began_before_goes_on(parts: tuple[Service, HookedStore]) -> None:
+    """It holds the board that was closed; its commit is archived like any other."""
+    service, _ = parts
+    held = await service.boards.use("main")
+    await client_of(service).board("main").put("public/x", 1)
+    await use_others(service)
+    done = await held.commit_as_system([Put("public/x", encode_value(2))], note="late")
+    assert service.boards.get("main") is None
+    assert held.archive is not None
+    mark = held.archive.mark
+
+    async def is_archived() -> bool:
+        found = await mark("main")
+        return found is not None and found.revision == done.revision
+
+    await wait_until(is_archived)
+    assert (await client_of(service).board("main").head()).revision == done.revision
+
+
+async def test_a_board_gets_its_last_checkpoint_when_it_is_closed(tmp_path: Path) -> None:
+    """If every board gets one at shutdown. One that did not change since gets no other."""
+    automatic = Automatic(at_shutdown=True)
+    async with serving(tmp_path, automatic=automatic) as (service, _):
+        board = client_of(service).board("main")
+        await board.put("public/x", 1)
+        await use_others(service)
+        assert len(await board.checkpoints()) == 1
+        await use_others(service)
+        assert len(await board.checkpoints()) == 1
+
+
+async def test_a_closed_board_gets_the_checkpoint_that_is_due(tmp_path: Path) -> None:
+    automatic = Automatic(every_ms=1_500)
+    async with serving(tmp_path, automatic=automatic) as (service, store):
+        board = client_of(service).board("main")
+        await board.head()
+        seen = service._checkpoints._last
+
+        async def is_seen() -> bool:
+            return "main" in seen
+
+        await wait_until(is_seen)
+        await board.put("public/x", 1)
+        await use_others(service)
+
+        async def is_taken() -> bool:
+            found = await store.list("main", CHECKPOINTS, limit=9)
+            return len(found.entries) == 1
+
+        await wait_until(is_taken)
+
+
+async def test_revisions_are_counted_while_a_board_is_closed(tmp_path: Path) -> None:
+    async with serving(tmp_path, automatic=Automatic(every_revisions=4)) as (service, _):
+        board: Board = client_of(service).board("main")
+        await board.head()
+        seen = service._checkpoints._last
+
+        async def is_seen() -> bool:
+            return "main" in seen
+
+        await wait_until(is_seen)
+        for number in range(4):
+            await board.put("public/x", number)
+            await use_others(service)
+        await board.get("public/x")
+
+        async def is_taken() -> bool:
+            return len(await board.checkpoints()) == 1
+
+        await wait_until(is_taken)
+
+
+@pytest.mark.limits(boards_open_max=2)
+async def test_the_number_of_boards_in_use_is_bounded(tmp_path: Path, limits: Limits) -> None:
+    """One that nobody uses makes room."""
+    async with serving(tmp_path, limits) as (service, _):
+        client = client_of(service)
+        async with client.board("a").watch("**"):
+            async with client.board("b").watch("**"):
+                assert await client.board("c").get("public/a") is None
+                for attempt in (client.board("c").put("public/a", 1), client.board("c").head()):
+                    with pytest.raises(LimitExceeded) as refused:
+                        await attempt
+                    assert (refused.value.limit, refused.value.maximum) == ("BOARDS_OPEN_MAX", 2)
+                assert await client.boards() == ["a", "b"]
+            await client.board("c").put("public/a", 1)
+            assert not is_open(service, "b")
+
+
+@pytest.mark.limits(boards_per_principal_max=2)
+async def test_a_principal_closes_its_own_boards_for_another(
+    tmp_path: Path, limits: Limits
+) -> None:
+    async with serving(tmp_path, limits) as (service, _):
+        ann, bob = (Client(service.link(access.agent(name))) for name in ("ann", "bob"))
+        await bob.board("bobs").put("public/x", 1)
+        for name in "abcd":
+            await ann.board(name).put("public/x", 1)
+        assert {board.name for board in service.boards} == {"bobs", "c", "d"}
+
+
+async def test_a_store_that_fails_leaves_the_board_open(
+    parts: tuple[Service, HookedStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, store = parts
+    client = client_of(service)
+    await client.board("main").put("public/x", 1)
+    due, failed = store.due, asyncio.Event()
+
+    async def fail(board: str, **named: object) -> object:
+        if board == "main" and named.get("by_ms") is not None:
+            failed.set()
+            raise NoSuchBoard(board)
+        return await due(board, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "due", fail)
+    for name in "abcde":
+        head: Head = await client.board(name).head()
+        assert head.revision == 0
+    await failed.wait()
+    assert is_open(service, "main")
+    monkeypatch.setattr(store, "due", due)
+    await use_others(service)
