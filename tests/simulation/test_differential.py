@@ -178,7 +178,8 @@ class Caller:
                 ends = bounds if what == "ranges" else bounds[::-1]
                 self.pair.run("READ", 1_000, what, *shown, *ends)
             case _:
-                self.pair.run("READ", 1_000, "due", self.dice.randint(1, 5))
+                by_ms = self.dice.choice(("", 0, 2**52))
+                self.pair.run("READ", 1_000, "due", self.dice.randint(1, 5), by_ms)
 
     def _leases(self) -> None:
         reply = self.pair.run("LEASES")
