@@ -428,7 +428,7 @@ class BoardLimits(LimitGroup):
     """Boards in use in one process: each has an index, a queue and a feed."""
     boards_unused_max: int = 64
     """Boards beyond which those that nobody uses are closed. The embedded engine keeps twice as
-    many, with four files each: that fits into 1,024."""
+    many, with four files each: that fits into 1,024 files."""
     boards_per_principal_max: int = 256
     """Boards that one principal can have in use in one process, unless it may act for others."""
     boards_per_account_max: int = 256

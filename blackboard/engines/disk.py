@@ -31,6 +31,16 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
+def files_max() -> int:
+    """How many files this process may open; ordinary processes 1,024, if it cannot be found out."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 1_024
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
 def has_files_left(count: int) -> bool:
     """Whether this process may open so many more files. It opens them, and closes them again."""
     opened: list[int] = []

@@ -156,6 +156,11 @@ class Archiver:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    def is_at_rest(self, name: str) -> bool:
+        """Whether there is nothing to do for a board, as far as this process knows."""
+        board = self._boards.get(name)
+        return board is None or board.is_at_rest()
+
     async def leave(self, name: str) -> bool:
         """Stop archiving a board that is archived to its end, until `follow` or `poke`. False, and
         nothing changes, if there is something to do for it. Errors: Unavailable."""

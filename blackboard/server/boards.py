@@ -140,6 +140,7 @@ class OpenBoard:
         self.feed.delivered = host.latencies.deliveries
         self.last_use = 0
         """The count of uses of all boards when this one was used last."""
+        self._submitted = 0
         self._ended: BlackboardError | None = None
 
     @property
@@ -157,6 +158,11 @@ class OpenBoard:
         """The archiver, which feeds its archive. Errors: InvalidRequest if this service has no
         archive."""
         return check_archived(self.host.archiver)
+
+    @property
+    def uses(self) -> tuple[int, int]:
+        """Another value whenever the board was used, also by a request that held it before."""
+        return self.last_use, self._submitted
 
     @property
     def is_unused(self) -> bool:
@@ -213,6 +219,7 @@ class OpenBoard:
     async def submit(self, prepared: Prepared, permit: Permit | None) -> Outcome | BlackboardError:
         """As `commit`, for a commit that is already salted and encoded."""
         self._check_open()
+        self._submitted += 1
         try:
             masters = self.host.lock_masters
             if masters is None:
@@ -230,6 +237,7 @@ class OpenBoard:
         Errors: Unavailable when it was certainly not applied; the reason why the board ended.
         """
         self._check_open()
+        self._submitted += 1
         if permit is None:
             (outcome,) = await self.store.commit(self.name, [prepared])
             return outcome
@@ -547,13 +555,15 @@ class Boards:
                 log.warning("board %s stays open: %s", board.name, error)
 
     async def _close_unless_used(self, board: OpenBoard) -> None:
-        name, archiver, last_use = board.name, self.host.archiver, board.last_use
+        name, archiver, uses = board.name, self.host.archiver, board.uses
+        if archiver is not None and not archiver.is_at_rest(name):
+            return
         due_ms = await self._next_due(board)
         if due_ms is not None and due_ms <= time.time_ns() // 1_000_000:
             return  # the sweeper has to do with it, or a freeze keeps it
         if archiver is not None and not await archiver.leave(name):
             return
-        is_same = self._open.get(name) is board and board.last_use == last_use
+        is_same = self._open.get(name) is board and board.uses == uses
         if not is_same or not board.is_unused or self.host.draining:
             if archiver is not None and name in self._open:
                 archiver.poke(name)

@@ -131,8 +131,8 @@ class EmbeddedBoard:
         self._queued = 0
         self._suspended = 0
         """Calls of this board that wait for a thread or for a write, but for commits."""
-        self.last_use = 0
-        """The store's count of uses when this board was used last."""
+        self.last_use_s = time.monotonic()
+        """When a call of this board began last, by the clock of `time.monotonic`."""
         self._held_until_s = 0.0  # by the loop's clock; 0 = not held
         self._lifted = asyncio.Event()
         self._apart: asyncio.Event | None = None

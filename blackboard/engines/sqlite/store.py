@@ -48,7 +48,7 @@ from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
 from blackboard.engines.base import BatchAnswer, EngineFacts, check_epoch, check_hold
-from blackboard.engines.disk import SyncError, has_room
+from blackboard.engines.disk import SyncError, files_max, has_room
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
 from blackboard.engines.sqlite.directory import (
@@ -62,6 +62,7 @@ from blackboard.engines.sqlite.directory import (
 )
 from blackboard.engines.sqlite.file import (
     DISTRUSTED,
+    FILES_OF_A_BOARD,
     ROOM_BYTES,
     BoardFile,
     Level,
@@ -94,6 +95,7 @@ from blackboard.wire.codec import Prepared
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_RECENTLY_S: Final = 5.0
 _WRITERS: Final = 4  # boards whose transactions sync at the same time
 _READERS: Final = 2
 
@@ -117,7 +119,6 @@ class SqliteStore:
         self._clock_ns = clock_ns
         self._file_bytes_max = file_bytes_max
         self._boards: dict[str, EmbeddedBoard] = {}
-        self._uses = 0
         self._loading: dict[str, asyncio.Task[EmbeddedBoard]] = {}
         self._wanted: Counter[str] = Counter()
         """The boards for which callers wait that they are loaded, and how many."""
@@ -260,7 +261,7 @@ class SqliteStore:
         opened = self._boards.get(board)
         if opened is None or self._closing is not None or len(batch) > limits.BATCH_COMMITS_MAX:
             return False
-        self._note_use(opened)
+        opened.last_use_s = time.monotonic()
         return opened.begin(batch, answer)
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
@@ -451,7 +452,7 @@ class SqliteStore:
             raise Unavailable(what=str(self.directory), reason="the store was closed")
         board = self._boards.get(name)
         if board is not None and board.failure is None:
-            self._note_use(board)
+            board.last_use_s = time.monotonic()
             return board
         check_name(name, "board")
         self._wanted[name] += 1
@@ -522,24 +523,28 @@ class SqliteStore:
             now_ms=self._now_ms,
             distrusted=lambda: self.distrust(name),
         )
-        self._note_use(board)
         self._boards[name] = board
         self._left.pop(name, None)
         self._close_unused()
         return board
 
-    def _note_use(self, board: EmbeddedBoard) -> None:
-        self._uses += 1
-        board.last_use = self._uses
-
     def _close_unused(self) -> None:
-        """Close the unused boards, those first that were used longest ago, while twice
-        BOARDS_UNUSED_MAX are open: so many are unused for a moment while a service closes them."""
+        """Close unused boards, those first that were used longest ago, while more than twice
+        BOARDS_UNUSED_MAX are open: so many are unused for a moment while a service closes them.
+
+        What was used in the last seconds goes only if files become scarce: a service looks at each
+        of its boards every second, and would open them all again.
+        """
         excess = len(self._boards) - 2 * self._limits.boards.boards_unused_max
         if excess <= 0 or self._closing is not None:
             return
+        scarce = len(self._boards) - files_max() // (2 * FILES_OF_A_BOARD)
+        recent_s = time.monotonic() - _RECENTLY_S
         unused = [b for n, b in self._boards.items() if b.is_unused and n not in self._wanted]
-        for board in sorted(unused, key=lambda each: each.last_use)[:excess]:
+        unused.sort(key=lambda each: each.last_use_s)
+        for number, board in enumerate(unused[:excess]):
+            if number >= scarce and board.last_use_s > recent_s:
+                return
             self._left[board.name] = self._boards.pop(board.name).head
             closing = asyncio.create_task(self._close_one(board), name=f"close board {board.name}")
             self._leaving[board.name] = closing

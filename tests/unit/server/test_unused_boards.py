@@ -13,6 +13,7 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.checkpoints import CHECKPOINTS
 from blackboard.core.commit import Grant, Head, Put
+from blackboard.engines.sqlite import store as sqlite_store
 from blackboard.errors import LimitExceeded, NoSuchBoard
 from blackboard.limits import Limits
 from blackboard.server.checkpoints.schedule import Automatic
@@ -42,6 +43,12 @@ async def parts(tmp_path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
     """A service that keeps few boards open."""
     async with serving(tmp_path) as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine closes a board as soon as nothing uses it."""
+    monkeypatch.setattr(sqlite_store, "_RECENTLY_S", 0.0)
 
 
 def is_open(service: Service, name: str) -> bool:

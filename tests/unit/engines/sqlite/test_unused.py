@@ -12,6 +12,7 @@ import pytest
 
 from blackboard.core.commit import Committed, Grant, Put
 from blackboard.core.model import Outcome
+from blackboard.engines.sqlite import store as sqlite_store
 from blackboard.engines.sqlite.file import BoardFile, WriteError
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
@@ -24,6 +25,12 @@ from tests.waiting import wait_until
 
 FEW = lowered(boards_unused_max=1)
 """Two boards that nobody uses stay open."""
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board counts as unused as soon as nothing uses it."""
+    monkeypatch.setattr(sqlite_store, "_RECENTLY_S", 0.0)
 
 
 @pytest.fixture
@@ -53,6 +60,18 @@ async def test_those_that_were_used_longest_ago_are_closed(store: SqliteStore) -
     for name in "abcdefgh":
         head, [entry] = await store.open(name), (await store.read(name, ["public/x"])).entries
         assert (head.revision, head.epoch.number, entry.value) == (1, 1, name.encode())
+
+
+async def test_what_was_used_just_now_stays_while_there_are_files(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "_RECENTLY_S", 3600.0)
+    for name in "abcdef":
+        await store.open(name)
+    assert len(store._boards) == 6
+    monkeypatch.setattr(sqlite_store, "files_max", lambda: 8 * 5)  # half of them for boards
+    await store.open("g")
+    assert sorted(store._boards) == ["c", "d", "e", "f", "g"]
 
 
 async def test_a_commit_that_is_begun_is_a_use(store: SqliteStore) -> None:
