@@ -421,15 +421,20 @@ def require_commit(principal: Principal, commit: core.Commit) -> None:
         require(principal, Right.READ, key)
 
 
+_BELOW: Final = (core.DeletePrefix, core.Append)
+_REMOVALS: Final = (core.Delete, core.DeletePrefix)
+"""Tuples, because a union would be made anew for each operation."""
+
+
 def _require_op(principal: Principal, op: core.Op) -> None:
     _require_no_document(principal, op)
-    path = op.prefix if isinstance(op, core.DeletePrefix | core.Append) else op.key
+    path = op.prefix if isinstance(op, _BELOW) else op.key
     if namespace_of(path) == SYSTEM:
         # The service's own records, with one exception: an agent reports its delivery.
         if op != core.Delete(barrier_key(principal.name)):
             raise AccessDenied(principal.name, "change", path)
         return
-    if is_decision(path) and not isinstance(op, core.Delete | core.DeletePrefix):
+    if is_decision(path) and not isinstance(op, _REMOVALS):
         # An agent takes answers away that it has read; it does not give any.
         require_approve(principal, path)
         if isinstance(op, core.Put):
@@ -476,7 +481,7 @@ def _require_holder(principal: Principal, op: core.Grant | core.Renew | core.Rel
 def _require_no_document(principal: Principal, op: core.Op) -> None:
     """Errors: AccessDenied for a write below a document without the admin right. Only the service
     writes there; all others edit the document, or remove it as a whole."""
-    path = op.prefix if isinstance(op, core.DeletePrefix | core.Append) else op.key
+    path = op.prefix if isinstance(op, _BELOW) else op.key
     key = document_of(path)
     if key is None or allows_below(principal.grants, Right.ADMIN, document_prefix(key)):
         return

@@ -285,12 +285,15 @@ the key existed, else 0; delete prefix -> the keys removed, sorted; an operation
 lease as it is then (core/lease.py `to_result`), () when it is free; put, put back -> None."""
 
 
+_REMOVALS: Final = (Delete, DeletePrefix)  # a union would be made anew for each commit
+
+
 def changed_nothing(ops: "tuple[Op, ...]", results: tuple[Result, ...]) -> bool:
     """Whether all operations are removals, and none of them removed anything."""
-    return all(
-        isinstance(op, Delete | DeletePrefix) and not result
-        for op, result in zip(ops, results, strict=True)
-    )
+    for op, result in zip(ops, results, strict=True):
+        if result or not isinstance(op, _REMOVALS):
+            return False
+    return True
 
 
 class Committed(Struct, frozen=True, gc=False):

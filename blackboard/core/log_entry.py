@@ -319,7 +319,7 @@ def digest_over(entry: LogEntry, leaves: Sequence[bytes]) -> bytes:
 def leaf_of(salt: bytes, change: Change, content: bytes | None, times: int) -> bytes:
     """The leaf of a change, the `times`-th of its key in its entry."""
     lease = None if change.lease is None else to_result(change.lease)
-    said = [change.kind.value, change.key, content, change.expires_at_ms, change.item, lease, times]
+    said = [change.kind, change.key, content, change.expires_at_ms, change.item, lease, times]
     return _hash_leaf(salt, encode(said))
 
 
