@@ -71,8 +71,8 @@ class Spent:
 class Budget:
     """The time of one curve on one deployment: a size that would take longer is left out."""
 
-    def __init__(self) -> None:
-        self._until_s = time.monotonic() + CURVE_S_MAX
+    def __init__(self, s_max: float = CURVE_S_MAX) -> None:
+        self._until_s = time.monotonic() + s_max
         self._one_s = 0.0
 
     def took(self, spent: Spent) -> None:

@@ -129,5 +129,5 @@ def _in_use(directory: Path) -> DataDirectoryInUse:
 def board_names(directory: Path) -> list[str]:
     """The boards of a directory, sorted. Errors: Unavailable."""
     with translated(directory):
-        names = (path.name for path in (directory / "boards").iterdir())
+        names = os.listdir(directory / "boards")  # noqa: PTH208 - ten times as fast
         return sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))

@@ -562,7 +562,9 @@ class SqliteStore:
             del self._leaving[board.name]
 
     def _durable_heads(self) -> dict[str, Head]:
-        """The heads of the open boards, and those that were closed since the last call."""
+        """The heads of the open boards, and those that were closed since the last call. It comes
+        every second, so boards that nobody uses any more are closed here, too."""
+        self._close_unused()
         left, self._left = self._left, {}
         for name in self._heads.newer(left):  # until they are written
             self._left[name] = left[name]

@@ -2,7 +2,8 @@
 
 Who began a board is recorded on a board of the service's own, before the board begins. So it counts
 in every process and after a restart, until the board is removed. Boards from before that was
-recorded, and those that the operator of the service began, count to nobody.
+recorded, and those that the operator of the service began, count to nobody. What it costs to begin
+a board depends on the boards of its account, and not on those of all.
 """
 
 from collections import Counter
@@ -25,12 +26,17 @@ from blackboard.engines.base import Store, pages_of
 from blackboard.errors import Conflict, LimitExceeded, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.commit_queue import system_id
-from blackboard.units import Milliseconds
+from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import decode_value, encode_value, prepare
 
 _BEGUN: Final = "system/begun"
+"""Below it, the account that began each board."""
+_OF: Final = "system/boards_of"
+"""Below it, by account, the boards that each one began."""
 _TURNS: Final = "system/turns"
 _TRIES: Final = 16
+_STALE_MAX: Final = 64
+"""Records that are removed at once."""
 
 
 class WatchShares:
@@ -88,12 +94,18 @@ class BegunBoards:
             turn = f"{_TURNS}/{account}"
             found = (await self._store.read(BOARDS_BOARD, [turn])).entries
             since_ms = head.time_ms - self._request_ms
-            count = 1 + await self._count(account, board, since_ms)
+            others, stale = await self._others(account, board, since_ms)
+            count = 1 + len(others)
             if count > self._count_max:
                 limit = "BOARDS_PER_ACCOUNT_MAX"
                 raise LimitExceeded(limit, count, self._count_max, board, account)
             at = found[0].mod_revision if found else ABSENT
-            ops = (Put(f"{_BEGUN}/{board}", encode_value(account)), Put(turn, encode_value(count)))
+            ops: list[Op] = [
+                Put(f"{_BEGUN}/{board}", encode_value(account)),
+                Put(f"{_OF}/{account}/{board}", encode_value(None)),
+                Put(turn, encode_value(count)),
+                *(Delete(key) for key in stale[:_STALE_MAX]),
+            ]
             if await self._commit(head.epoch.id, ops, (KeyAt(turn, at),)):
                 return
         raise Unavailable(what=f"board {board}", reason="many boards of this account begin at once")
@@ -103,18 +115,27 @@ class BegunBoards:
         if BOARDS_BOARD not in await self._store.boards():
             return
         head = await self._store.open(BOARDS_BOARD)
-        await self._commit(head.epoch.id, (Delete(f"{_BEGUN}/{board}"),), ())
+        key = f"{_BEGUN}/{board}"
+        found = (await self._store.read(BOARDS_BOARD, [key])).entries
+        owners = [Delete(f"{_OF}/{decode_value(entry.value)}/{board}") for entry in found]
+        await self._commit(head.epoch.id, [Delete(key), *owners], ())
 
-    async def _count(self, account: str, board: str, since_ms: Milliseconds) -> int:
-        """How many boards but `board` the account began that exist, or began since then."""
-        there = set(await self._store.boards())
-        count = 0
-        async for page in pages_of(self._store, BOARDS_BOARD, _BEGUN):
-            begun = [entry for entry in page.entries if decode_value(entry.value) == account]
-            names = {_name(entry) for entry in begun if entry.time_ms > since_ms}
-            names |= {_name(entry) for entry in begun} & there
-            count += len(names - {board})
-        return count
+    async def _others(
+        self, account: str, board: str, since_ms: Milliseconds
+    ) -> tuple[list[Key], list[Key]]:
+        """The records of the boards but `board` that the account began: of those that exist, or
+        began since then; and of others, which never came to exist."""
+        found: list[Entry] = []
+        async for page in pages_of(self._store, BOARDS_BOARD, f"{_OF}/{account}"):
+            found += [entry for entry in page.entries if _name(entry) != board]
+        if len(found) < self._count_max:
+            return [entry.key for entry in found], []
+        others: list[Key] = []
+        stale: list[Key] = []
+        for entry in found:
+            counts = entry.time_ms > since_ms or await self._store.exists(_name(entry))
+            (others if counts else stale).append(entry.key)
+        return others, stale
 
     async def _commit(self, epoch: str, ops: Sequence[Op], conditions: Sequence[KeyAt]) -> bool:
         """Whether it was committed; not if another board of the account began meanwhile."""

@@ -1,23 +1,28 @@
 """What one account may have of a service: watches, and boards that it began."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.core.access import Credential
+from blackboard.core.access import BOARDS_BOARD, Credential
+from blackboard.core.commit import Entry, Reading
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import LimitExceeded
 from blackboard.limits import Limits
-from blackboard.server.overload.accounts import WatchShares
+from blackboard.server.overload.accounts import BegunBoards, WatchShares
 from blackboard.server.service import Service
 from tests.lowered import lowered
 from tests.unit.server.hooked import client_of, service_over
+from tests.waiting import wait_until
 
 
 @asynccontextmanager
@@ -76,6 +81,59 @@ async def test_boards_that_begin_at_once_are_counted_one_by_one(
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert sum(isinstance(answer, LimitExceeded) for answer in answers) == 3
         assert len(await client_of(service).boards()) == 2
+
+
+async def test_boards_that_never_came_to_exist_count_for_a_while(tmp_path: Path) -> None:
+    """As long as a request may last; then their records go."""
+    store = await SqliteStore.at(tmp_path)
+    begun = BegunBoards(store, lowered(boards_per_account_max=2, request_timeout_ms=200))
+    for name in "ab":
+        await begun.note("ann", name)
+    with pytest.raises(LimitExceeded):
+        await begun.note("ann", "c")
+
+    async def is_begun() -> bool:
+        with contextlib.suppress(LimitExceeded):
+            await begun.note("ann", "c")
+            return True
+        return False
+
+    await wait_until(is_begun)
+    await store.open("c")
+    assert await kept_of(store, "ann") == ["c"]
+    await begun.note("ann", "d")
+    await begun.forget("c")
+    assert await kept_of(store, "ann") == ["d"]
+    await store.aclose()
+
+
+async def kept_of(store: SqliteStore, account: str) -> list[str]:
+    """The boards that are recorded for an account."""
+    found = await store.list(BOARDS_BOARD, f"system/boards_of/{account}", limit=9)
+    return [entry.key.rpartition("/")[2] for entry in found.entries]
+
+
+async def test_a_board_costs_its_account_no_more_when_others_have_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not timed: of the records, only its own are read."""
+    store = await SqliteStore.at(tmp_path)
+    begun = BegunBoards(store)
+    for number in range(30):
+        await begun.note(f"other{number}", f"b{number}")
+    plain = store.list
+    read: list[Entry] = []
+
+    async def counted(*where: Any, **how: Any) -> Reading:
+        reading = await plain(*where, **how)
+        read.extend(reading.entries)
+        return reading
+
+    monkeypatch.setattr(store, "list", counted)
+    for name in ("one", "two"):
+        await begun.note("ann", name)
+    assert len(read) == 1
+    await store.aclose()
 
 
 @pytest.mark.limits(watches_per_account_max=2)

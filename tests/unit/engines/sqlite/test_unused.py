@@ -74,6 +74,22 @@ async def test_what_was_used_just_now_stays_while_there_are_files(
     assert sorted(store._boards) == ["c", "d", "e", "f", "g"]
 
 
+async def test_they_are_closed_also_if_no_other_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "_RECENTLY_S", 3600.0)
+    store = await SqliteStore.at(tmp_path, limits=lowered(FEW, known_heads_interval_ms=20))
+    for name in "abcdef":
+        await store.open(name)
+    monkeypatch.setattr(sqlite_store, "_RECENTLY_S", 0.0)
+
+    async def are_few() -> bool:
+        return len(store._boards) == 2
+
+    await wait_until(are_few)
+    await store.aclose()
+
+
 async def test_a_commit_that_is_begun_is_a_use(store: SqliteStore) -> None:
     writer = await Writer.open(store, "a")
     await store.open("b")
