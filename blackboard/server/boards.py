@@ -516,15 +516,21 @@ class Boards:
 
     async def _make_room(self, opener: str | None) -> None:
         """Before a board is opened: wait until unused boards are closed, if there are so many that
-        the engine would close what is open here, or if one more would be refused."""
-        if len(self._open) >= 2 * self._limits.boards_unused_max:
+        the engine would close what is open here, or if one more would be refused. Errors:
+        Unavailable, if the service is closed meanwhile."""
+        is_crowded = len(self._open) >= 2 * self._limits.boards_unused_max
+        if is_crowded:
             self._close_soon()
             assert self._closing is not None
             await asyncio.wait([self._closing])
-        if len(self._openers) >= self._limits.boards_open_max:
+        is_full = len(self._openers) >= self._limits.boards_open_max
+        has_its_share = self._share_of(opener) >= self._limits.boards_per_principal_max
+        if is_full:
             await self._close_one(self)
-        elif self._share_of(opener) >= self._limits.boards_per_principal_max:
+        elif has_its_share:
             await self._close_one(b for b in self if self._openers.get(b.name) == opener)
+        if self.host.draining and (is_crowded or is_full or has_its_share):
+            raise Unavailable(what="service", reason="it is stopping")
 
     async def close_unused(self) -> None:
         """Close unused boards, while more than BOARDS_UNUSED_MAX boards are open. Errors: none; a

@@ -14,7 +14,7 @@ from blackboard.core import access
 from blackboard.core.checkpoints import CHECKPOINTS
 from blackboard.core.commit import Grant, Head, Put
 from blackboard.engines.sqlite import store as sqlite_store
-from blackboard.errors import LimitExceeded, NoSuchBoard
+from blackboard.errors import LimitExceeded, NoSuchBoard, Unavailable
 from blackboard.limits import Limits
 from blackboard.server.checkpoints.schedule import Automatic
 from blackboard.server.service import Service
@@ -310,6 +310,28 @@ async def test_a_principal_closes_its_own_boards_for_another(
         for name in "abcd":
             await ann.board(name).put("public/x", 1)
         assert {board.name for board in service.boards} == {"bobs", "c", "d"}
+
+
+async def test_what_waits_for_room_ends_with_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens nothing in a service that is being closed."""
+    async with serving(tmp_path) as (service, store):
+        waits, leases = asyncio.Event(), store.leases
+
+        async def hold(board: str, *, due: bool = False) -> object:
+            if not due:
+                waits.set()
+                await asyncio.Event().wait()
+            return await leases(board, due=due)
+
+        monkeypatch.setattr(store, "leases", hold)
+        for name in "abcd":
+            await service.boards.use(name)
+        opening = asyncio.create_task(service.boards.use("e"))
+        await waits.wait()
+    with pytest.raises(Unavailable, match="stopping"):
+        await opening
 
 
 async def test_a_store_that_fails_leaves_the_board_open(
