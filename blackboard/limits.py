@@ -429,6 +429,8 @@ class BoardLimits(LimitGroup):
     boards_unused_max: int = 64
     """Boards beyond which those that nobody uses are closed. The embedded engine keeps twice as
     many, with four files each: that fits into 1,024 files."""
+    boards_unused_ms: int = 5_000
+    """Time for which the engine keeps an unused board beyond those, while files are not scarce."""
     boards_per_principal_max: int = 256
     """Boards that one principal can have in use in one process, unless it may act for others."""
     boards_per_account_max: int = 256

@@ -95,7 +95,6 @@ from blackboard.wire.codec import Prepared
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_RECENTLY_S: Final = 5.0
 _WRITERS: Final = 4  # boards whose transactions sync at the same time
 _READERS: Final = 2
 
@@ -532,14 +531,14 @@ class SqliteStore:
         """Close unused boards, those first that were used longest ago, while more than twice
         BOARDS_UNUSED_MAX are open: so many are unused for a moment while a service closes them.
 
-        What was used in the last seconds goes only if files become scarce: a service looks at each
-        of its boards every second, and would open them all again.
+        What was used within BOARDS_UNUSED_MS goes only if files become scarce: a service looks at
+        each of its boards every second, and would open them all again.
         """
         excess = len(self._boards) - 2 * self._limits.boards.boards_unused_max
         if excess <= 0 or self._closing is not None:
             return
         scarce = len(self._boards) - files_max() // (2 * FILES_OF_A_BOARD)
-        recent_s = time.monotonic() - _RECENTLY_S
+        recent_s = time.monotonic() - self._limits.boards.boards_unused_ms / 1000
         unused = [b for n, b in self._boards.items() if b.is_unused and n not in self._wanted]
         unused.sort(key=lambda each: each.last_use_s)
         for number, board in enumerate(unused[:excess]):

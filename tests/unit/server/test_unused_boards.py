@@ -13,7 +13,6 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.checkpoints import CHECKPOINTS
 from blackboard.core.commit import Grant, Head, Put
-from blackboard.engines.sqlite import store as sqlite_store
 from blackboard.errors import LimitExceeded, NoSuchBoard, Unavailable
 from blackboard.limits import Limits
 from blackboard.server.checkpoints.schedule import Automatic
@@ -23,7 +22,7 @@ from tests.lowered import lowered
 from tests.unit.server.hooked import HookedStore, client_of
 from tests.waiting import wait_until
 
-FEW = lowered(boards_unused_max=2, sweep_interval_ms=20, archive_idle_ms=20)
+FEW = lowered(boards_unused_max=2, boards_unused_ms=1, sweep_interval_ms=20, archive_idle_ms=20)
 """Two boards that nobody uses stay open, and four of the engine."""
 
 
@@ -43,12 +42,6 @@ async def parts(tmp_path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
     """A service that keeps few boards open."""
     async with serving(tmp_path) as found:
         yield found
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine closes a board as soon as nothing uses it."""
-    monkeypatch.setattr(sqlite_store, "_RECENTLY_S", 0.0)
 
 
 def is_open(service: Service, name: str) -> bool:

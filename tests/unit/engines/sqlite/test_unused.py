@@ -21,14 +21,8 @@ from tests.lowered import lowered
 from tests.unit.engines.sqlite.opened import Opened, turn
 from tests.waiting import wait_until
 
-FEW = lowered(boards_unused_max=1)
+FEW = lowered(boards_unused_max=1, boards_unused_ms=1)
 """Two boards that nobody uses stay open."""
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A board counts as unused as soon as nothing uses it."""
-    monkeypatch.setattr(sqlite_store, "_RECENTLY_S", 0.0)
 
 
 @pytest.fixture
@@ -61,25 +55,23 @@ async def test_those_that_were_used_longest_ago_are_closed(store: SqliteStore) -
 
 
 async def test_what_was_used_just_now_stays_while_there_are_files(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "_RECENTLY_S", 3600.0)
+    store = await SqliteStore.at(tmp_path, limits=lowered(FEW, boards_unused_ms=3_600_000))
     for name in "abcdef":
         await store.open(name)
     assert len(store._boards) == 6
     monkeypatch.setattr(sqlite_store, "files_max", lambda: 8 * 5)  # half of them for boards
     await store.open("g")
     assert sorted(store._boards) == ["c", "d", "e", "f", "g"]
+    await store.aclose()
 
 
-async def test_they_are_closed_also_if_no_other_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_store, "_RECENTLY_S", 3600.0)
-    store = await SqliteStore.at(tmp_path, limits=lowered(FEW, known_heads_interval_ms=20))
+async def test_they_are_closed_also_if_no_other_is_opened(tmp_path: Path) -> None:
+    limits = lowered(FEW, known_heads_interval_ms=20, boards_unused_ms=300)
+    store = await SqliteStore.at(tmp_path, limits=limits)
     for name in "abcdef":
         await store.open(name)
-    monkeypatch.setattr(sqlite_store, "_RECENTLY_S", 0.0)
 
     async def are_few() -> bool:
         return len(store._boards) == 2
