@@ -71,17 +71,16 @@ async def test_the_one_that_was_used_longest_ago_is_closed(
         await client.board("b0").get("public/x")
 
     async def are_few() -> bool:
-        return len(list(service.boards)) == 2
+        archive = service.statistics().archive
+        assert archive is not None
+        counts = (len(list(service.boards)), archive.boards, archive.failing)
+        return counts == (2, 2, 0) and len(store._boards) <= 4
 
     await wait_until(are_few)
     assert is_open(service, "b0")
     assert is_open(service, "b19")
-    assert len(store._boards) <= 4
     assert service.statistics().boards == 2
     assert service.statistics().commits == 20  # also of boards that are closed
-    archive = service.statistics().archive
-    assert archive is not None
-    assert (archive.boards, archive.failing) == (2, 0)
 
 
 async def test_everything_is_there_when_it_is_opened_again(
