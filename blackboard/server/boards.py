@@ -535,10 +535,11 @@ class Boards:
     async def close_unused(self) -> None:
         """Close unused boards, while more than BOARDS_UNUSED_MAX boards are open. Errors: none; a
         board that cannot be closed stays open."""
-        for board in sorted(self, key=_by_use):
-            if len(self._open) <= self._limits.boards_unused_max or self.host.draining:
-                return
-            await self._close(board)
+        excess = max(0, len(self._open) - self._limits.boards_unused_max)
+        unused = [board for board in sorted(self, key=_by_use) if board.is_unused]
+        for board in unused[:excess]:  # one that is not archived yet goes next time, and no other
+            if not self.host.draining:
+                await self._close(board)
 
     async def _close_one(self, boards: Iterable[OpenBoard]) -> None:
         """Close the first unused one of `boards`, if there is one; wait until it is archived."""
