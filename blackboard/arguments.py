@@ -70,7 +70,7 @@ class _Check:
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
         self._scope = method.__globals__
-        self._in_order: Sequence[tuple[str, tuple[Accepts, str] | None]] = ()
+        self._in_order: Sequence[str] = ()
         self._rest = ""
         self._wanted: dict[str, tuple[Accepts, str]] = {}
         self._is_read = False
@@ -79,9 +79,8 @@ class _Check:
         """Errors: InvalidRequest for the first argument that is not of its type."""
         if not self._is_read:
             self._read()
-        for (name, wanted), value in zip(self._in_order, args, strict=False):
-            if wanted is not None and not wanted[0](value):
-                raise _refusal(name, value, wanted[1])
+        for name, value in zip(self._in_order, args, strict=False):
+            self._look(name, value)
         if self._rest:
             for value in args[len(self._in_order) :]:
                 self._look(self._rest, value)
@@ -101,8 +100,7 @@ class _Check:
         for parameter in parameters:
             if parameter.name in hints:
                 self._wanted[parameter.name] = _wanted(hints[parameter.name])
-        in_order = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
-        self._in_order = [(name, self._wanted.get(name)) for name in in_order]
+        self._in_order = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
         self._rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), "")
         self._is_read = True
 

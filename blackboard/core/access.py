@@ -422,8 +422,7 @@ def require_commit(principal: Principal, commit: core.Commit) -> None:
 
 
 _BELOW: Final = (core.DeletePrefix, core.Append)
-_REMOVALS: Final = (core.Delete, core.DeletePrefix)
-"""Tuples, because a union would be made anew for each operation."""
+"""The operations with a prefix in place of a key; a tuple for the reason of `core.REMOVALS`."""
 
 
 def _require_op(principal: Principal, op: core.Op) -> None:
@@ -434,7 +433,7 @@ def _require_op(principal: Principal, op: core.Op) -> None:
         if op != core.Delete(barrier_key(principal.name)):
             raise AccessDenied(principal.name, "change", path)
         return
-    if is_decision(path) and not isinstance(op, _REMOVALS):
+    if is_decision(path) and not isinstance(op, core.REMOVALS):
         # An agent takes answers away that it has read; it does not give any.
         require_approve(principal, path)
         if isinstance(op, core.Put):

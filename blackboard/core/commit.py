@@ -285,13 +285,14 @@ the key existed, else 0; delete prefix -> the keys removed, sorted; an operation
 lease as it is then (core/lease.py `to_result`), () when it is free; put, put back -> None."""
 
 
-_REMOVALS: Final = (Delete, DeletePrefix)  # a union would be made anew for each commit
+REMOVALS: Final = (Delete, DeletePrefix)
+"""The operations that remove. A tuple: `Delete | DeletePrefix` would build a union on each call."""
 
 
 def changed_nothing(ops: "tuple[Op, ...]", results: tuple[Result, ...]) -> bool:
     """Whether all operations are removals, and none of them removed anything."""
     for op, result in zip(ops, results, strict=True):
-        if result or not isinstance(op, _REMOVALS):
+        if result or not isinstance(op, REMOVALS):
             return False
     return True
 

@@ -112,7 +112,7 @@ class BegunBoards:
 
     async def forget(self, board: str) -> None:
         """Forget who began a board that was removed. Errors: Unavailable."""
-        if BOARDS_BOARD not in await self._store.boards():
+        if not await self._store.exists(BOARDS_BOARD):
             return
         head = await self._store.open(BOARDS_BOARD)
         key = f"{_BEGUN}/{board}"

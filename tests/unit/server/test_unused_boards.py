@@ -233,17 +233,22 @@ async def test_a_board_gets_its_last_checkpoint_when_it_is_closed(tmp_path: Path
         assert len(await board.checkpoints()) == 1
 
 
+async def until_seen(service: Service) -> None:
+    """Wait until automatic checkpoints count what changes on the board from here on."""
+    seen = service._checkpoints._last
+
+    async def is_seen() -> bool:
+        return "main" in seen
+
+    await wait_until(is_seen)
+
+
 async def test_a_closed_board_gets_the_checkpoint_that_is_due(tmp_path: Path) -> None:
     automatic = Automatic(every_ms=1_500)
     async with serving(tmp_path, automatic=automatic) as (service, store):
         board = client_of(service).board("main")
         await board.head()
-        seen = service._checkpoints._last
-
-        async def is_seen() -> bool:
-            return "main" in seen
-
-        await wait_until(is_seen)
+        await until_seen(service)
         await board.put("public/x", 1)
         await use_others(service)
 
@@ -258,12 +263,7 @@ async def test_revisions_are_counted_while_a_board_is_closed(tmp_path: Path) -> 
     async with serving(tmp_path, automatic=Automatic(every_revisions=4)) as (service, _):
         board: Board = client_of(service).board("main")
         await board.head()
-        seen = service._checkpoints._last
-
-        async def is_seen() -> bool:
-            return "main" in seen
-
-        await wait_until(is_seen)
+        await until_seen(service)
         for number in range(4):
             await board.put("public/x", number)
             await use_others(service)
