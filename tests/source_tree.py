@@ -22,6 +22,12 @@ class Source:
         """The parsed module."""
         return ast.parse(self.text, self.path)
 
+    @cached_property
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Every function and method, however deep."""
+        kinds = ast.FunctionDef | ast.AsyncFunctionDef
+        return [node for node in ast.walk(self.tree) if isinstance(node, kinds)]
+
     @property
     def module(self) -> str:
         """The dotted name that the module is imported by."""

@@ -8,6 +8,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,12 @@ def unknown_commands(page: Source, root: Any) -> list[str]:
     return [f"{page.path}: {line}: {word}" for line, word in problems if word]
 
 
+@cache
+def program() -> Any:
+    """The command line, with all of its commands."""
+    return get_command(app)
+
+
 def _unknown_word(line: str, command: Any) -> str | None:
     """The first word that is neither a command where one is needed nor an option it has."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
@@ -235,7 +242,7 @@ def test_no_example_is_hidden_by_a_slip(page: Source) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_commands_exist(page: Source) -> None:
     """What is to be typed into a shell is a command with options that it has."""
-    assert unknown_commands(page, get_command(app)) == []
+    assert unknown_commands(page, program()) == []
 
 
 def test_every_page_is_in_the_map() -> None:
@@ -450,7 +457,7 @@ def test_unknown_commands_are_found() -> None:
         "    blackboard token make x\n    blackboard get public/a --json  # -- what\n"
         "blackboard prose --x\n    blackboard get k \\\n        --bad\n"
     )
-    found = [line.rpartition(": ")[2] for line in unknown_commands(page_of(text), get_command(app))]
+    found = [line.rpartition(": ")[2] for line in unknown_commands(page_of(text), program())]
     assert found == ["fly", "--unknown", "make", "--bad"]
 
 

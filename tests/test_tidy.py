@@ -71,14 +71,9 @@ Rule = Callable[[Source], list[str]]
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def functions(tree: ast.AST) -> Iterator[Definition]:
-    """Every function and method, however deep."""
-    return (node for node in ast.walk(tree) if isinstance(node, Definition))
-
-
 def long_functions(source: Source) -> list[str]:
     """Functions of more than `FUNCTION_LINES_MAX` lines."""
-    sized = ((node, (node.end_lineno or 0) - node.lineno + 1) for node in functions(source.tree))
+    sized = ((node, (node.end_lineno or 0) - node.lineno + 1) for node in source.functions)
     return [
         f"{source.path}:{node.lineno}: {node.name} has {lines} lines"
         for node, lines in sized
@@ -95,7 +90,7 @@ def long_modules(source: Source) -> list[str]:
 def many_parameters(source: Source) -> list[str]:
     """Functions of more than `PARAMETERS_MAX` parameters, self and cls not counted."""
     offenders = []
-    for node in functions(source.tree):
+    for node in source.functions:
         spec = node.args
         plain = [*spec.posonlyargs, *spec.args]
         own = plain[1:] if plain and plain[0].arg in ("self", "cls") else plain
@@ -119,7 +114,7 @@ def catch_all_parameters(source: Source) -> list[str]:
     """Functions that take whatever keywords they are given, but for those that pass them on."""
     return [
         f"{source.path}:{node.lineno}: {node.name} takes **{node.args.kwarg.arg}"
-        for node in functions(source.tree)
+        for node in source.functions
         if node.args.kwarg and (source.path, node.name) not in PASS_ARGUMENTS_ON
     ]
 
@@ -132,6 +127,8 @@ def vague_names(source: Source) -> list[str]:
 
 def sleeps(source: Source) -> list[str]:
     """Calls of any `sleep`: a test waits for what it waits for."""
+    if "sleep" not in source.text:  # most have none, and need not be parsed
+        return []
     calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Call))
     return [
         f"{source.path}:{call.lineno}: sleep"
@@ -232,14 +229,14 @@ def patched_limits(source: Source) -> list[str]:
     known = set(" ".join(PATCHED_LIMITS.values()).split())
     return [
         f"{source.path}:{line}: {name} is patched: pass it in (the mark `limits`)"
-        for name, line in patches(source.tree)
+        for name, line in patches(source)
         if name not in known
     ]
 
 
-def patches(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def patches(source: Source) -> Iterator[tuple[str, int]]:
     """Each constant that is set by `monkeypatch.setattr`, with its line."""
-    for node in ast.walk(tree):
+    for node in ast.walk(source.tree) if "setattr" in source.text else ():
         match node:
             case ast.Call(
                 func=ast.Attribute(attr="setattr"),
@@ -308,7 +305,7 @@ def test_tests_pass_limits_in() -> None:
     """They replace no constant but those that are listed, and each of these is needed."""
     files = sources("tests")
     check(patched_limits, files)
-    patched = {name for source in files for name, _ in patches(source.tree)}
+    patched = {name for source in files for name, _ in patches(source)}
     assert set(" ".join(PATCHED_LIMITS.values()).split()) - patched == set()
 
 

@@ -78,8 +78,15 @@ async def replace(
     """Give the name of a board to a new row, and return its id.
 
     The archiver stays, unless a new `fence` is given. The old row stays without a name, or, with
-    `apart`, under another name by which it can be read and recovered. An empty row is removed.
+    `apart`, under another name by which it can be read and recovered. An empty row is removed, and
+    one that was never written to, as that of a board that begins, is as good as a new one.
     """
+    if old.through is None:
+        kept = {} if fence is None else {"owner": None, "fence": fence, "until_ms": 0}
+        fresh = {"called": old.name} | kept
+        await connection.execute(update(BOARD).where(BOARD.c.id == old.id), fresh)
+        same: int = old.id
+        return same
     is_empty = not await holds(connection, old)
     name = None if is_empty or not apart else await _free_name(connection, old.called)
     freed = {"name": name, "owner": None, "until_ms": 0}

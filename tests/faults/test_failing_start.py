@@ -4,16 +4,16 @@ half file, and the next start works."""
 import errno
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.shell import COMMAND
 from tests.faults.preloaded import built
+from tests.prepared import prepared
 
 SOURCE = Path(__file__).with_name("failing_files.c")
 SOON_S = 120
+NOTHING = Path(os.devnull)
 WHOLE = {
     *("config/contexts.json", "config/contexts.lock"),
     *("data/archive.db", "data/archive.db.lock", "data/lock", "data/secret", "data/signing_key"),
@@ -27,24 +27,25 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(SOURCE, tmp_path_factory.mktemp("library"))
 
 
-def serve(environ: dict[str, str], log: Path) -> tuple[bool, str]:
+def serve(environ: dict[str, str], folder: Path) -> tuple[bool, str]:
     """Run it until it says that it serves, and stop it; or until it ends by itself. Returns which,
     and its standard error."""
-    command = [*COMMAND, "serve", "--port", "0"]
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, env=environ, text=True
-        )
-    try:
-        assert process.stdout is not None
-        serves = any("Ctrl-C" in line for line in process.stdout)
-        if serves:
-            process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        process.wait(SOON_S)
-    finally:
-        process.kill()
-        process.communicate()
+    log, (read, write) = folder / "log", os.pipe()
+    with os.fdopen(read) as output:
+        with os.fdopen(write) as into, log.open("wb") as errors, NOTHING.open("rb") as nothing:
+            streams = [nothing.fileno(), into.fileno(), errors.fileno()]
+            command = ["blackboard", "serve", "--port", "0"]
+            process = prepared(environ).start(command, streams, folder, environ)
+        with process:
+            try:
+                serves = any("Ctrl-C" in line for line in output)
+                if serves:
+                    os.kill(process.pid, signal.SIGINT)
+                output.read()
+                process.wait(SOON_S)
+            except BaseException:
+                os.kill(process.pid, signal.SIGKILL)
+                raise
     return serves, log.read_text()
 
 
@@ -75,14 +76,14 @@ def test_a_small_file_that_cannot_be_written(
         "LD_PRELOAD": str(library),
         "FAILING_FILES": str(flag),
     }
-    served, said = serve(environ, tmp_path / "log")
+    served, said = serve(environ, tmp_path)
     assert served == (number == errno.ENOSPC if serves is None else serves), said
     assert part in said, said
     assert os.strerror(number) in said
     assert "Traceback" not in said
     assert files_in(tmp_path) <= WHOLE
     flag.unlink()
-    served, said = serve(environ, tmp_path / "log")
+    served, said = serve(environ, tmp_path)
     assert served, said
     assert said == ""
     assert WHOLE - files_in(tmp_path) == {"data/owner.json"}

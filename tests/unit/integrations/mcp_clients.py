@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from mcp import Client
 from mcp.client.session import ElicitationFnT as Elicit
 from mcp_types import CallToolResult
@@ -25,16 +25,17 @@ class Caller:
 
     client: Client
     session: AgentSession | None = None
-    schemas: "dict[str, Any] | None" = None
+    answers: "dict[str, Draft202012Validator] | None" = None
+    """What the answer of each tool has to fit."""
 
     async def result(self, tool: str, /, **arguments: Any) -> CallToolResult:
         """Call a tool; what it answers fits the schema that it declares, errors too."""
-        if self.schemas is None:
+        if self.answers is None:
             listed = (await self.client.list_tools()).tools
-            self.schemas = {one.name: one.output_schema for one in listed}
+            self.answers = {one.name: Draft202012Validator(one.output_schema) for one in listed}
         result = await self.client.call_tool(tool, arguments)
         assert isinstance(result, CallToolResult)
-        jsonschema.validate(result.structured_content, self.schemas[tool])
+        self.answers[tool].validate(result.structured_content)
         return result
 
     async def __call__(self, tool: str, /, **arguments: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from mcp import MCPError
 
 import blackboard
@@ -61,6 +62,7 @@ def test_tools_are_described_in_few_words() -> None:
         assert one.input_schema["additionalProperties"] is False
         assert "$defs" not in one.input_schema
         assert one.output_schema
+        Draft202012Validator.check_schema(one.output_schema)
         assert "required" not in one.output_schema  # so that an error fits, too
 
 
