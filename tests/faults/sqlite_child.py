@@ -1,6 +1,7 @@
-"""A process that commits to an embedded board until it is killed: `sqlite_child.py DIR SEED`.
+"""A process that commits to embedded boards until it is killed: `sqlite_child.py DIR SEED BOARDS`.
 
-It prints one line for each acknowledged commit, after the acknowledgement: revision and digest.
+It prints one line for each acknowledged commit, after the acknowledgement: board, revision, digest.
+Of several boards, two stay open: nearly each commit opens one, while others are closed.
 """
 
 import asyncio
@@ -22,9 +23,16 @@ from blackboard.core.commit import (
 )
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.wire.codec import encode_value, prepare
+from tests.lowered import lowered
 
 BOARD = "crash"
 WRITERS = 8
+FEW_OPEN = lowered(boards_unused_max=1, boards_unused_ms=1)
+
+
+def names(boards: int) -> list[str]:
+    """The boards that it commits to; the first one is BOARD."""
+    return [BOARD, *(f"{BOARD}-{number}" for number in range(1, boards))]
 
 
 def random_op(dice: random.Random) -> Op:
@@ -53,27 +61,30 @@ def random_ops(dice: random.Random) -> tuple[Op, ...]:
     return tuple(ops)
 
 
-async def write(store: SqliteStore, epoch: str, number: int, dice: random.Random) -> None:
-    """Commit one to four operations at a time, for ever."""
+async def write(
+    store: SqliteStore, epochs: dict[str, str], number: int, dice: random.Random
+) -> None:
+    """Commit one to four operations at a time to any of the boards, for ever."""
     incarnation = f"{os.getpid()}-{dice.random()}"
     step = 0
     while True:
         step += 1
         name = CommitId(f"agent{number}", 0, incarnation, step)
         ops = random_ops(dice)
-        prepared = prepare(Commit(name, epoch, ops))
-        [outcome] = await store.commit(BOARD, [prepared])
+        board = dice.choice(list(epochs))
+        prepared = prepare(Commit(name, epochs[board], ops))
+        [outcome] = await store.commit(board, [prepared])
         assert isinstance(outcome, Committed), outcome
-        sys.stdout.write(f"{outcome.revision} {prepared.digest.hex()}\n")
+        sys.stdout.write(f"{board} {outcome.revision} {prepared.digest.hex()}\n")
         sys.stdout.flush()
 
 
-async def main(directory: str, seed: str) -> None:
+async def main(directory: str, seed: str, boards: str) -> None:
     """Open the store and let all writers loose."""
-    store = await SqliteStore.at(directory)
-    head = await store.open(BOARD)
+    store = await SqliteStore.at(directory, limits=FEW_OPEN)
+    epochs = {name: (await store.open(name)).epoch.id for name in names(int(boards))}
     dice = random.Random(seed)
-    writers = (write(store, head.epoch.id, i, dice) for i in range(WRITERS))
+    writers = (write(store, epochs, i, dice) for i in range(WRITERS))
     await asyncio.gather(*writers)
 
 

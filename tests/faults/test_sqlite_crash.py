@@ -32,14 +32,19 @@ from tests.waiting import wait_until
 KILLS = int(os.environ.get("BLACKBOARD_KILLS", "10"))
 CUTS = 10 * KILLS
 
-Acknowledged = dict[int, str]
-"""Digests, in hex, by the revision that was answered."""
+BOARDS = 12
+"""Of which two stay open."""
+
+Acknowledged = dict[str, dict[int, str]]
+"""Digests, in hex, by the board and the revision that was answered."""
 
 
-def run_and_kill(directory: Path, dice: random.Random, *, commits_min: int = 1) -> Acknowledged:
+def run_and_kill(
+    directory: Path, dice: random.Random, *, commits_min: int = 1, boards: int = 1
+) -> Acknowledged:
     """Let a child commit, kill it at a random moment, and return what it acknowledged."""
-    seed = str(dice.random())
-    command = [sys.executable, "-m", "tests.faults.sqlite_child", str(directory), seed]
+    arguments = [str(directory), str(dice.random()), str(boards)]
+    command = [sys.executable, "-m", "tests.faults.sqlite_child", *arguments]
     found: Acknowledged = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -57,15 +62,15 @@ def run_and_kill(directory: Path, dice: random.Random, *, commits_min: int = 1) 
 def note(found: Acknowledged, line: str) -> None:
     """Take in one whole line of a child; the last one may have been cut short."""
     if line.endswith("\n"):
-        revision, digest = line.split()
-        found[int(revision)] = digest
+        board, revision, digest = line.split()
+        found.setdefault(board, {})[int(revision)] = digest
 
 
-def load(path: Path) -> tuple[State, list[LogEntry]]:
-    """The state that a file holds, and its whole log."""
+def load(path: Path, board: str = BOARD) -> tuple[State, list[LogEntry]]:
+    """The state that the file of a board holds, and its whole log."""
     file = BoardFile(path, level="disk")
     try:
-        state = file.load(BOARD).state
+        state = file.load(board).state
         log: list[LogEntry] = []
         while log_page := file.read_log(log[-1].revision if log else 0, REVISION_MAX, limit=1024):
             log += log_page
@@ -92,17 +97,37 @@ def test_a_killed_process_loses_nothing_that_it_acknowledged(tmp_path: Path, see
     """Each kill falls into other transactions of the same, growing file."""
     dice = random.Random(seed)
     path = tmp_path / "boards" / f"{BOARD}.db"
-    acknowledged: Acknowledged = {}
+    acknowledged: dict[int, str] = {}
     epochs = set()
     for _ in range(KILLS):
-        acknowledged |= run_and_kill(tmp_path, dice)
-        state, log = load(path)
-        digests = {entry.revision: entry.digest.hex() for entry in log}
-        assert acknowledged.items() <= digests.items()
-        assert check_sequence(0, log) == state.revision
-        assert undated(replay(log, first_epoch(state))) == undated(state)
-        epochs.add(state.epoch.id)
+        acknowledged |= run_and_kill(tmp_path, dice)[BOARD]
+        epochs.add(check(path, acknowledged))
     assert len(epochs) == 1
+
+
+def test_a_process_killed_while_it_closes_boards_loses_nothing(tmp_path: Path, seed: int) -> None:
+    """Each board is opened and closed over and over, beside eleven others, and goes on in its
+    epoch."""
+    dice = random.Random(seed)
+    acknowledged: Acknowledged = {}
+    epochs = set()
+    for _ in range(KILLS // 2):
+        for board, digests in run_and_kill(tmp_path, dice, boards=BOARDS).items():
+            acknowledged.setdefault(board, {}).update(digests)
+        for board, digests in acknowledged.items():
+            epochs.add((board, check(tmp_path / "boards" / f"{board}.db", digests)))
+    assert len(epochs) == BOARDS
+
+
+def check(path: Path, acknowledged: dict[int, str]) -> str:
+    """A board's file has all that was acknowledged, and its state is what its log adds up to.
+    Returns the id of its epoch."""
+    state, log = load(path, path.stem)
+    digests = {entry.revision: entry.digest.hex() for entry in log}
+    assert acknowledged.items() <= digests.items()
+    assert check_sequence(0, log) == state.revision
+    assert undated(replay(log, first_epoch(state))) == undated(state)
+    return state.epoch.id
 
 
 async def test_without_syncs_a_killed_process_begins_a_new_epoch(tmp_path: Path) -> None:
