@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,14 @@ from blackboard.core import access
 from blackboard.core.checkpoints import CHECKPOINTS
 from blackboard.core.commit import Grant, Head, Put
 from blackboard.errors import LimitExceeded, NoSuchBoard, Unavailable
+from blackboard.integrity.signing import make_key
 from blackboard.limits import Limits
 from blackboard.server.checkpoints.schedule import Automatic
 from blackboard.server.service import Service
+from blackboard.server.settings import Settings, load, make_archive, make_store
 from blackboard.wire.codec import encode_value
 from tests.lowered import lowered
+from tests.postgres import Postgres
 from tests.unit.server.hooked import HookedStore, client_of
 from tests.waiting import wait_until
 
@@ -348,3 +352,41 @@ async def test_a_store_that_fails_leaves_the_board_open(
     assert is_open(service, "main")
     monkeypatch.setattr(store, "due", due)
     await use_others(service)
+
+
+async def test_services_that_close_the_same_boards_archive_all_of_them(
+    redis_url: str, postgres: Postgres, tmp_path: Path
+) -> None:
+    """The archiver of each board is the service that has it open, or had it last."""
+    key = tmp_path / "signing_key"
+    make_key(key)
+    given = {"engine": redis_url, "archive": await postgres.empty(), "signing_key": key}
+    settings = load(given | {"data": tmp_path, "blobs": str(tmp_path / "blobs")})
+    names, rounds = [f"b{number}" for number in range(8)], range(4)
+    async with AsyncExitStack() as stack:
+        services = [await stack.enter_async_context(over_redis(settings)) for _ in range(2)]
+        for number in rounds:
+            for name, service in product(names, services):
+                await client_of(service).board(name).append("public/log", number)
+
+        async def are_few() -> bool:
+            return all(len(list(service.boards)) <= 2 for service in services)
+
+        await wait_until(are_few)
+    async with over_redis(settings) as last:
+        for name in names:
+            board = client_of(last).board(name)
+            assert (await board.verify()).ok
+            written = (await board.list("public/log/*")).entries
+            assert [entry.value for entry in written] == [each for each in rounds for _ in services]
+            for revision in range(1, len(written) + 1):
+                then = await board.list("public/log/*", at=revision)
+                assert len(then.entries) == revision
+
+
+@asynccontextmanager
+async def over_redis(settings: Settings) -> AsyncIterator[Service]:
+    """One of several services over an engine and an archive."""
+    store, archive = await make_store(settings, FEW), await make_archive(settings, FEW)
+    async with Service(store, archive=archive, limits=FEW) as service:
+        yield service
