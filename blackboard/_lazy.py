@@ -26,6 +26,7 @@ def lazy(
     def load(name: str) -> Any:
         home = home_of.get(name)
         value = other(name) if home is None else getattr(whole(home, f"{here}.{name}"), name)
+        # `__getattr__` is called only for names that are not there, so once for each.
         module[name] = value
         return value
 

@@ -51,6 +51,7 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
         try:
             archive = await archive_beside(directory, limits)
         except BaseException:
+            # Also after a cancellation: the directory would stay locked by this process.
             await store.aclose()
             raise
         try:

@@ -48,6 +48,7 @@ def segment(text: str) -> str:
     except UnicodeEncodeError as error:
         raise InvalidRequest(field="text", reason="is not Unicode text") from error
     found = ""
+    # From the end: how a `-` is written depends on what follows it.
     for character in reversed(text):
         found = _written(character, found) + found
     found = found or _EMPTY

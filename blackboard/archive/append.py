@@ -127,6 +127,7 @@ class Appending:
             taken[entry.revision] = self._taken(entry)
             if len(entry.changes) >= _CHANGES_AT_ONCE:
                 await pause()
+        # To prepare them, all agents and declarations of the board are read: only for a checkpoint.
         seals = await self._seals(fold) if any(taken.values()) else None
         for number, entry in enumerate(entries, 1):
             if len(entry.changes) < STEP_CHANGES:
@@ -136,6 +137,7 @@ class Appending:
             if number % _ENTRIES_AT_ONCE == 0:
                 await pause()
             if seals is not None:
+                # A manifest has the digests of its own revision, not of the end of the page.
                 if taken[entry.revision]:
                     await _in_turns(fold.steps_to_settle(entry.revision), pause)
                 seals.follow(entry)
@@ -152,6 +154,7 @@ class Appending:
     def _taken(self, entry: LogEntry) -> list[Change]:
         """The changes that take a checkpoint."""
         found = [c for c in entry.changes if c.key.startswith(CHECKPOINTS) and c.value is not None]
+        # Up to there the content is not known exactly (`Archive.join`), so it cannot be signed.
         return found if entry.revision > self._row.oldest else []
 
     async def _fold(self, entries: Sequence[LogEntry], pause: Pause) -> tuple[Fold, Mark]:

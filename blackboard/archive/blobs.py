@@ -141,6 +141,7 @@ class Blobs:
                 else:
                     await self.put(value)
             except Unavailable:
+                # Otherwise the next attempt would find a file of that name, and count it as stored.
                 with contextlib.suppress(Unavailable):
                     await self.discard(name)
                 raise
@@ -235,16 +236,19 @@ def _write(directory: Path, path: str, value: bytes) -> None:
     The object store itself would only write it atomically.
     """
     file = directory / path
+    # Two writers of one value must not share a draft.
     draft = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
     make_directory(file.parent)
     try:
         with open_new_binary(draft) as out:
             out.write(value)
+        # Before it gets its name: after a power loss that must not lead to an empty file.
         sync_path(draft)
         draft.replace(file)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+    # The folder may be new, so its own name has to be synced as well.
     for synced in (file.parent, directory):
         sync_path(synced)
 

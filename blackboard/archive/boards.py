@@ -54,6 +54,7 @@ def vacant(board: str) -> dict[str, Any]:
 
 async def locked(connection: AsyncConnection, board: str) -> Any:
     """The row of a board, locked for this transaction; None if it is unknown."""
+    # SQLite has no row locks: there only one transaction writes at a time (`Database.writing`).
     found = await rows(connection, select(BOARD).where(BOARD.c.name == board).with_for_update())
     return found[0] if found else None
 
@@ -90,6 +91,7 @@ async def replace(
     is_empty = not await holds(connection, old)
     name = None if is_empty or not apart else await _free_name(connection, old.called)
     freed = {"name": name, "owner": None, "until_ms": 0}
+    # Before the new row: the column with the name is unique.
     await connection.execute(update(BOARD).where(BOARD.c.id == old.id), freed)
     if is_empty:
         await _remove_empty(connection, old)
@@ -117,6 +119,7 @@ async def holds(connection: AsyncConnection, row: Any) -> bool:
 
 
 async def _remove_empty(connection: AsyncConnection, row: Any) -> None:
+    # The history of a branch may lead through it.
     children = await rows(connection, select(BOARD.c.id).where(BOARD.c.origin == row.id))
     if not children:
         for table in OF_A_BOARD:
@@ -200,6 +203,7 @@ async def mark_removed(
     doomed = [row for row in found if row.name is None or row.name == board or row.name not in keep]
     for row in doomed:
         if row.owner != REMOVED:
+            # With a higher fence, because an archiver may still hold its lease.
             gone = {"name": None, "owner": REMOVED, "until_ms": now_ms, "fence": row.fence + 1}
             await connection.execute(update(BOARD).where(BOARD.c.id == row.id), gone)
     needed = await _needed(connection)
@@ -240,6 +244,7 @@ async def empty_marked(
     for row in await rows(connection, select(BOARD).where(BOARD.c.owner == REMOVED)):
         if row.id not in needed:
             is_left = await _empty_row(connection, row.id)
+            # In a marked row, `until_ms` is the time at which it was marked.
             if is_left and row.until_ms + grace_ms < now_ms:
                 due.append(row.id)
     query = select(VERSION.c.content).where(VERSION.c.board.in_(due), VERSION.c.form == BLOB)

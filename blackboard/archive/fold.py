@@ -140,6 +140,7 @@ class Fold:
             if number % STEP_CHANGES == 0:
                 yield
         self.counted.clear()
+        # Also if its sum is as before: the revision of a digest tells that nothing came later.
         for namespace in touched:
             total = self.totals.setdefault(namespace, digest.EMPTY)
             self.digests.append(digest_row(self.board, namespace, revision, total))

@@ -189,10 +189,12 @@ class ArchivedHistory:
         for segment in self.segments:
             where = {"board": segment.board, "upto": segment.upto}
             page = await rows(self.connection, query, given | where)
+            # Behind a full page, this segment may have keys that were not read yet.
             if len(page) == STEP_KEYS:
                 horizons.append(page[-1].name)
             for row in page:
                 if row.revision is not None and segment.shares(row.name):
+                    # The nearest segment came first, and its version counts.
                     found.setdefault(row.name, row)
         seen = sorted(found, reverse=reverse)
         if not horizons:
@@ -293,6 +295,7 @@ class ArchivedHistory:
             missing = [row for row in shown if row.namespace not in found]
             if missing or segment is self.segments[0]:
                 last = max((row.revision for row in newest), default=-1)
+                # A version is newer than all digests, so they are not those of this revision.
                 if await self._changed_since(segment, last):
                     return None
             found |= {row.namespace: bytes(row.digest) for row in missing}
@@ -450,6 +453,7 @@ async def segments_of(connection: AsyncConnection, row: Any, upto: Revision) -> 
         own = own and row.continues
         upto = min(upto, row.origin_revision)
         row = await board_by_id(connection, row.origin)
+        # If the branch lies in what this row has from its own origin, it adds no segment.
         if row.origin is None or upto > row.origin_revision:
             found.append(Segment(row.id, upto, own))
     return found

@@ -51,6 +51,7 @@ class Pruning:
         """
         if below < self._row.oldest:
             below = self._row.oldest
+        # Counters and digests come first: they are computed from versions that are about to go.
         await self._keep_counters()
         await self._note_digests([*await self._keep(keep, below), below])
         removed = await self._versions(below)
@@ -110,8 +111,10 @@ class Pruning:
         self._blobs = {bytes(row.content) for row in await rows(self._connection, blobs)}
         if self._blobs:
             now_ms = await self._database.now_ms(self._connection)
+            # Before the deletion, whose condition they no longer meet then.
             await set_aside(self._connection, self._row.called, in_blob, now_ms)
         await self._connection.execute(delete(VERSION).where(doomed))
+        # Of a branch such a record stays: it may hide a version that the origin has.
         if self._row.origin is None:
             older = VERSION.alias()
             hidden = exists().where(

@@ -118,9 +118,11 @@ class Redacting:
             if row.through < row.oldest:
                 raise Unavailable(f"archive of board {row.called}", "its archive is being made")
         first = await self._first(found)
+        # Before anything is replaced: the digests that are compared were made from these values.
         sums = {row.id: await self._sum(row, first[row.id]) for row in found if row.id in first}
         for row in found:
             await self._board(row)
+        # Only once all boards are done: the sums of a branch are over versions of its origin, too.
         for row in found:
             if row.id in sums:
                 await self._add_up(row, sums[row.id])
@@ -371,6 +373,7 @@ class Redacting:
         self._doomed |= await take_aside(self.connection, {row.called for row in found})
         if self._doomed:
             await self.database.lock_blobs(self.connection, shared=False)
+        # Asked under the lock: just before, an append may have given one of them to another key.
         for name in await unnamed(self.connection, self._doomed):
             await self.blobs.discard(name)
             await self._pause()

@@ -78,6 +78,7 @@ def _deflated(value: bytes) -> bytes:
     window, memory = _MOST_OF_ZLIB
     for bytes_max, memory_level in _SETTINGS_OF_ZLIB:
         if len(value) <= bytes_max:
+            # zlib has no window below 2**9 bytes.
             window, memory = max(9, (len(value) - 1).bit_length()), memory_level
             break
     compressor = zlib.compressobj(1, zlib.DEFLATED, window, memory)
@@ -91,6 +92,7 @@ def _inflated(content: bytes) -> bytes:
     Errors: zlib.error, also above VALUE_BYTES_MAX; TypeError when it is not bytes.
     """
     inflater = zlib.decompressobj()
+    # One byte more, to distinguish a value of exactly this size from a larger one.
     value = inflater.decompress(content, VALUE_BYTES_MAX + 1)
     if len(value) > VALUE_BYTES_MAX:
         raise zlib.error(f"it is more than VALUE_BYTES_MAX, {VALUE_BYTES_MAX:,} bytes")

@@ -184,6 +184,7 @@ class SqlArchive:
                 return 1
             if row.owner != owner and row.until_ms > now_ms:
                 return None
+            # The same owner keeps its fence: a renewal must not end its own append.
             fence: int = row.fence if row.owner == owner else row.fence + 1
             held = {"owner": owner, "fence": fence, "until_ms": now_ms + ttl_ms}
             await connection.execute(update(BOARD).where(BOARD.c.id == row.id), held)
@@ -191,6 +192,7 @@ class SqlArchive:
 
     async def give_up(self, board: str, fence: int) -> None:
         """As `Archive.give_up`."""
+        # If another owner has it by now, its fence is higher, and nothing happens.
         mine = update(BOARD).where(BOARD.c.name == board, BOARD.c.fence == fence)
         async with self._database.writing() as connection:
             await connection.execute(mine, {"until_ms": 0})
@@ -209,6 +211,7 @@ class SqlArchive:
         async with self._database.writing() as connection:
             old = await archive_boards.owned(connection, board, fence)
             is_known = await archive_boards.holds(connection, old)
+            # Revisions that overlap would mean two things: then it is another history.
             apart = apart or (is_known and head.revision <= old.through)
             number = await archive_boards.replace(connection, old, apart=apart)
             totals: dict[str, int] = {}
@@ -217,6 +220,7 @@ class SqlArchive:
                 oldest = max(oldest, page.revision)
                 large = [e.value for e in page.entries if len(e.value) > BLOB_BYTES]
                 if large:
+                    # Until the end, so that no redaction discards what these rows refer to.
                     await self._database.lock_blobs(connection, shared=True)
                 await self._blobs.put_all(large)
                 await archive_boards.adopt(connection, number, page.entries, totals)
@@ -241,6 +245,7 @@ class SqlArchive:
             if old is None:
                 await connection.execute(insert(BOARD), archive_boards.vacant(board))
                 old = await board_row(connection, board)
+            # The archiver of a board that had the name before must not append to this one.
             fence = old.fence + 1
             number = await archive_boards.replace(connection, old, fence=fence, apart=True)
             await archive_boards.fork(connection, number, past)
@@ -259,6 +264,7 @@ class SqlArchive:
         """As `Archive.append`."""
         history.check_sequence(after, entries)
         large = large_values(entries, BLOB_BYTES)
+        # Outside of the transaction, which would hold the board's row during the upload.
         await self._blobs.put_all(large)
         warm: Warm | None = None
         async with self._database.writing() as connection:
@@ -274,6 +280,7 @@ class SqlArchive:
                 marker = run[0].epoch
                 if marker is not None and loses(marker, row.through):
                     row = await self._go_back(connection, row, marker.from_revision)
+                # Taken out of the cache: this append changes it, and may fail after that.
                 warm = self._warmth.take(row)
                 segments = await segments_of(connection, row, row.through)
                 past = ArchivedHistory(self._database, connection, segments)
@@ -302,6 +309,7 @@ class SqlArchive:
 
     async def settle(self, board: str) -> Revision:
         """As `Archive.settle`."""
+        # Before the sync: what is appended during it may not be on the disk.
         mark = await self.mark(board)
         if mark is None:
             return 0
@@ -568,6 +576,7 @@ class SqlArchive:
 
     async def forget(self, board: str, name: str) -> None:
         """As `Archive.forget`."""
+        # The row stays with its hash, which the next manifest names as the one before it.
         gone = {"manifest": b"", "signature": b"", "pinned": False}
         await self._change_checkpoint(board, name, gone)
 
@@ -619,6 +628,7 @@ class SqlArchive:
                 prunings.append((older, each.through + 1))
             for pruning, end in prunings:
                 removed += await pruning.run(keep, min(below, end))
+            # After all of them: the last name of a blob may go with any one.
             for pruning, _ in prunings:
                 doomed.update(await pruning.unnamed())
             if dry_run:
@@ -677,6 +687,7 @@ class SqlArchive:
             due, doomed = await archive_boards.empty_marked(
                 connection, now_ms, self._limits.archive.blob_grace_ms
             )
+        # Between the two transactions: if this ends here, rows still name the blobs that are left.
         left = await self._blobs.remove(doomed)
         if due:
             async with self._database.writing() as connection:

@@ -39,6 +39,7 @@ BLOB: Final = 3
 """or the SHA-256 of the encoded value, which lies in the object store."""
 
 METADATA: Final = MetaData()
+# In the order of bytes, as keys are everywhere. That is what SQLite does by itself.
 _NAME: Final = String().with_variant(String(collation="C"), "postgresql")
 _NUMBER: Final = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -66,6 +67,7 @@ BOARD: Final = Table(
     Column("owner", String),
     _must("fence"),
     _must("until_ms"),
+    # No id is used again: what refers to a removed row, or caches it, must not fit a new one.
     sqlite_autoincrement=True,
 )
 

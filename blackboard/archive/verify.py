@@ -100,6 +100,7 @@ class Verification:
                 yield finding
             after = commits[-1].revision
         fold.settle(after)
+        # The archive keeps sums only as of a board's newest revision.
         if board.through == segment.upto:
             if after < segment.upto:
                 yield f"revisions {after + 1} to {segment.upto} are missing: the log was cut short"
@@ -151,6 +152,7 @@ class Verification:
                     yield f"revision {revision}: {finding}"
                 if fold.chain != chain:
                     yield f"revision {revision} is not what was archived: the hash chain breaks"
+            # From the archived link on, so that one damaged commit does not spoil all that follow.
             fold.chain, last = chain, revision
             if archived := digests.pop(revision, None):
                 fold.settle(revision)
@@ -184,6 +186,7 @@ class Verification:
         except Corrupt as error:
             if len(commits) == 1:
                 return {}, {commits[0].revision: f"{error.what}: {error.reason}"}
+        # One by one, to find which commit it is, and to verify the others.
         found: dict[Revision, LogEntry] = {}
         damaged: dict[Revision, str] = {}
         for commit in commits:
@@ -232,6 +235,7 @@ class Verification:
                 yield f"revision {row.revision}: {row.key} has another {', '.join(wrong)}"
         for gathered in (fold.versions, fold.commits, fold.epochs):
             gathered.clear()
+        # Only what is not settled yet: of other keys, `_learn` reads the versions again.
         fold.known = {key: fold.known[key] for key in fold.counted}
 
     async def _compare_sums(self, fold: Fold) -> AsyncIterator[str]:
@@ -259,6 +263,7 @@ class Verification:
                 except Corrupt as error:
                     where = f"revision {row.revision}: {row.key}"
                     findings.append(f"{where}: {error.what}: {error.reason}")
+                    # A blob's element is made from its name: it counts even if the content is lost.
                     if row.form != BLOB:
                         continue
                 namespace = namespace_of(row.key)
@@ -320,6 +325,7 @@ class Verification:
             return
         if digest.content_of(stored.manifest) != bytes(row.hash):
             yield "the manifest is another one than was archived"
+        # Its content was pruned, so nothing but the signature can be checked.
         if not await self._is_readable(past):
             for finding in self._sealer.findings(stored, None):
                 yield finding

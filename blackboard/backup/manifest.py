@@ -82,6 +82,7 @@ def board_of(name: str) -> str:
 async def write(place: BackupPlace, manifest: BackupManifest) -> None:
     """Replace the manifest of a board. Errors: Unavailable."""
     body = json.encode(manifest)
+    # It has no key: it finds damage, and does not stop those who can write to the backup.
     seal = hashlib.sha256(body).hexdigest().encode()
     await place.put(f"{BOARDS}{manifest.board}{_SUFFIX}", body + b"\n" + seal + b"\n")
 

@@ -168,6 +168,7 @@ class BackupPlace:
         return None
 
     def _take_lock(self, directory: Path) -> None:
+        # It is taken in a thread, and released in another one.
         lock = FileLock(directory / _LOCK, mode=FILE_MODE, thread_local=False)
         try:
             lock.acquire(timeout=0)
@@ -185,12 +186,15 @@ class BackupPlace:
             lease = json.loads(found or b"{}")
             is_taken = lease.get("owner") != self._owner and lease.get("until_ms", 0) > now_ms
         except (ValueError, TypeError, AttributeError):
+            # A damaged lease would otherwise keep every writer out for ever.
             is_taken = False
         if is_taken:
             reason = "another process writes to it"
             raise Unavailable(what=f"backup {self.where}", reason=reason)
         until_ms = now_ms + self._limits.archive.archive_lease_ms
         lease = {"owner": self._owner, "until_ms": until_ms}
+        # The store compares nothing, so two may get here at once. Files are named by their content
+        # and manifests are replaced as a whole: the worst is a round that is lost and repeated.
         await self.put(_LEASE, json.dumps(lease).encode())
 
     async def unlock(self) -> None:

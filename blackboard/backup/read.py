@@ -50,6 +50,7 @@ async def packed_records(place: BackupPlace, segment: SegmentFile) -> Sequence[b
     data = await place.get(segment.name)
     if data is None:
         return await _merged(place, segment)
+    # Before it is unpacked, so that only what we wrote is.
     if len(data) != segment.file_bytes or hashlib.sha256(data).hexdigest() != segment.sha256:
         raise place.corrupt(segment.name, "it is not what was written")
     try:

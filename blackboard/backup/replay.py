@@ -91,6 +91,7 @@ class Replay:
                 await self._join(base)
                 for segment in logs:
                     await self._append(segment)
+            # What this returns must be there after a power loss as well.
             await self._archive.settle(self._board)
         finally:
             await self._archive.give_up(self._board, self._fence)
@@ -116,6 +117,7 @@ class Replay:
         [first, *_] = await records_of(self._place, base[0])
         if not isinstance(first, BaseRecord):
             raise self._place.corrupt(base[0].name, "it is no base")
+        # Renewed, because to read a base may take longer than the lease.
         await self._take()
         join = self._archive.join
         pages = self._pages(base)
@@ -133,6 +135,7 @@ class Replay:
 
     async def _append(self, segment: SegmentFile) -> None:
         assert self._mark is not None
+        # If it ends at this very revision, it is still read, to compare that with the archive's.
         if segment.last < self._mark.revision:
             self._progress(segment.file_bytes)
             return

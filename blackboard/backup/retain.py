@@ -157,11 +157,13 @@ class _Needed:
                 mark = await Replay(self._place, archive, old, limits=self._limits).run()
                 source = ArchivedBoard(archive, manifest.board, mark)
                 head, items, pages = await source.base(mark.revision)
+                # The time of its last commit, by which the next pruning judges its age.
                 head = replace(head, time_ms=old.time_ms)
                 writer = BoardWriter(self._place, manifest, self._limits)
                 base = await writer.begin_after(count, head, items, pages, dry_run=self._dry_run)
             finally:
                 await archive.aclose()
+        # Old ones too: their sizes count for this board, and not among the others.
         self._names |= {segment.name for segment in (*manifest.segments, *writer.manifest.segments)}
         self._blobs |= set(base.blobs)
         return base.size

@@ -187,6 +187,7 @@ class Shipper:
         """Ship what boards have that the backup does not. Errors: InvalidRequest when the backup is
         not there any more (its disk may not be mounted), Unavailable when another one is there:
         `begin` again. Unavailable; Corrupt: the first one, after the other boards."""
+        # In an object store this renews the lease.
         await self.place.lock()
         if await self.place.id() != self._backup:
             reason = "another backup is there than before"
@@ -243,6 +244,7 @@ class Shipper:
         writer = self._writers.get(board)
         if writer is None:
             found = await manifests.read(self.place, self._backup, board)
+            # It can be read, but its name may not have been synced: a power cut could take it back.
             if found is not None and board in self._unsure:
                 await manifests.write(self.place, found)
             self._unsure.discard(board)
@@ -253,6 +255,7 @@ class Shipper:
     async def _check(self, writer: BoardWriter, source: HistorySource) -> None:
         """Write a new base if the backup is of another history."""
         segments = writer.manifest.segments
+        # A base has no digest of a log entry to compare.
         if not segments or not segments[-1].digest:
             return
         try:
@@ -280,6 +283,7 @@ class Shipper:
                         await writer.write_log(following)
                         entries += len(following)
                         continue
+                    # The log goes on behind a gap, as after a recovery: there it needs a base.
                     at = page[0].revision
             await writer.write_base(*await source.base(at))
             bases += 1

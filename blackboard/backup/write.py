@@ -75,6 +75,7 @@ class BoardWriter:
     async def write_log(self, entries: Sequence[LogEntry]) -> None:
         """Add the log entries that follow."""
         last = self.manifest.segments[-1]
+        # Only revision and time of it are used.
         at = Head(last.last, Epoch(0, ""), 0, last.time_ms)
         filling = _Filling(self._place, self.manifest, LOG, at)
         for entry in entries:
@@ -105,6 +106,7 @@ class BoardWriter:
             await self._place.put(one.name, data)
             kept = self.manifest.segments[: -len(small)]
             await self._publish(replace(self.manifest, segments=(*kept, one)))
+            # Only now: until the manifest names the merged file, these are the backup.
             for segment in small:
                 await self._place.remove(segment.name)
 
@@ -138,6 +140,7 @@ class BoardWriter:
         await self._publish(replace(self.manifest, segments=(*filling.segments, *kept)))
         names = {segment.name for segment in self.manifest.segments}
         for segment in old:
+            # A base of the same content has the same name.
             if segment.name not in names:
                 await self._place.remove(segment.name)
         return base
@@ -182,6 +185,7 @@ class _Filling:
         if not isinstance(small, BaseRecord):
             self.blobs |= set(small.blobs.values())
         if large and not self.is_rehearsed:
+            # Before the file that refers to them.
             await self._place.blobs.put_durably(large)
         if isinstance(record, LogRecord):
             self._last, self._time_ms = record.entry.revision, record.entry.time_ms

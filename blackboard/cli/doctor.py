@@ -258,6 +258,8 @@ def _answers(addresses: "dict[Signal, str]", patience_s: float) -> "dict[Signal,
     def ask(signal: "Signal", address: str) -> None:
         found[signal] = _export_nothing(signal, address)
 
+    # In threads: urllib's timeout bounds each wait for the socket, but neither their sum nor the
+    # resolution of a name.
     asking = [Thread(target=ask, args=each, daemon=True) for each in addresses.items()]
     for thread in asking:
         thread.start()
@@ -277,6 +279,7 @@ def _export_nothing(signal: "Signal", address: str) -> str:
     given = next((os.environ[name] for name in variables if os.environ.get(name)), "")
     headers = {**parse_env_headers(given, liberal=True), "Content-Type": "application/x-protobuf"}
     parts = urlsplit(address)
+    # urllib takes the user for a part of the host's name.
     user, divider, host = parts.netloc.rpartition("@")
     if divider:
         headers["Authorization"] = f"Basic {b64encode(unquote(user).encode()).decode()}"

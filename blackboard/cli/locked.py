@@ -85,10 +85,12 @@ class _Runner:
                 self._ended_by = number
                 self._until_started.cancel()
             elif not (self._on_terminal and number in _FROM_TERMINAL):
+                # A terminal has sent those two to the command as well, which is in the same group.
                 await self._started.wait()
                 self._send(number)
 
     async def _execute(self, environment: dict[str, str]) -> int:
+        # From here on a signal is for the command, also if it comes before there is a process.
         self._is_starting = True
         try:
             await finish(self._start(environment))

@@ -260,6 +260,7 @@ def revoke(
     if which is not None:
         claims = claims_of(_token(flags, which))
         names.append(claims["ids"][-1])
+        # A revocation of this token alone need not be kept for longer than the token is valid.
         until_ms = claims["expires_at_ms"] if not ids and all_of is None else None
 
     async def run(client: "Client") -> int:

@@ -24,9 +24,12 @@ async def finish(
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
+    # anyio repeats a cancellation in every turn of the loop until its scope ends; without the
+    # shield, this loop would be busy until then.
     with CancelScope(shield=True):
         while not task.done():
             try:
+                # Unlike `await task`, it does not pass a cancellation on to the task.
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 if cancelled is None:

@@ -45,6 +45,7 @@ async def differences_by_key(link: Transport, board: str, request: DiffRequest, 
                 if tree is None or change.key == tree_head_key(tree):
                     found.append(change)
             elif document != last:
+                # In key order the entries of a document are neighbours: the last one is enough.
                 found += await _document_change(
                     link, (board, request.other or board), document, page
                 )

@@ -70,6 +70,8 @@ async def merge_at(board: ChangedBoard, key: Key, patch: Any, attempts_max: int)
             if not left:
                 raise
             revision, value = conflict.actual, conflict.current
+            # A conflict has the value only if it is small and may be read; None may
+            # also be the value.
             if value is None and revision:
                 entry = await board.entry(key)
                 revision, value = (entry.mod_revision, entry.value) if entry else (0, None)

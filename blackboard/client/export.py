@@ -246,6 +246,7 @@ class _Writing:
             for member, data in whole.items():
                 self._zip.writestr(member, data)
                 self._digests[member] = hashlib.sha256(data).hexdigest()
+            # Its size is not known yet, and without zip64 a member may have 2 GiB at most.
             self._member = _Member(self._zip.open(_ENTRIES, "w", force_zip64=True))
         except BaseException:
             with self._closed():
@@ -372,6 +373,7 @@ class _Reading:
 
     def _unpacked(self, member: str) -> Iterator[Any]:
         """The objects of a member, one by one; its SHA-256 is checked at the end."""
+        # The file may be forged: without a bound, one object could take all memory.
         unpacker = msgpack.Unpacker(max_buffer_size=4 * VALUE_BYTES_MAX)
         digest = hashlib.sha256()
         try:

@@ -149,6 +149,7 @@ class Files:
         """
         upload_id = secrets.token_hex(8)
         try:
+            # Not cancelled halfway: `_give_up` must find what was announced.
             upload = await finish(self._begin(check_file(key), upload_id))
             stored = await self._put_parts(key, upload, source, progress)
             stored = replace(stored, media_type=media_type)
@@ -303,6 +304,7 @@ class Files:
         with contextlib.suppress(BlackboardError):
             entry = await self._board.entry(upload_key(key))
             if entry is not None and _upload_id(entry) == upload_id:
+                # Another upload may begin between the read and this commit.
                 ours = KeyAt(entry.key, entry.mod_revision)
                 await self._board.commit(ops, conditions=[ours])
 
@@ -380,6 +382,7 @@ async def _pieces(source: Source) -> AsyncGenerator[bytes, None]:
     else:
         pieces = _of_file(source) if isinstance(source, Path) else iter(source)
         try:
+            # `_END`, because StopIteration cannot be raised into a future.
             while (found := await asyncio.to_thread(_next_of, pieces)) is not _END:
                 yield _checked(found)
         except OSError as error:

@@ -160,6 +160,7 @@ class Step:
         """The entry at `key` on the board, without own writes; the read is tracked."""
         self._check_open()
         entry = await self._board.entry(key)
+        # The first read counts: what was decided on it is wrong if the key changed since then.
         self._read.setdefault(key, entry.mod_revision if entry else ABSENT)
         return entry
 
@@ -266,6 +267,8 @@ class Step:
         conditions = list(self._conditions)
         if self._validate:
             conditions += [PrefixUnchanged(p, since) for p, since in self._listed.items()]
+            # What a listing covers needs no condition of its own: a commit has at most
+            # OPERATIONS_MAX.
             conditions += [KeyAt(k, at) for k, at in self._read.items() if k not in self._covered]
         seen = self._grounds | self._read
         grounds = [(key, at) for key, at in seen.items() if at != ABSENT]
@@ -273,6 +276,7 @@ class Step:
             self._ops,
             conditions=conditions,
             fences=self._fences,
+            # Provenance is for people: it is cut, where a missing condition would be an error.
             based_on=grounds[:BASED_ON_MAX],
             note=self.note,
         )
@@ -300,6 +304,7 @@ async def repeat_step(
             async with begin() as step:
                 return await body(step)
         except Conflict:
+            # No pause: a conflict means that another commit got in, and the next attempt reads it.
             if attempt == attempts - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")

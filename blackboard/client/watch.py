@@ -93,6 +93,7 @@ class Watch:
     async def _open(self, start: Position) -> None:
         request = replace(self._request, after=start)
         async with AsyncExitStack() as stack:
+            # Before the pages of the snapshot are read, so that no change falls between the two.
             opened = await stack.enter_async_context(self._link.watch(self._board, request))
             self._stream, self._position, self._through = opened, start, start
             if self._snapshot:
@@ -141,6 +142,7 @@ class Watch:
         return self._stream
 
     async def _receive_through(self, revision: Revision) -> None:
+        # A quiet board would never say how far it is.
         await self._opened().request_progress()
         assert self._through is not None
         while self._through.revision < revision:
@@ -150,6 +152,7 @@ class Watch:
         """Take one delivery, or begin again with the state after a Resync."""
         stream = self._opened()
         if self._order is not None:
+            # An earlier attempt to begin again failed, or was cancelled.
             await self._start_over(self._order)
             return
         if self._deliveries is None:
@@ -173,6 +176,7 @@ class Watch:
         self._order = order
         await self._stack.aclose()
         self._deliveries, self.state = None, {}
+        # What is pending leads to a state that the new snapshot already contains.
         self._pending.clear()
         try:
             self._order = None

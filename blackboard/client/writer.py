@@ -125,6 +125,8 @@ class Writer:
         self.board = board
         self._limits = link.limits.client
         self._patience_s = link.limits.client.commit_timeout_ms / 1000
+        # The newest revision that anything here was based on. An epoch that kept all up to it lost
+        # nothing that this writer relies on.
         self.seen: Revision = 0
         self._epoch: Epoch | None = None
         self._read_in = ""
@@ -158,6 +160,7 @@ class Writer:
         return self._epoch.id
 
     async def _begin(self) -> None:
+        # `seen` first: a read that ends during this call may already belong to the new epoch.
         seen, head = self.seen, await self.link.head(self.board)
         epoch = head.epoch
         is_gone = 0 < seen < epoch.revision and not await self._is_kept(seen, epoch)
@@ -175,6 +178,7 @@ class Writer:
         if seen > epoch.from_revision:
             return False
         try:
+            # The head names the last epoch only. An earlier one since `seen` may have lost more.
             page = await self.link.log(self.board, seen, limit=LOG_ENTRIES_MAX)
         except (Compacted, Resync):
             return False
@@ -281,6 +285,8 @@ class Writer:
         log.warning("%s waits on board %s: %s", self.link.agent, self.board, frozen)
         try:
             async with asyncio.timeout(left_s):
+                # FROZEN_KEY is an entry that agents may read, so the thaw is
+                # noticed without polling.
                 await self._until_gone(FROZEN_KEY)
                 await asyncio.sleep(pause_s)  # so that waiting clients do not retry together
         except TimeoutError:
@@ -292,6 +298,7 @@ class Writer:
     async def _commit(
         self, spec: CommitRequest, *, with_held: bool, brings: bool | None
     ) -> Receipt:
+        # Bounded, because one checkpoint may follow another: a commit must not deliver for ever.
         for _ in range(self._limits.deliveries_max):
             try:
                 return await self._carry_out(spec, with_held=with_held)
@@ -333,11 +340,16 @@ class Writer:
         async with self._bringing:  # one delivery serves all commits that wait for the barrier
             if self._brought < asked.since or not self._deliver_waits:
                 brought = (*await self._delivered(), Delete(asked.key))
+                # If both are too large for one commit, the delivery goes alone, and
+                # `spec` after the cut.
                 fits = len(spec.ops) + len(brought) <= OPERATIONS_MAX
                 both = replace(spec, ops=(*spec.ops, *brought)) if fits else CommitRequest(brought)
                 receipt = await self._carry_out(both, with_held=with_held)
+                # Only now: after a delivery that was refused, the next call of
+                # `bring` delivers again.
                 self._brought = receipt.revision
                 if fits:
+                    # The caller has one result for each of its own operations.
                     return replace(receipt, results=receipt.results[: len(spec.ops)])
         await self._cut(asked)
         return None
@@ -359,6 +371,8 @@ class Writer:
         request = WatchRequest((key,))
         watch = Watch(self.link, self.board, request, revision=None, snapshot=True, saw=self.saw)
         async with watch:
+            # The watch begins with a snapshot, because `key` may have gone before
+            # the watch was open.
             while key in watch.state:
                 revised = await anext(watch)
                 gone = any(change.kind == "delete" for change in revised.changes)
@@ -371,12 +385,15 @@ class Writer:
             fences = fences_of(self.link, self.board, fences)
         epoch = await self.epoch()
         assert self._epoch is not None
+        # Together with `epoch`: another commit may adopt the next one while this one waits.
         number = self._epoch.number
         # The step is numbered only once a lane is free: an engine keeps one answer for each lane.
         await self._free.acquire()
         lane = self._lanes.pop()
         lane.step += 1
         name = CommitId(self.link.agent, lane.number, self._incarnation, lane.step)
+        # As late as possible: if an answer of this lane was displaced after `known`, the attempt is
+        # refused (AttemptTooOld) and has to be made again.
         since = self.seen
         commit = Commit(
             name,
@@ -393,6 +410,8 @@ class Writer:
         except _FAILURES as error:
             receipt = await self._insist(lane, commit, number, error)
         finally:
+            # Also after a cancellation: the lane's next step supersedes what may
+            # still be on its way.
             self._lanes.append(lane)
             self._free.release()
         self.saw(receipt.revision)
@@ -416,6 +435,9 @@ class Writer:
             if self.link.is_closed:
                 raise uncertain or failure
             if isinstance(failure, StaleEpoch):
+                # Even after a lost answer this refusal is certain: an engine looks for the
+                # first answer of a retry before it compares epochs. No pause: the engine is
+                # there and has answered.
                 commit = replace(commit, epoch=self._adopt(failure, number))
                 number = failure.number
             else:
@@ -444,6 +466,8 @@ class Writer:
                     raise uncertain or frozen from frozen
                 # It was not applied, but an earlier attempt could still be applied after the thaw.
                 await self.thawed(frozen)
+                # The time in which no service was reached begins again: the freeze
+                # is not part of it.
                 failure, deadline = uncertain, loop.time() + self._patience_s
             except Rejected:
                 # An earlier attempt may still arrive, and find the reason of this refusal gone.
@@ -463,6 +487,8 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         lane.step += 1
+        # Engines log the removal of this absent key. Other removals of nothing leave no answer on
+        # the lane, and would supersede nothing.
         op = Delete(superseding_key(self.link.agent))
         name = replace(refused.id, step=lane.step)
         mark = Commit(name, refused.epoch, (op,), note="after a refused retry", known=refused.known)
@@ -525,6 +551,8 @@ class _Noticing:
         self._work = work
 
     def __await__(self) -> Generator[Any, Any, Sequence[Op]]:
+        # Driven by hand, as `await` does not say whether it suspended; a clock
+        # would only suggest it.
         running = self._work.__await__()
         resume: Callable[[Any], Any] = running.send
         value: Any = None
@@ -579,6 +607,7 @@ class Hold:
 
 def take(hold: Hold) -> None:
     """From here on, commits of the running task rely on `hold`."""
+    # A new tuple, because tasks that were started before share the old one.
     _holds.set((*_holds.get(), hold))
 
 

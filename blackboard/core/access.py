@@ -110,6 +110,8 @@ class Principal:
         from."""
         if self.on_account:
             return self.on_account
+        # An operator that acts as an agent keeps its own credential. The name does not begin with
+        # its subject then, and is the account itself.
         if self.credential is not None and self.name.startswith(self.credential.subject + "."):
             return self.credential.subject
         return self.name
@@ -205,6 +207,7 @@ def acting_as(principal: Principal, name: str | None) -> Principal:
     if not principal.acts_for_any:
         raise AccessDenied(principal.name, "act as", name)
     return replace(
+        # Without `acts_for_any`: acting as an agent gives no right to act as others.
         agent(name),
         boards=principal.boards,
         expires_at_ms=principal.expires_at_ms,
@@ -229,6 +232,7 @@ def covers(outer: str, inner: str) -> bool:
     wide, narrow = outer.split("/"), inner.split("/")
     for place, segment in enumerate(wide):
         if segment == "**":
+            # `**` stands for at least one segment.
             return len(narrow) > place
         if place >= len(narrow) or narrow[place] == "**":
             return False
@@ -281,6 +285,7 @@ def narrowed(principal: Principal, to: Narrowing) -> Principal:
     if name != principal.name and not name.startswith(principal.name + "."):
         raise InvalidRequest("name", f"a sub-agent of {principal.name} is {principal.name}.<name>")
     boards = principal.boards if to.boards is None else to.boards
+    # No boards means all boards, so an empty set is the widest one.
     if principal.boards and not (boards and boards <= principal.boards):
         raise InvalidRequest("boards", "more than the token that is narrowed has")
     ends = [end for end in (principal.expires_at_ms, to.expires_at_ms) if end is not None]
@@ -393,6 +398,7 @@ def require_revoke(principal: Principal, tokens: Iterable[str], of: str | None) 
     own = principal.credential
     if of is not None and own is not None and len(own.ids) > 1:
         raise AccessDenied(principal.name, "revoke all of", of)
+    # The ids before the last one are those of the tokens that it was narrowed from.
     is_own = own is not None and set(tokens) <= set(own.ids[-1:])
     if not (is_own and of in (None, principal.name)):
         require_admin(principal)
@@ -410,6 +416,8 @@ def require_commit(principal: Principal, commit: core.Commit) -> None:
         raise AccessDenied(principal.name, "commit as", commit.id.agent)
     for op in commit.ops:
         _require_op(principal, op)
+    # A refused condition tells what a key holds now, and a refused fence who holds the lease: both
+    # need the right to read.
     for condition in commit.conditions:
         if isinstance(condition, core.KeyAt):
             require(principal, Right.READ, condition.key)
@@ -436,6 +444,7 @@ def _require_op(principal: Principal, op: core.Op) -> None:
     if is_decision(path) and not isinstance(op, core.REMOVALS):
         # An agent takes answers away that it has read; it does not give any.
         require_approve(principal, path)
+        # The right to approve is enough: people who approve need no right to write.
         if isinstance(op, core.Put):
             return
     match op:
@@ -536,6 +545,7 @@ def reach(grants: tuple[AccessGrant, ...], pattern: str) -> Reach:
         covered = is_key or covers(grant.pattern, f"{path}/**" if path else "**")
         (whole if covered else mixed).append(found)
     exact = joined_ranges(whole)
+    # A range within one that is readable as a whole needs no filter.
     rest = [each for each in mixed if not _is_within(each, exact)]
     return Reach(joined_ranges([*exact, *rest]), not rest, readable(grants))
 
@@ -551,6 +561,7 @@ def _common_path(one: str, other: str) -> tuple[str, bool] | None:
         if a is None or b is None or (a not in _WILD and b not in _WILD and a != b):
             return None
         if a in _WILD and b in _WILD:
+            # The path ends here, but segments behind it may still show that no key matches both.
             is_literal = False
             if "**" in (a, b):
                 break

@@ -196,6 +196,7 @@ def moment_of(when: When) -> Moment:
         if time_ms < 0:
             raise InvalidRequest(field="at", reason=f"{when} is before 1970")
         return Instant(time_ms)
+    # True is an int in Python, and would be revision 1.
     if type(when) is bool or not isinstance(when, int | str | Instant):
         raise InvalidRequest(field="at", reason=f"a {type(when).__name__} is no moment")
     if isinstance(when, str):
@@ -239,6 +240,7 @@ def check_checkpoint(name: str) -> str:
 
 def named_by_time(instant: datetime, request: str) -> str:
     """A name for a checkpoint that nobody named."""
+    # Dots within the time: a name may not contain colons.
     return f"{instant:%Y-%m-%dT%H.%M.%SZ}-{request[:4]}"
 
 

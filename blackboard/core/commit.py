@@ -34,6 +34,8 @@ from blackboard.units import Fence, Key, Milliseconds, Prefix, Revision
 # does not.
 
 
+# `gc=False` here and below: these records form no cycles, and a board has millions of them, which
+# the garbage collector would look through.
 class _Asked(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """What a commit may ask for."""
 
@@ -653,6 +655,7 @@ _KINDS: tuple[tuple[range, str], ...] = (
 
 def kind_of(value: bytes) -> str:
     """The JSON-like type of an encoded value: "integer", "string", "map" ..."""
+    # 0xC1 is the only byte that begins no msgpack value.
     first = value[0] if value else 0xC1
     return next((name for codes, name in _KINDS if first in codes), "unknown")
 
@@ -662,6 +665,7 @@ def read_integer(value: bytes) -> int | None:
     if kind_of(value) != "integer":
         return None
     number: int = msgpack.unpackb(value)
+    # Beyond it, the doubles of the twin in Lua are not exact.
     return number if abs(number) <= INTEGER_MAX else None
 
 

@@ -39,6 +39,7 @@ def element(key: Key, content: bytes, expires_at_ms: Milliseconds | None) -> byt
     `content` is the SHA-256 of the encoded value, so that a large value need not be loaded.
     """
     name = key.encode()
+    # Shifted by one, so that 0 stands for an entry that does not expire.
     expiry = 0 if expires_at_ms is None else expires_at_ms + 1
     sized = len(name).to_bytes(4, "little") + expiry.to_bytes(8, "little")
     return hashlib.sha256(sized + name + content).digest()
@@ -57,6 +58,7 @@ def add(total: int, item: bytes) -> int:
 def remove(total: int, item: bytes) -> int:
     """`total` without one element."""
     other = _expand(item)
+    # With its highest bit set, no lane borrows from the next one; the XOR then corrects that bit.
     return ((total | _TOPS) - (other & _RESTS)) ^ ((total ^ other ^ _TOPS) & _TOPS)
 
 

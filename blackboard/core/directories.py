@@ -77,6 +77,7 @@ class Children:
     def is_counted(self, key: Key) -> bool:
         """Whether `key` lies in the last directory, and its further keys change nothing."""
         directory = directory_of(self.prefix, key)
+        # One more than is shown has been counted: that is how `more` is known.
         return self.counts(directory) and self._counts[directory or ""] > DIRECTORY_KEYS_MAX
 
     def add_entry(self, entry: Entry) -> None:
@@ -88,6 +89,7 @@ class Children:
     def add_keys(self, directory: Prefix, first: Key, count: int) -> None:
         """Add `count` keys of a directory, which begin with `first`."""
         if directory not in self._counts:
+            # Any key of a directory will do: continuing after it skips the whole directory.
             self.last = first
             self._size += len(directory)
         self._counts[directory] = self._counts.get(directory, 0) + count

@@ -41,12 +41,14 @@ class RefusedFieldError(Exception):
 
 def check_text(text: str) -> None:
     """Errors: InvalidRequest for half a surrogate pair, which no encoding can carry."""
+    # ASCII has no surrogates; for the rest, encoding is the only test.
     if not text.isascii():
         _size(text)
 
 
 def check_note(note: str) -> None:
     """Errors: InvalidRequest for what is not Unicode text; LimitExceeded above NOTE_BYTES_MAX."""
+    # Notes of an embedded client come here without msgspec, which checks the types of others.
     if type(note) is not str:
         raise InvalidRequest(field="note", reason=f"a {type(note).__name__} is not text")
     size = len(note) if note.isascii() else _size(note, "note")

@@ -55,6 +55,7 @@ def jump(revision: Revision, time_ms: Milliseconds, now_ms: Milliseconds) -> Rev
     """A revision above all that a board can have given out by now, if it was at `revision` at
     `time_ms` (0: unknown)."""
     age_s = max(0, now_ms - time_ms) // 1000 if time_ms else 0
+    # Half of the range at most: a clock that is far off must not use up the revisions.
     return min(revision + EPOCH_JUMP + age_s * EPOCH_JUMP_PER_SECOND, REVISION_MAX // 2)
 
 
@@ -209,9 +210,12 @@ class Gathered:
             visible = bounded(self._show(entry))
             if visible is not None:
                 self.shown.append(visible)
+                # Only what is shown: otherwise the end of a page would tell how large hidden
+                # commits are.
                 self._size += cost_of(visible)
                 if self._prove is not None:
                     self._add_proof(self._prove(entry))
+            # Entries that are not shown count, too: `left` bounds the work.
             self.through = entry.revision
             self.left -= 1
             if not self.left or self._size >= PAGE_BYTES_MAX:
@@ -220,6 +224,7 @@ class Gathered:
 
     def _add_proof(self, proof: Proof | None) -> None:
         self.proofs.append(proof)
+        # Twice, because leaves travel in hexadecimal.
         self._size += 0 if proof is None else sum(2 * len(leaf) for leaf in proof.leaves)
 
 
@@ -229,6 +234,7 @@ class Tally:
     def __init__(self, after: Revision, until: Revision, parts: int) -> None:
         self.after = after
         self.until = max(until, after)
+        # Rounded up, so that there are no more parts than were asked for.
         self.step = max(1, -(-(self.until - after) // parts))
         self._parts = -(-(self.until - after) // self.step)
         self._counts: dict[str, list[int]] = {}
@@ -299,6 +305,7 @@ def cost_of_change(change: Change) -> int:
 
 def excess(head: Head, kept: int) -> int:
     """How many of the oldest log entries to drop to keep `kept`; 0 until a tenth more are there."""
+    # With slack: otherwise each commit to a full log would be followed by a call that trims it.
     return head.log_entries - kept if head.log_entries > kept + kept // 10 else 0
 
 
@@ -345,6 +352,7 @@ class LargeEntry:
         apart: list[tuple[int, int]] = []
         reached = 0
         for start, end in found:
+            # Spans may overlap, and a change is shown once however many patterns match it.
             if end > reached:
                 apart.append((max(start, reached), end))
                 reached = end

@@ -100,6 +100,7 @@ def grant(lease: Lease | None, op: Grant, fence: Fence, now_ms: Milliseconds) ->
         return Lease(op.key, op.holder, fence, now_ms + op.ttl_ms, ttl_ms=op.ttl_ms)
     names = {current.holder, *(waiter.holder for waiter in current.waiters)}
     if not op.wait or op.holder in names:
+        # With the holder before `pass_on`: a refused commit passes nothing on.
         raise LeaseHeld(op.key, lease.holder, lease.fence, lease.until_ms)
     if len(current.waiters) >= limits.LEASE_WAITERS_MAX:
         count = len(current.waiters) + 1
@@ -112,6 +113,8 @@ def renew(lease: Lease | None, op: Renew, now_ms: Milliseconds) -> Lease:
     """The lease, or with fence 0 the ticket of a waiter, prolonged. Errors: Fenced."""
     until_ms = now_ms + op.ttl_ms
     if op.fence:
+        # Also after its time: until another holder has it, the fence is current, and no clock
+        # counts.
         return replace(check_fence(lease, op), until_ms=until_ms, ttl_ms=op.ttl_ms)
     held, index = _waiting(lease, op)
     waiter = Waiter(op.holder, op.ttl_ms, until_ms)
@@ -134,6 +137,7 @@ def expire(lease: Lease | None, op: Expire, fence: Fence, now_ms: Milliseconds) 
     """As `release`, for an expired lease. Errors: Fenced; LeaseHeld if it has not expired."""
     held = check_fence(lease, op)
     if held.until_ms > now_ms:
+        # A renewal since the sweeper looked has left the fence as it was: only the deadline tells.
         raise LeaseHeld(op.key, held.holder, held.fence, held.until_ms)
     return pass_on(held, fence, now_ms)
 
@@ -144,6 +148,7 @@ def pass_on(lease: Lease, fence: Fence, now_ms: Milliseconds) -> Lease | None:
     for index, waiter in enumerate(lease.waiters):
         if waiter.until_ms > now_ms:
             rest = lease.waiters[index + 1 :]
+            # Tickets before this one have run out and are dropped. `charged` adds the account.
             ttl_ms = waiter.ttl_ms
             return Lease(lease.key, waiter.holder, fence, now_ms + ttl_ms, rest, ttl_ms)
     return None

@@ -100,7 +100,9 @@ def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
     changes: dict[tuple[bool, Key], Change] = {}
     for op, result in zip(commit.ops, committed.results, strict=True):
         for change in _effect(op, result, committed):
+            # One key can have an entry and a lease, which change independently.
             slot = (change.lease is not None, change.key)
+            # Removed and added again: changes stand in the order in which they took effect.
             before = changes.pop(slot, None)
             changes[slot] = change if before is None else _after(before, change)
     return tuple(changes.values())
@@ -169,6 +171,7 @@ def _lease_change(
         assert isinstance(op, Release | Expire)
         kind = ChangeKind.EXPIRE if isinstance(op, Expire) else ChangeKind.RELEASE
         return Change(kind, op.key, lease=Lease(op.key, op.holder, op.fence, 0))
+    # A fence is the revision of its grant. So a release, too, is a grant if a waiter got the lease.
     if after.fence == revision:
         return Change(ChangeKind.GRANT, op.key, lease=after)
     is_renewal = isinstance(op, Renew) and op.fence > 0
@@ -200,12 +203,14 @@ def proof_of(
     made, salts = Leaves(entry), salts_of(entry)
     visible: list[tuple[bytes, bytes | None]] = []
     own: set[bytes] = set()
+    # Not strict: the last salt is that of the hidden part.
     for salt, change in zip(salts, entry.changes, strict=False):
         kept = None if change.value is None else content(change.value)
         leaf = made.add(change, kept)
         if readable(change.key):
             own.add(leaf)
             visible.append((salt, _disclosed(salt, leaf, change, kept)))
+    # Sorted: in the order of the changes they would reveal the places of the hidden ones.
     others = sorted(leaf for leaf in made.all() if leaf not in own)
     return Proof(tuple(s for s, _ in visible), tuple(c for _, c in visible), tuple(others))
 
@@ -214,6 +219,8 @@ def _disclosed(salt: bytes, leaf: bytes, change: Change, kept: bytes | None) -> 
     """What a proof has for a change beside its salt: a leaf, a hash of its value, or nothing."""
     if not salt:
         return leaf
+    # Of an encrypted value the leaf has the hash of the ciphertext, which the reader cannot
+    # compute.
     return kept if kept != content_of(change) else None
 
 
@@ -229,6 +236,8 @@ def is_proved(entry: LogEntry, proof: Proof) -> bool:
         if salt:
             leaves.append(leaf_of(salt, change, content or content_of(change), times[change.key]))
         elif content and is_marker(change.key, change.value):
+            # Here the leaf is taken as given, so the value must be one that says nothing. Otherwise
+            # any value could be passed off with a leaf that fits the digest.
             leaves.append(content)
         else:
             return False
@@ -268,6 +277,7 @@ class Leaves:
         """The leaves of no change (the hidden part and the padding), once all changes were
         added."""
         kept = self._entry.kept
+        # If the hidden part was redacted, its leaf is among `kept.leaves`.
         hidden = [self.hidden()] if self._salts[-1] else []
         if kept is not None:
             return [*hidden, *kept.leaves]
@@ -302,6 +312,7 @@ def digest_of_one(entry: LogEntry, content: bytes | None) -> bytes:
     salts = hashlib.shake_256(_LEAF + entry.salt).digest(2 * SALT_BYTES)
     shown = leaf_of(salts[:SALT_BYTES], entry.changes[0], content, 1)
     hidden = _hash_leaf(salts[SALT_BYTES:], _hidden(entry))
+    # Two leaves are there, so two more make LEAVES_MIN.
     filling = hashlib.shake_256(_ENTRY + entry.salt).digest(2 * HASH_BYTES)
     return digest_over(entry, [shown, hidden, filling[:HASH_BYTES], filling[HASH_BYTES:]])
 
@@ -383,6 +394,7 @@ def _hidden(entry: LogEntry) -> bytes:
 
 
 def _padding(salt: bytes, count: int) -> list[bytes]:
+    # The next power of two. The tag differs from that of the salts, so that the two streams differ.
     whole = max(LEAVES_MIN, 1 << (count - 1).bit_length())
     stream = hashlib.shake_256(_ENTRY + salt).digest(HASH_BYTES * (whole - count))
     return [stream[at : at + HASH_BYTES] for at in range(0, len(stream), HASH_BYTES)]

@@ -123,6 +123,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
             _check_begins(state, commit, commit.begins)
         else:
             _check_barrier(state, commit, now_ms)
+        # Before the conditions, so that a former holder learns that its lease is gone. Compared
+        # with the state before this commit: one that releases a lease may still rely on it.
         for fence in commit.fences:
             lease.check_fence(state.leases.get(fence.key), fence)
         looked = _Looked()
@@ -145,6 +147,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
 
 def _known(state: State, commit: Commit) -> Committed | None:
     """The first answer, if this commit is a retry of one that was applied."""
+    # Under the signature: agents of one name on two accounts must not get each other's answers.
     name, last = commit.id, state.answers.get((commit.author, commit.id.lane))
     if last is None:
         return None
@@ -153,6 +156,7 @@ def _known(state: State, commit: Commit) -> Committed | None:
         return None
     if name.step == last.step:
         return Committed(last.revision, last.time_ms, last.results, duplicate=True)
+    # A late copy: a lane has one commit in flight, so nobody waits for this step any more.
     if name.step < last.step:
         raise StepSuperseded(name.agent, name.step, last.step)
     return None  # the next step of this lane, whose writer has the answer to the one before
@@ -169,6 +173,7 @@ def _check_distinguishable(commit: Commit, last: LaneAnswer, state: State) -> No
     if commit.retry_since is not None:
         if last.overwritten > commit.retry_since:
             reason = "its answer is no longer kept"
+            # Final, or the client would send it again and again: the answer does not come back.
             raise OutcomeUnknown(
                 name.agent, name.lane, name.incarnation, name.step, reason, final=True
             )
@@ -198,6 +203,7 @@ def _check_limits(commit: Commit) -> None:
         raise InvalidRequest(field="ops", reason="a commit needs at least one operation")
     else:
         _check_size("OPERATIONS_MAX", len(commit.ops), limits.OPERATIONS_MAX, "ops")
+    # Tested here and not in `_check_size`: most commits have none, and every commit passes here.
     if commit.conditions:
         _check_size("OPERATIONS_MAX", len(commit.conditions), limits.OPERATIONS_MAX, "conditions")
     if commit.fences:
@@ -211,6 +217,7 @@ def _check_begins(state: State, commit: Commit, begins: Epoch) -> None:
     is_next = begins.number == state.epoch.number + 1 and begins.cause == RESTORE
     if not (is_next and begins.from_revision < begins.revision):
         raise InvalidRequest(field="begins", reason="it is not the epoch of a restore")
+    # Anything else would escape the quotas, which are not checked for a restore.
     if not {type(op) for op in commit.ops} <= {PutBack, Delete}:
         raise InvalidRequest(field="ops", reason="a restore puts back and deletes, nothing else")
     if begins.revision != state.revision + 1:
@@ -229,6 +236,8 @@ def _passes_freeze(commit: Commit) -> bool:
     return (
         commit.begins is not None
         or commit.id.agent == SERVICE
+        # An incident lasts longer than a lease: without renewals, every agent would lose its
+        # identity.
         or all(isinstance(op, Renew | Release) for op in commit.ops)
     )
 
@@ -242,8 +251,10 @@ def _check_barrier(state: State, commit: Commit, now_ms: Milliseconds) -> None:
     if barrier not in state.entries and cut not in state.entries:
         return  # as nearly always
     asked = _living(state, barrier, now_ms) or _living(state, cut, now_ms)
+    # That removal delivers even if the entry is gone: it says that all memory is in the commit.
     if asked is None or Delete(barrier) in commit.ops:
         return
+    # Leases pass: a slow checkpoint must not cost an agent its identity.
     if not all(isinstance(op, Grant | Renew | Release | Expire) for op in commit.ops):
         raise SnapshotFirst(agent, barrier_key(agent), asked.mod_revision)
 
@@ -300,6 +311,7 @@ def _check_prefix(state: State, condition: PrefixUnchanged, looked: _Looked) -> 
     prefix, since = condition.prefix, condition.since
     if since > state.revision:
         raise FutureRevision(since, state.revision)
+    # Older tombstones are gone, so a removal could be overlooked.
     if since < state.oldest - 1:
         raise Compacted(since, state.oldest)
     watched = range_watched(prefix)
@@ -341,6 +353,8 @@ class _Draft:
         self.next_item: dict[Prefix, int] = {}
         self.leases: dict[Key, Lease | None] = {}
         self.held: dict[str, int] = {}
+        # Both are sums over all operations: many small prefixes must not add up to a scan of the
+        # board.
         self.looked = 0
         self.removed = 0
 
@@ -401,8 +415,11 @@ class _Draft:
         self.looked += len(living)
         found = set(living)
         found |= {key for key in self.values if first <= key < last}
+        # Sorted, because this is a result: the digest covers it, and both engines must give the
+        # same.
         doomed = tuple(sorted(key for key in found if self._value(key) is not None))
         self.removed += len(doomed)
+        # `looked` does not bound this: entries that the commit itself put are removed, too.
         if self.removed > limits.OPERATIONS_MAX:
             raise LimitExceeded("OPERATIONS_MAX", self.removed, limits.OPERATIONS_MAX, prefix)
         self.values.update(dict.fromkeys(doomed))
@@ -411,6 +428,7 @@ class _Draft:
     def _append(self, op: Append) -> Key:
         index = self.next_item.get(op.prefix, self.state.next_item.get(op.prefix, 0))
         key = item_key(op.prefix, index)
+        # The prefix was checked without the index, which makes the key eleven characters longer.
         if len(key) > limits.KEY_BYTES_MAX:
             raise LimitExceeded("KEY_BYTES_MAX", len(key), limits.KEY_BYTES_MAX, op.prefix)
         if self._value(key) is not None:  # somebody put an entry under the next item's name
@@ -436,11 +454,15 @@ class _Draft:
         if held is None:
             self._check_room(op.key)
         result = self._set_lease(op.key, lease.grant(held, op, self.fence, self.now_ms))
+        # On the result: only now is it known whether the account waits, or another one got the
+        # lease.
         self._check_share(op.key)
         return result
 
     def _check_room(self, key: Key) -> None:
         """Errors: LimitExceeded when the board has its full number of leases of this kind."""
+        # A lease that is in both counts twice. Twin: `check_room` of commit.lua, which knows only
+        # how many fields the hash has.
         count = len(self.state.leases) + len(self.leases) + 1
         if count > limits.LEASES_MAX:
             raise LimitExceeded("LEASES_MAX", limits.LEASES_MAX + 1, limits.LEASES_MAX, key)
@@ -467,6 +489,8 @@ class _Draft:
         return self.state.held.get(name, 0) + self.held.get(name, 0)
 
     def _set_lease(self, key: Key, held: Lease | None) -> Result:
+        # Against the state, not the draft: every name that this commit added is charged to its
+        # account.
         after = lease.charged(self.state.leases.get(key), held, self.account)
         hold(self.held, self._lease(key), -1)
         hold(self.held, after, 1)
@@ -565,6 +589,8 @@ def prolong(state: State, commit: Commit, committed: Committed) -> bool:
         assert isinstance(result, tuple)
         held = lease.from_result(op.key, result)
         assert held is not None
+        # Results have neither accounts nor the time to live. A renewal that changes the latter is
+        # logged, so here it is what it was.
         before = state.leases[op.key]
         queue = zip(before.waiters, held.waiters, strict=True)
         waiters = tuple(replace(now, account=then.account) for then, now in queue)

@@ -140,6 +140,7 @@ def joined_ranges(ranges: Iterable[tuple[str, str]]) -> Ranges:
     """The union of `ranges`, which may be in any order."""
     found: list[tuple[str, str]] = []
     for first, last in sorted(ranges):
+        # Ranges that touch are joined as well: they are half-open.
         if found and first <= found[-1][1]:
             found[-1] = found[-1][0], max(found[-1][1], last)
         else:
@@ -239,6 +240,7 @@ class Pattern:
 
     def matches(self, key: Key) -> bool:
         """Whether the pattern matches `key`."""
+        # Not `self._regex`, which would compile it now.
         regex = self.__dict__.get("_regex")
         if regex is None:
             regex = self._regex_if_worth_it()
@@ -259,11 +261,13 @@ class Pattern:
         wanted = self.text.split("/")
         if wanted[-1] == "**":
             *wanted, _ = wanted
+            # The last part keeps its slashes: `**` matches any number of segments.
             parts = key.split("/", len(wanted))
             if len(parts) != len(wanted) + 1 or _REST.fullmatch(parts.pop()) is None:
                 return False
         else:
             parts = key.split("/")
+        # An empty segment matches nothing, as in the regular expression.
         return len(parts) == len(wanted) and all(
             part and want in ("*", part) for want, part in zip(wanted, parts, strict=True)
         )
@@ -308,6 +312,7 @@ def _segment_regex(segment: str) -> str:
 
 
 def _checked(path: str, grammar: "re.Pattern[str]", field: str) -> str:
+    # First, so that no long text is matched. What then matches is ASCII: characters are bytes.
     if len(path) > KEY_BYTES_MAX:
         raise LimitExceeded(limit="KEY_BYTES_MAX", value=len(path), maximum=KEY_BYTES_MAX)
     if not grammar.fullmatch(path) or _has_dots(path):
@@ -372,6 +377,7 @@ def overlaps_prefix(key: Key) -> Prefix:
 
 def check_document(key: Key) -> Key:
     """Return `key` if a document can be there. Errors: InvalidRequest, LimitExceeded."""
+    # The keys of its parts have to fit as well: a document must not fail later for its name.
     check_key(check_key(key) + f"/{RESERVED}/part/{0:016}-{0:08}/{0:04}")
     return key
 

@@ -44,6 +44,7 @@ def record_key(path: Key) -> Key:
     """The key of the record for the redaction of `path`, or of the document, file or workspace that
     it belongs to."""
     key = document_of(path) or file_of(path) or tree_of(path) or path
+    # Hashed, because a whole key does not fit into one segment.
     return f"{RECORDS}/{hashlib.sha256(key.encode()).hexdigest()}"
 
 

@@ -143,6 +143,7 @@ def evolve(state: State, entry: LogEntry) -> State:
     state.revision, state.time_ms = entry.revision, entry.time_ms
     if entry.epoch is not None:
         state.epoch = entry.epoch
+        # A marker: it has no changes, and no writer waits for its answer on a lane.
         if entry.epoch.cause != RESTORE:
             return state
         state.leases.clear()  # a restore undoes what their holders rely on
@@ -157,6 +158,8 @@ def evolve(state: State, entry: LogEntry) -> State:
             _evolve_delete(state, change.key, entry, growth)
         if change.item is not None:
             prefix = change.key.rpartition("/")[0]
+            # Not simply the next: a restore may put back an item below those that were appended
+            # since.
             state.next_item[prefix] = max(state.next_item.get(prefix, 0), change.item + 1)
     _evolve_usage(state, growth)
     _evolve_answer(state, entry)
@@ -168,6 +171,7 @@ def _evolve_lease(state: State, lease: Lease, kind: ChangeKind, entry: LogEntry)
     hold(state.held, before, -1)
     if kind in (ChangeKind.RELEASE, ChangeKind.EXPIRE):
         return
+    # A change in the log has no time to live, but its deadline lies that long after its commit.
     ttl_ms: Milliseconds | None = lease.until_ms - entry.time_ms
     if kind == ChangeKind.WAIT:  # the holder did not change
         ttl_ms = before.ttl_ms if before else None
@@ -186,6 +190,7 @@ def hold(held: dict[str, int], lease: Lease | None, times: int) -> None:
         names.append(IDENTITIES)
     for name in names:
         count = held.get(name, 0) + times
+        # It may be negative in a draft, whose sums are differences.
         if count:
             held[name] = count
         else:
@@ -216,6 +221,8 @@ def _evolve_put(
 
 
 def _evolve_delete(state: State, key: Key, entry: LogEntry, growth: dict[str, list[int]]) -> None:
+    # It may be gone: a replay over rows that are newer than the mark finds the tombstone already
+    # (engines/sqlite/follower.py).
     old = state.entries.pop(key, None)
     if old is not None:
         state.tombstones[key] = Tombstone(entry.revision, entry.signed)
@@ -247,6 +254,7 @@ def _grow_shares(
     growth: dict[str, list[int]], key: Key, old: Entry | None, new: Entry | None
 ) -> None:
     """Add to the growth of the account that an entry leaves, and of the one that it joins."""
+    # The usual case, made quick. With two authors of one account the loop gives the same sums.
     if old is not None and new is not None and old.author == new.author:
         if (more := len(new.value) - len(old.value)) != 0:
             _grow(growth, shares_of(account_of(new.author), namespace_of(key)), 0, more)
@@ -259,6 +267,7 @@ def _grow_shares(
 
 def _evolve_usage(state: State, growth: dict[str, list[int]]) -> None:
     for grown, (keys, size) in growth.items():
+        # Only namespaces add up to the board; the shares of accounts divide the same bytes again.
         for name in (grown,) if grown.startswith(SHARE) else (grown, ""):
             used = state.usage.get(name, UNUSED)
             if used.keys + keys:

@@ -62,6 +62,8 @@ class View:
         if len(met) > PATTERNS_MAX:
             return whole
         try:
+            # The patterns contain the rights now. With the same grants for all, equal patterns are
+            # equal views.
             return cls(tuple(map(parse_pattern, met)), READ_ALL if met else (), coalesce)
         except LimitExceeded:  # the part is longer than any pattern that was given
             return whole
@@ -202,6 +204,7 @@ class PatternIndex(Generic[T]):
         for segment in key.split("/"):
             reached: list[_Node[T]] = []
             for node in nodes:
+                # Only while a segment of the key is left: `**` matches at least one.
                 if node.below:
                     found.update(dict.fromkeys(node.below))
                 for name in (segment, _ONE):

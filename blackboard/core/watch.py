@@ -39,6 +39,7 @@ class Position(Struct, frozen=True, gc=False):
         """Read a resume token. Errors: InvalidRequest."""
         epoch, _, rest = token.partition(":")
         revision, _, digest = rest.partition(":")
+        # REVISION_MAX has 16 digits, so a longer number is no revision.
         if not epoch or not revision.isdecimal() or len(revision) > 16 or len(token) > 200:
             raise InvalidRequest(field="position", reason=f"{token!r} is not a resume token")
         return Position(epoch, int(revision), digest)
@@ -121,6 +122,7 @@ def check_start(head: Head, position: Position) -> None:
     """
     if position.revision > head.revision:
         if position.epoch == head.epoch.id:
+            # No revision of an epoch is ever lost, so this one was never given out.
             raise FutureRevision(position.revision, head.revision)
         raise _rolled_back(head, position)
     check_reach(head, position.revision)

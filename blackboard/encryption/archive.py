@@ -51,6 +51,7 @@ class SealedArchive:
         self, board: str, after: Revision, upto: Revision
     ) -> "tuple[Sequence[str], Sequence[LogEntry]]":
         """As `Past` of places.py."""
+        # From the archive behind: the log of this one is checked by `Places`, which asks here.
         found = await self.raw.log(board, after, until=upto, limit=LOG_ENTRIES_MAX)
         return await self._family(board), found
 

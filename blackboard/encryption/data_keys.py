@@ -140,6 +140,8 @@ class DataKeys:
         found = self._newest.get((board, namespace))
         if found is not None and found.seals < self._seals_max:
             return found
+        # Of the tasks of one process, the first makes the key. Two processes may make one each:
+        # both decrypt, and the newer one encrypts.
         lock = self._making.setdefault((board, namespace), asyncio.Lock())
         async with lock:
             found = self._newest.get((board, namespace))
@@ -161,13 +163,16 @@ class DataKeys:
     async def check(self) -> None:
         """Errors: Corrupt when the master key does not unwrap the data keys, or when they were made
         after a switch whose record is missing."""
+        # To open it would make it.
         if KEYS_BOARD not in await self._raw.boards():
             return
         async for entry in self._records(f"{_BELOW}/{SWITCHES}/{SWITCH[:-1]}"):
+            # One that unwraps proves both: the master key is right, and the switch is recorded.
             if await self._opens(entry):
                 return
         is_one_open = False
         async for entry in self._records(_BELOW):
+            # Each may be a request to a key management service, and one proves the master key.
             is_one_open = is_one_open or await self._opens(entry)
             if _read(entry).get("form", _FIRST) != _FIRST:
                 raise Corrupt(what=f"{_BELOW}/{SWITCHES}", reason="a record was removed from there")
@@ -186,6 +191,7 @@ class DataKeys:
         key, key_id = secrets.token_bytes(KEY_BYTES), secrets.token_bytes(KEY_ID_BYTES)
         form = _SWITCHED if self._is_switched else _FIRST
         record = await self._wrapped(key, namespace, key_id, form)
+        # Stored before it encrypts anything: otherwise a crash could lose the key of a value.
         revision = await self._commit([Put(_key(board, namespace, key_id), record)])
         made = DataKey(key_id, namespace, AESGCM(key), revision, form=form)
         self._note(board, made)
@@ -271,10 +277,13 @@ class DataKeys:
         ops: list[Op] = [Put(key, encode_value(gone)) for key in keys]
         if request is not None:
             answer = {**gone, **about, "keys": len(doomed)}
+            # Last: a request that was interrupted between two pages is not answered yet, and goes
+            # on when it is repeated.
             ops.append(Put(_request_key(request), encode_value(answer)))
         for some in _pages(ops):
             await self._commit(some)
         await self._forget_log()
+        # Until then this process could still decrypt with what it has in memory.
         for name in list(self._tables):
             await self._load(name)
         return len(doomed)
@@ -373,6 +382,7 @@ class DataKeys:
         The keys are destroyed either way, so a failure is reported and not raised.
         """
         head = await self._raw.open(KEYS_BOARD)
+        # All of the log: what is before the destruction in it still has the wrapped keys.
         await self._raw.compact(KEYS_BOARD, head.revision + 1)
         left = ""
         if isinstance(self._raw, Scrubs):
@@ -400,6 +410,7 @@ class DataKeys:
     async def _load(self, board: str) -> None:
         if self._follower is None:
             after = (await self._raw.open(KEYS_BOARD)).revision  # before any record is read
+            # Asked again: another task may have started it while this one waited for the engine.
             if self._follower is None:
                 self._follower = asyncio.create_task(self._follow(after), name="data keys")
         before = self._tables.get(board, {})
@@ -424,12 +435,14 @@ class DataKeys:
     ) -> DataKey:
         """The key of a record; one that is known is not unwrapped again."""
         record = _read(entry)
+        # Destroyed stays destroyed, even if an old copy of the record was put back in the engine.
         if known is not None and (_is_open(record) or known.cipher is None):
             return known
         cipher = None
         if _is_open(record):
             cipher = AESGCM(await self._unwrap(record, namespace, key_id))
         form = record.get("form", _FIRST)
+        # Since the record was made: a key is not newer for having been wrapped again.
         return DataKey(key_id, namespace, cipher, entry.create_revision, form=form)
 
     def _note(self, board: str, key: DataKey) -> None:
@@ -452,6 +465,7 @@ class DataKeys:
             except BlackboardError as error:
                 log.info("data keys: %s; reading all of them again", error)
                 changed = set(self._tables)
+                # Read before the tables, so that no change between the two goes unnoticed.
                 with contextlib.suppress(BlackboardError):
                     after = (await self._raw.open(KEYS_BOARD)).revision
                 await asyncio.sleep(_RETRY_S)
@@ -479,6 +493,7 @@ def _place(key: str) -> tuple[str, str, bytes]:
 
 
 def _request_key(request: str) -> str:
+    # The last segment of a record is hexadecimal, and the id of a request is any text.
     return _key(_ERASED, _REQUEST, hashlib.sha256(request.encode()).digest()[:_DIGEST_BYTES])
 
 
@@ -506,6 +521,8 @@ def _is_open(record: Mapping[str, Any]) -> bool:
 
 
 def _context(namespace: str, key_id: bytes, form: int) -> bytes:
+    # The form is authenticated, so that an edited record does not unwrap: otherwise a key from
+    # before the switch could be passed off as a later one.
     kind = b"data key\0" if form == _FIRST else b"data key since the switch\0"
     return b"blackboard " + kind + namespace.encode() + b"\0" + key_id
 

@@ -106,6 +106,7 @@ async def from_command(
         process = await asyncio.create_subprocess_exec(
             program,
             *arguments,
+            # Nobody is there to answer a prompt.
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -127,6 +127,7 @@ class Places:
         """Whether a value was written before everything was encrypted."""
         scope = PRIVATE if key.startswith(_ALWAYS) else PUBLIC
         for board in boards:
+            # A branch has the history of its origin, which may be plain up to an end of its own.
             end = await self.switch.end(board, scope)
             if end is None or revision <= end:
                 return True
@@ -142,6 +143,7 @@ class Places:
             for change in entry.changes:
                 if change.value is not None and is_sealed(change.value):
                     known = self._known.get((board, change.key))
+                    # The log may be read far behind what is known of the key.
                     if known is None or known[0] < entry.revision:
                         self._note(board, change.key, entry.revision, change.value, entry.signed)
 
@@ -159,6 +161,7 @@ class Places:
             if change.value is None:
                 continue
             if not is_sealed(change.value):
+                # A redaction leaves its plain marker in the archive; the engine's log is cut.
                 if not (is_archived and change.value == REDACTED):
                     await self.check_plain(boards, change.key, entry.revision)
             elif not await self._is_old(boards, change.key, entry.revision):
@@ -195,12 +198,14 @@ class Places:
         key = await self.switch.key(header.key_id)
         if key is None or key.cipher is None or header.place is None:
             return frozenset()
+        # The list is good for one revision: copied into another restore, it would admit old values.
         if (header.commit, header.place) != (entry.id, Place(board, entry.revision - 1)):
             return frozenset()
         return _split(open_sealed(key.cipher, header, RESTORED, sealed))
 
     async def _check_first(self, board: str, entry: LogEntry, headers: dict[Key, Header]) -> None:
         """Errors: Corrupt when the values were encrypted for an earlier commit with the same id."""
+        # Most commits encrypt all values after one revision: then one search covers them.
         found = {h.place.after: key for key, h in headers.items() if h.place}
         for after, key in found.items():
             if entry.id in await self._ids_between(board, after, entry.revision):
@@ -280,7 +285,9 @@ class Places:
                 await self.check_plain([board], entry.key, entry.mod_revision)
             elif await self.switch.end(board, PRIVATE) is not None:
                 known = self._known.get((board, entry.key))
+                # The tag stands for the ciphertext: other bytes that end in it cannot be decrypted.
                 found = entry.mod_revision, entry.value[-_TAG_BYTES:], entry.author
+                # Perhaps this page was read before what is known by now.
                 if known is not None and known[0] > entry.mod_revision:
                     await self._check_late(board, entry)
                 elif known is None or known != (*found[:2], entry.author or known[2]):
@@ -299,6 +306,7 @@ class Places:
             while wanted and wanted[0] - last <= _NEAR and wanted[0] - first < LOG_ENTRIES_MAX:
                 last = wanted.pop(0)
             after = first - 1
+            # `_compare` reads these revisions one by one, and judges what is missing.
             with contextlib.suppress(Compacted, FutureRevision):
                 while after < last and (page := await self._part(board, after, last)):
                     found |= {each.revision: each for each in page}
@@ -416,6 +424,7 @@ class Places:
         hashes = b"".join(_hash(path, value) for path, value in kept)
         header = Header(key.id, PUT, name, Place(board, revision - 1))
         value = encode_value(seal(key.cipher, header, RESTORED, hashes))
+        # It is needed as long as the record of the restore itself, which the same commit puts.
         ends = [op.expires_at_ms or 0 for op in puts if op.key.startswith(RESTORES + "/")]
         return (PutBack(RESTORED, value, max(ends, default=0) or None),)
 
@@ -440,6 +449,7 @@ def _is_near(boards: Sequence[str], entry: Entry, header: Header) -> bool:
 def _check_order(entry: LogEntry, headers: dict[Key, Header]) -> None:
     """Errors: Corrupt when items are in another order than their commit appended them."""
     last: dict[str, int] = {}
+    # Indexes of items have ten digits, so keys in order are items in order.
     for key in sorted(key for key, header in headers.items() if header.kind == APPEND):
         prefix, place = key.rpartition("/")[0], headers[key].place
         number = place.number if place else 0
@@ -461,6 +471,7 @@ def _misplaced(key: Key, revision: Revision) -> Corrupt:
 
 
 def _hash(key: Key, value: bytes) -> bytes:
+    # Over the key too: two values that a restore puts back must not change places.
     return hashlib.sha256(key.encode() + b"\0" + value).digest()[:_HASH_BYTES]
 
 

@@ -135,6 +135,8 @@ class Counters:
         value = self._before(op.key)
         found = 0 if value is None else integers.read_integer(bytes(value))
         if found is None:
+            # Not raised, as the engine checks first what comes before. It refuses to increment a
+            # ciphertext, and `_settle` puts this reason in place of its own.
             self.plan.failure = TypeMismatch(
                 op.key, "integer", integers.kind_of(bytes(value or b""))
             )
@@ -183,10 +185,12 @@ class Opener:
             found = await self.keys.find(board, header.key_id)
             if found is None:
                 continue
+            # Before the cipher: of a destroyed key, only its record tells where a value belongs.
             if found.namespace != namespace_of(key):
                 reason = f"it was sealed in {found.namespace}"
                 raise Corrupt(what=f"value of {key}", reason=reason)
             if found.cipher is None:
+                # With its ciphertext, which a restore or a branch needs for the same digests.
                 return Opened.of(ERASED, value)
             return Opened.of(open_sealed(found.cipher, header, key, value), value)
         reason = f"data key {header.key_id.hex()} is not one of board {boards[0]}"
@@ -255,6 +259,7 @@ class SealedStore:
     def _committed(self, board: str, commit: Commit, revision: Revision) -> None:
         """Record the revision of a commit, as the base for the next `Place`."""
         seen = self._heads.get(board)
+        # The answers to two calls in flight may come in either order.
         if seen is not None and seen[0] == commit.epoch and seen[1] < revision:
             self._heads[board] = seen[0], revision, time.monotonic()
 
@@ -263,6 +268,7 @@ class SealedStore:
         seen."""
         seen = self._heads.get(board)
         if commit.begins is not None:
+            # A restore takes effect at this revision or not at all, so it is known beforehand.
             return Place(board, commit.begins.revision - 1, commit.account)
         # A place far behind the commit would make readers search the log for it for long.
         if seen is None or seen[0] != commit.epoch or seen[2] < time.monotonic() - _HEAD_FRESH_S:
@@ -305,6 +311,7 @@ class SealedStore:
 
     async def aclose(self) -> None:
         """As `Store.aclose`."""
+        # Before the store, whose log its follower reads.
         await self.keys.aclose()
         await self.raw.aclose()
 
@@ -361,6 +368,7 @@ class SealedStore:
                 reading = await self.raw.read(board, wanted[start : start + READ_KEYS_MAX])
                 found |= {entry.key: entry for entry in reading.entries}
         except BlackboardError as error:
+            # Not raised: it concerns only the commits of the batch that add to such a counter.
             return error
         return found
 
@@ -396,8 +404,10 @@ class SealedStore:
                         break
         if isinstance(outcome, Committed):
             self._committed(board, plan.commit, outcome.revision)
+            # For a retry, values were encrypted again: the engine has those of the first one.
             if not outcome.duplicate:
                 self.places.note_own(board, plan.sent.commit, outcome)
+            # A restore was sent with one operation more (`Places.telling`).
             outcome = replace(outcome, results=outcome.results[: len(plan.commit.ops)])
         if isinstance(outcome, Committed) and plan.totals:
             return await self._with_totals(board, plan, outcome)
@@ -418,6 +428,7 @@ class SealedStore:
 
     @staticmethod
     def _is_late(plan: Plan, outcome: _Decision) -> bool:
+        # A Conflict with a condition of the sender's own is its answer, and is not tried again.
         return isinstance(outcome, Conflict) and (outcome.key, outcome.expected) in plan.guards
 
     async def _with_totals(self, board: str, plan: Plan, outcome: Committed) -> Outcome:
@@ -427,6 +438,7 @@ class SealedStore:
             try:
                 totals = await self._totals_then(board, plan, outcome.revision)
             except Compacted:
+                # It was applied, but only its log entry had the sum: asking again is no use.
                 name = plan.commit.id
                 reason = "its result is no longer kept"
                 return OutcomeUnknown(
@@ -466,6 +478,8 @@ class SealedStore:
             if isinstance(reading, BlackboardError):
                 raise reading
             entries = [reading[key] for key in sorted(wanted) if key in reading]
+            # Before anything is added: the sum is encrypted for the present, so an old value that
+            # was put back in the engine would become a genuine one.
             await self.places.check_entries(board, entries)
             opened = await self.opener.entries([board], entries)
             counters.now |= {entry.key: entry for entry in opened}
@@ -475,6 +489,7 @@ class SealedStore:
             ops += await self.places.telling(board, commit, commit.begins.revision, ops)
         conditions = (*commit.conditions, *counters.conditions)
         try:
+            # Each ciphertext is about 100 bytes longer, so what just fitted may not fit now.
             plan.sent = prepare(replace(commit, ops=tuple(ops), conditions=conditions))
         except LimitExceeded as refusal:
             return refusal
@@ -503,6 +518,7 @@ class SealedStore:
                 return replace(op, value=value)
             case PutBack() if op.value is not None:
                 kept = sealed_form(op.value)
+                # Plain, from before the switch to encryption: now that would be Corrupt there.
                 if self.seals(op.key) and not is_sealed(kept):
                     kept = await self._seal(board, op.key, PUT, name, kept, place)
                 return replace(op, value=kept)
@@ -529,6 +545,7 @@ class SealedStore:
     ) -> bytes:
         key = await self.keys.current(board, namespace_of(path))
         assert key.cipher is not None, "the newest key that was not destroyed"
+        # Nonces are random, so one key may encrypt only so many values: SEALS_PER_KEY_MAX.
         key.seals += 1
         return seal(key.cipher, Header(key.id, kind, name, place), path, value)
 
@@ -639,6 +656,7 @@ class SealedStore:
             async for page in pages:
                 before = set(ids)
                 found = [await self._seeded(board, entry, ids) for entry in page]
+                # Before the engine gets the page: a board must never be there without its keys.
                 await self.keys.adopt(board, ids - before)
                 yield found
 
@@ -649,6 +667,8 @@ class SealedStore:
         if is_sealed(kept):
             ids.add(header_of(kept, f"value of {entry.key}").key_id)
         elif self.seals(entry.key):
+            # No commit of this board wrote it. Readers recognise it by the id without an
+            # incarnation, and do not look for its commit in the log (`Places`).
             name = replace(_NOBODY, agent=entry.author)
             kept = await self._seal(board, entry.key, PUT, name, kept)
         return replace(entry, value=kept)

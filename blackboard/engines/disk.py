@@ -43,6 +43,7 @@ def files_max() -> int:
 
 def has_files_left(count: int) -> bool:
     """Whether this process may open so many more files. It opens them, and closes them again."""
+    # There is no portable way to ask how many files this process has open.
     opened: list[int] = []
     try:
         while len(opened) < count:
@@ -162,6 +163,8 @@ def replace_file(path: Path, data: bytes) -> None:
 
     Errors: OSError. The file may then have the old or the new content, and must be written again.
     """
+    # Draft, sync, rename, sync of the directory. Without the first sync the name could lead to an
+    # empty file after a power loss; without the second, the old content could be back.
     draft = write_draft(path, data)
     try:
         draft.replace(path)
@@ -180,6 +183,8 @@ def make_file(path: Path, data: bytes) -> None:
         return
     draft = write_draft(path, data)
     try:
+        # A link fails if the name is taken; a rename would replace what another process made
+        # meanwhile.
         path.hardlink_to(draft)
     except FileExistsError:  # another process was faster: its file stays
         return

@@ -76,6 +76,7 @@ def metered(work: Callable[[], T]) -> Callable[[], T]:
     found = _PAYER.get()
     if found is None:
         return work
+    # Looked up here, because a thread of an executor does not have the context of this task.
     loop, charge = asyncio.get_running_loop(), found.charge
 
     def charge_there(spent_ns: int) -> None:

@@ -116,6 +116,7 @@ class BlackboardSessionService(BaseSessionService):
         ops.append(self._records.append(f"{place}/events", plain))
         names = (session.app_name, session.user_id, session.id)
         ops.append(self._about(place, *names, event.timestamp))
+        # A session that was not read here has no marker: then it only has to exist.
         seen = int(session._storage_update_marker or PRESENT)
         receipt = await self._records.accepted(ops, KeyAt(f"{place}/about", seen))
         if receipt is None:

@@ -126,6 +126,7 @@ class BlackboardConversationStore(ConversationStore):
             still_open = await self._records.entry(f"{tree}/open")
             users = await self._records.all(f"{tree}/used_by/*", keys_only=True)
             ops.append(Delete(self._records.below(tree, "used_by", conversation_id)))
+            # The only user that is left is this conversation.
             if still_open and len(users) < 2:
                 ops.append(self._records.put(self._records.key("ending", root), root))
                 ops.append(Delete(f"{tree}/open"))

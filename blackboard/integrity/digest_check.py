@@ -44,6 +44,7 @@ class Opened(bytes):
         return not self == other
 
     def __hash__(self) -> int:
+        # Equal ciphertext has equal plain bytes, so this agrees with both ways to be equal.
         return bytes.__hash__(self)
 
 

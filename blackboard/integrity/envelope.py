@@ -80,6 +80,8 @@ def seal(cipher: AESGCM, header: Header, path: str, value: bytes) -> bytes:
     packed: bytes = msgpack.packb(members)
     magic = MAGIC_BEFORE if place is None else MAGIC
     front = magic + len(packed).to_bytes(_LENGTH_BYTES) + packed
+    # Random, because several processes use one data key and share no counter. With 96 bits that is
+    # safe for 2**32 values of a key (NIST SP 800-38D, section 8.3).
     nonce = secrets.token_bytes(NONCE_BYTES)
     return front + nonce + cipher.encrypt(nonce, value, _bound(front, path))
 
@@ -131,4 +133,5 @@ def open_sealed(cipher: AESGCM, header: Header, key: Key, sealed: bytes) -> byte
 
 
 def _bound(front: bytes, path: str) -> bytes:
+    # No path has a zero byte, and `front` says how long it is: nothing can move between the parts.
     return front + b"\0" + namespace_of(path).encode() + b"\0" + path.encode()

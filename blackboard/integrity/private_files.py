@@ -86,6 +86,7 @@ class NotOrdinaryError(OSError):
 def _open_ordinary(path: Path) -> int:
     """Open a file to be read. Without O_NONBLOCK, a pipe that nobody writes to would never open."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    # Of what is open now: the name may lead elsewhere a moment later.
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise NotOrdinaryError(errno.EINVAL, "it is not an ordinary file", str(path))

@@ -133,6 +133,7 @@ def attenuate(token: str, to: Narrowing) -> str:
     if len(links) >= NARROWINGS_MAX:
         raise LimitExceeded("NARROWINGS_MAX", len(links) + 1, NARROWINGS_MAX)
     holder = _narrowed_by(_principal(_unpacked(signed.split(".")[1])), links)
+    # Only for its error: the service would refuse a wider token, but not before it is used.
     narrowed(holder, to)
     link: dict[str, Any] = {"jti": secrets.token_urlsafe(_LINK_ID_BYTES)}
     if to.name is not None:
@@ -165,6 +166,8 @@ def verify(secret: str, token: str, *, audience: str = AUDIENCE) -> Principal:
         if len(links) > NARROWINGS_MAX or not hmac.compare_digest(expected, signature):
             raise Unauthenticated(reason="the token is not one of this service")
         options: Any = {"require": _REQUIRED}
+        # The library checks time and audience. In place of the signature that was not passed on it
+        # gets the one computed above, which the comparison has proved.
         claims = jwt.decode(
             f"{signed}.{_packed(own)}",
             key,
@@ -277,6 +280,7 @@ def _principal(claims: Mapping[str, Any]) -> Principal:
             check_grants(_read(claims["grants"])),
             _boards(claims["boards"]),
             int(claims["exp"]) * 1000,
+            # Not any true value: a claim of another form must not give this right.
             claims["acts_for_any"] is True,
             Credential(
                 subject,

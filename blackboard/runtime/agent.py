@@ -43,6 +43,7 @@ class Agent(ABC, Generic[S]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        # Not that of its base: a subclass is another kind, unless it says so itself.
         cls.kind = cls.__dict__.get("kind", cls.__name__)
         for base in getattr(cls, "__orig_bases__", ()):
             if isinstance(origin := get_origin(base), type) and issubclass(origin, Agent):

@@ -231,6 +231,7 @@ async def ask(
 
 def _is_same(asked: Request, question: str, details: Any, approvers: Sequence[str]) -> bool:
     """Whether a request asks what is asked now; another question is not answered by its answer."""
+    # The details as a board returns them: tuples are lists there.
     now = (question, decode_value(encode_value(details)), tuple(approvers))
     return (asked.question, asked.details, asked.approvers) == now
 

@@ -208,6 +208,7 @@ def _adapter(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
 
 def adapter_of(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
     """The adapter between results of `function` and plain data, by its annotation."""
+    # A bound method would keep its object alive in the cache.
     return _adapter(getattr(function, "__func__", function))
 
 

@@ -75,6 +75,7 @@ def _kill_orphans() -> None:
     """Kill the children of this process until there are none."""
     with contextlib.suppress(ChildProcessError):
         while True:
+            # Looked for again after each one that ended: they may have started others meanwhile.
             for pid in _children():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -85,6 +86,7 @@ def _children() -> list[int]:
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
+            # The name in front of it may contain spaces and parentheses.
             parent = status.read_bytes().rpartition(b")")[2].split()[1]
             if int(parent) == os.getpid():
                 found.append(int(status.parent.name))

@@ -78,11 +78,13 @@ async def run_command(order: CommandOrder, directory: Path, lock: int) -> Comman
     told, tells = os.pipe()
     try:
         guard = await asyncio.create_subprocess_exec(
+            # Isolated, and without site-packages: nothing else is loaded, and it starts quickly.
             *(sys.executable, "-I", "-S", str(_GUARD), str(tells)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             pass_fds=(tells, lock),
+            # Ctrl-C in a terminal must not end the guard before what it guards.
             start_new_session=True,
         )
     except OSError as error:
@@ -100,6 +102,7 @@ async def run_command(order: CommandOrder, directory: Path, lock: int) -> Comman
     except TimeoutError:
         raise CommandStopped(order.argv[0], "timeout", order.timeout_ms) from None
     finally:
+        # Milliseconds for the two waits of `end`.
         await finish(running.end(), round(2_000 * _END_S))
 
 

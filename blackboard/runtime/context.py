@@ -422,6 +422,8 @@ class Context(Generic[S]):
         while True:
             page = await self._port.list(pattern, after=page_after)
             for entry in page.entries:
+                # Its own state is put by the commit that records this wait, and
+                # would end it at once.
                 if entry.mod_revision > after and entry.key != state_key(self.agent):
                     return entry
             page_after = page.next_key
@@ -443,6 +445,7 @@ class Context(Generic[S]):
             raise Suspended(Status.WAITING, [pattern, timer], [put, running])
         if self._journal.timer_runs(place.slot):
             raise Suspended(Status.WAITING, [pattern, timer])
+        # Recorded, so that every later run of the step knows that the time was over.
         over = place.record.model_copy(update={"outcome": "done"})
         await self._journal.write(place.slot, over)
 
@@ -479,6 +482,7 @@ class Context(Generic[S]):
         decision = case.decision(asked) if asked and not changed else None
         if decision is not None:
             return await self._take_in(call, place, case, decision)
+        # Also the facts: when one changes, the step runs again and repeats the request.
         waits_for = (f"{case.decision_key}", *keys)
         if asked is not None and not changed:
             raise Suspended(Status.WAITING_FOR_APPROVAL, waits_for)

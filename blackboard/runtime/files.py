@@ -113,6 +113,7 @@ class AgentFiles:
         )
         where = await self._tree.directory(path)
         assert self._tree.lock is not None
+        # A task, so that `close` can stop it when the step returns without waiting for it.
         running = asyncio.ensure_future(run_command(order, where, self._tree.lock))
         self._running.add(running)
         try:

@@ -349,6 +349,7 @@ class Journal:
     async def _make(self, slot: str, record: CallRecord, work: Work, terms: CallOptions) -> Any:
         """Make attempts until one succeeds or none are left."""
         key = self.idempotency_key(slot)
+        # An attempt has begun that neither failed nor returned: nobody knows what became of it.
         if terms.at_most_once and record.begun > len(record.failures):
             raise CallInterrupted(record.name, key)
         while True:
@@ -362,6 +363,7 @@ class Journal:
                     encoded = await work(key)
                     if span is not None:
                         _tell(span, record.kind, encoded)
+                # Inside of the `try`: a result that cannot be stored is a failure of the call.
                 self.make_room(len(encoded))
             except Exception as error:  # noqa: BLE001 - a tool may raise what it likes
                 record = await self._failed(slot, record, error, terms, _since_ms(begun_s))
@@ -414,6 +416,7 @@ class Journal:
         beside = large.puts(self.key_of(slot, RESULT), encoded) if apart else []
         ops: list[Op] = []
         if share_ms is not None:
+            # `whole` makes the result visible to the team, and goes with the record.
             *parts, whole = answer(record.digest, record.name, encoded, share_ms)
             await self._put_before(large.batches(parts), record.name)
             ops.append(whole)
@@ -454,6 +457,7 @@ class Journal:
         """
         for digest, encoded in kept.items():
             prefix = f"{large.kept_prefix(self._port.agent)}/{digest}"
+            # The last part is committed last, so the others are there as well.
             if await self._port.entry(large.part_keys(prefix, len(encoded))[-1]) is not None:
                 continue
             note: list[Op] = [Put(self.key_of(AHEAD, digest), encode_value(True))]

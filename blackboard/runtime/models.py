@@ -225,6 +225,7 @@ class Prices:
 
     def cost_microusd(self, usage: ModelUsage) -> int:
         """What `usage` costs, rounded up."""
+        # Dollars per million tokens are millionths of a dollar per token.
         spent = usage.prompt_tokens * self.prompt_usd
         return math.ceil(spent + usage.completion_tokens * self.completion_usd)
 

@@ -102,6 +102,8 @@ class _Lines:
 @contextmanager
 def rests_of(agent: str, on_rest: Callable[[Rest | None], None]) -> Iterator[int]:
     """A pipe for the process of `agent`: the descriptor that it writes `rest_line`s to."""
+    # This process keeps `theirs` open as well: when the other one ends, `ours` would be readable at
+    # once, for ever, without anything to read.
     ours, theirs = os.pipe()
     lines, loop = _Lines(agent, on_rest), asyncio.get_running_loop()
     loop.add_reader(ours, lambda: lines.read(os.read(ours, _PIPE_BYTES)))
@@ -196,6 +198,7 @@ class ProcessSupervisor:
             if self._stop.is_set():
                 break
             now = await self._step()
+            # Commits in the other process are only seen by their trace on the board.
             if now != step:
                 self._crashes.progress()
             step = now
@@ -209,6 +212,7 @@ class ProcessSupervisor:
         """Run one process to its end: its exit code, and the last line of its stderr."""
         with rests_of(self.agent.name, self._rests) as rests:
             order = self._order.model_copy(update={"rests": rests})
+            # Its stdin is a pipe to which nothing is written: when this process is gone, it ends.
             process = await anyio.open_process(
                 [sys.executable, "-m", _CHILD, order.model_dump_json()],
                 env=os.environ | {TOKEN_VARIABLE: self._token},
@@ -242,6 +246,7 @@ class ProcessSupervisor:
         if process.returncode is not None:
             return
         send_signal(process, signal.SIGTERM)
+        # After its grace the process still has to release its identity.
         patience_ms = self._policy.grace_ms + self._board.limits.client.finish_timeout_ms
         with anyio.move_on_after(patience_ms / 1000):
             await process.wait()

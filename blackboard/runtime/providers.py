@@ -223,6 +223,8 @@ class ProviderModel:
         return self._model, _messages(prompt)
 
     def _options(self, prompt: Prompt) -> dict[str, Any]:
+        # Attempts and pauses are those of `_answered`: an SDK's own would be
+        # neither seen nor bounded.
         settings = ModelSettings(max_retries=0)
         for name, value in (
             ("temperature", prompt.temperature),

@@ -110,6 +110,7 @@ def pause_s(
 ) -> float:
     """Seconds before the restart after this number of consecutive crashes, from 1; shortened at
     random."""
+    # 30 doublings are beyond any pause; without a bound the number would grow with the crashes.
     longest_ms = min(pause_ms_max, pause_ms * 2 ** (min(crashes, 30) - 1))
     return float(random.uniform(0.5, 1.0) * longest_ms / 1000)
 
@@ -162,6 +163,7 @@ async def _run(agent: Agent[S], board: Board, stay: RunOptions, observe: Observe
     home = board.as_agent(agent.name).waiting_for_thaw(FROZEN_WAIT_MS_MAX)
     if_taken = stay.if_taken
     while True:
+        # Before attaching, so that no restore can come between the two unnoticed.
         epoch = (await home.head()).epoch.number
         # An agent begins from the present board, whatever this process saw before.
         await home.refresh()
@@ -177,6 +179,8 @@ async def _run(agent: Agent[S], board: Board, stay: RunOptions, observe: Observe
             # A restore takes every agent's leases: it was asked for, and is no cause for alarm.
             level = logging.DEBUG if now.cause == RESTORE else logging.WARNING
             log.log(level, "%s continues in epoch %d (%s): %s", agent, now.number, now.cause, error)
+            # A restore ends the leases of all agents. If another process has this one by now, it is
+            # the agent.
             if_taken = "refuse"
 
 

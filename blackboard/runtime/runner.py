@@ -202,6 +202,7 @@ class Runner(Generic[S]):
                 refused = error
                 await asyncio.sleep(_pause_s(attempt, self._port.limits))
             except _NotAccepted as error:
+                # The same refusal twice: `ctx.refused` did not help the agent to another path.
                 if isinstance(error.refusal, _FINAL) or type(error.refusal) is type(refused):
                     raise error.refusal from None
                 self._give_up(attempt, error.refusal)
@@ -296,6 +297,7 @@ class Runner(Generic[S]):
     async def _judge(self, error: BaseException, journal: Journal) -> Suspended | None:
         """Classify an error that left the step: it waits, it is stale, or it failed."""
         leaves = list(_leaves(error))
+        # Before all other errors of a group: the step runs again, whatever else went wrong in it.
         for kind in (StaleEpoch, Conflict):
             for leaf in leaves:
                 if isinstance(leaf, kind):
@@ -323,6 +325,8 @@ class Runner(Generic[S]):
         same = plain == stored.state and after.status is stored.status
         kept, removed = ctx.keeping.kept, ctx.keeping.removed(journal.ahead)
         written = step.ops or journal.records or kept or removed
+        # Without a revision the agent has no state on the board yet; its first one
+        # is always written.
         if same and not written and now.revision:
             return False
         step.expect(guard(agent.name, now.revision))

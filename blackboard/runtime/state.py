@@ -131,6 +131,7 @@ class Schema(Generic[S]):
         Errors: InvalidState, and nothing should be written.
         """
         try:
+            # By default pydantic only warns of a value that does not fit its field, and writes it.
             text = state.model_dump_json(warnings="error").encode()
         except PydanticSerializationError as error:
             raise InvalidState(agent, error_line(error)) from error

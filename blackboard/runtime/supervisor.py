@@ -159,6 +159,7 @@ class Crashes:
         record: dict[str, Any] = {"state": state, "crashes": count, "error": self.error}
         at = raised and last_frame(raised)
         record |= {"at": at} if at else {}
+        # `take_back` may not have run since the last progress, and would remove this record.
         self._well.clear()
         try:
             await self._board.refresh()  # the board may have been restored since
@@ -302,6 +303,7 @@ class Supervisor:
         try:
             await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not running.done() and not self._attached:
+                # It still waits for its identity, so there is no step to finish.
                 given_up = running.cancel()
             # Not `await running`: that would pass on each cancellation, also into the release.
             await asyncio.wait([running])
@@ -388,5 +390,6 @@ def _on_signals(stop: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
+            # This leaves Python's default handler, and not the one from before.
             loop.remove_signal_handler(number)
             signal.signal(number, handler)

@@ -111,6 +111,8 @@ async def spawn(ctx: Context[Any], agent: Agent[Any], state: BaseModel | None = 
     InvalidState when `state` does not fit it; LimitExceeded when the roster is full
     (TEAM_AGENTS_MAX). The step is refused if the name is taken.
     """
+    # Not tracked: agents that spawn at the same time do not conflict, and `_agree`
+    # refuses what is too many.
     size = await ctx.count(f"{ROSTER}/*")
     agents_max = ctx.limits.agents.team_agents_max
     if size >= agents_max:
@@ -243,6 +245,7 @@ class _Team:
                 wanted[key.rpartition("/")[2]] = TeamMember.model_validate(value)
         for name in self._living.keys() - wanted.keys():
             log.info("agent %s is no longer in the roster", name)
+            # Waited for, as a member of that name may be added again, and must not run twice.
             await self._living.pop(name).leave()
             self.ended.pop(name, None)
         for name, member in wanted.items():
@@ -284,6 +287,8 @@ class _Team:
             if not self._living or self._living.keys() - self.ended.keys():
                 continue
             try:
+                # The watch may be behind, but a member that was spawned last is on
+                # the board already.
                 page = await self._board.list(f"{ROSTER}/*")
             except Unavailable as error:
                 await self._wait_after(error)
@@ -320,6 +325,7 @@ class _Team:
                 await self._wait_after(error)
                 self._lookout.stir()
                 continue
+            # Compared again: an agent may have continued while the requests were read.
             if not asks and self._rests() == stalled.waits:
                 log.warning("the team is stopped: none of the remaining agents can continue")
                 self._stop_all()

@@ -118,6 +118,7 @@ class MemoryBoardPort:
         return Commit(name, self._state.epoch.id, tuple(ops))
 
     def _send(self, commit: Commit) -> Receipt:
+        # Not a clock: the same inputs have to give the same times.
         now_ms = self._state.revision + 1
         decided = decide(self._state, commit, now_ms)
         if not isinstance(decided, Committed):
@@ -209,6 +210,7 @@ def _seed(port: MemoryBoardPort, agent: Agent[S], state: S, inputs: Inputs) -> N
         if record.apart:
             raise InvalidRequest(field="calls", reason=f"the result of {record.name} is elsewhere")
         count = seen[record.digest] = seen.get(record.digest, -1) + 1
+        # As `Call.slot` makes it, so that the calls of the step find their records.
         key = f"{journal_prefix(agent.name)}/{record.digest[:32]}-{count}"
         for put in _puts(key, record):
             port.seed(agent.name, put)

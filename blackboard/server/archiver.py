@@ -108,6 +108,7 @@ class _ArchivedBoard:
 
     def tell(self) -> None:
         """Wake the tasks that wait for the archive."""
+        # Those that wait now have the old event; the next ones wait for the next move.
         self.moved.set()
         self.moved = asyncio.Event()
 
@@ -171,6 +172,7 @@ class Archiver:
             return False
         await self._give_up(board)
         board.fence, board.may_hold = None, False
+        # Asked again: a commit or a caller may have come during the call.
         if not board.is_at_rest() or self._boards.get(name) is not board:
             return False
         del self._boards[name]
@@ -206,6 +208,7 @@ class Archiver:
                 while board.mark is None or board.mark.revision < revision:
                     if isinstance(board.failure, Corrupt):
                         raise Corrupt(board.failure.what, board.failure.reason)
+                    # Both, as the archiver may be in either of its pauses.
                     board.wake.set()
                     board.wanted.set()
                     await board.moved.wait()
@@ -259,6 +262,7 @@ class Archiver:
         self.is_closed = True
         for task in self._tasks.values():
             task.cancel()
+        # Until their tasks have ended, `_finish` would be a second writer of the same boards.
         await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._finish_ms / 1000):
@@ -291,6 +295,7 @@ class Archiver:
             if board.restores:
                 await _rest(board, self._limits.archive_rest_ms)
             try:
+                # Before the log is read: a poke during that read must end the next pause.
                 board.wake.clear()
                 board.wanted.clear()
                 if await self._advance(board):
@@ -323,6 +328,7 @@ class Archiver:
         # Whatever it was, archive and log are compared again before the next append.
         board.fence = None
         board.checked = False
+        # An archive that is away fails every few seconds, for hours perhaps.
         level = logging.WARNING if board.failures in (1, 10, 100) else logging.DEBUG
         unforeseen = None if isinstance(error, BlackboardError) else error
         log.log(level, "board %s cannot be archived: %s", board.name, error, exc_info=unforeseen)
@@ -344,6 +350,7 @@ class Archiver:
             if not page.entries:
                 return False
         if not await self._take(board):
+            # Another process appends, so this one compares again before it does.
             board.checked = False
             return board.waiters > 0
         if page is None:
@@ -367,6 +374,7 @@ class Archiver:
             return await self._store.log(board.name, after, limit=limit)
         except FutureRevision:
             board.checked = False
+            # The epoch that this begins is in the log, where the next attempt finds it.
             await go_above(self._store, self.archive, board.name)
             raise Unavailable(f"board {board.name}", "its engine lost what is archived") from None
         except Compacted as error:
@@ -383,11 +391,13 @@ class Archiver:
         Errors: FutureRevision when the engine has less; Compacted.
         """
         before = mark.revision - 1
+        # It holds a beginning and no commit that could be compared.
         if before < mark.oldest:
             return True
         try:
             page = await self._store.log(board.name, before, limit=1)
         except Compacted:
+            # Whether the log goes on where the archive ends is seen when its next page is read.
             return True
         if not page.entries:
             raise FutureRevision(mark.revision, page.head.revision)
@@ -401,6 +411,7 @@ class Archiver:
 
     async def _take(self, board: _ArchivedBoard) -> bool:
         """Take or renew the lease of the archiver."""
+        # Before the call: the lease cannot have begun earlier, so it does not end before we think.
         now = asyncio.get_running_loop().time()
         # Renewed after a third of its time, so that two renewals may fail.
         if board.fence is not None and now - board.taken_at < self.lease_ms / 3000:
@@ -460,6 +471,7 @@ class Archiver:
             board.finding = ""
         head = await self._store.open(board.name)
         board.head = head.revision
+        # The log still begins at the first commit: so does the archive, and not with the present.
         if head.oldest <= 1 and (board.mark is None or board.apart):
             first = head.epoch if head.epoch.number == 1 else Epoch(1, "")
             head, pages = Head(0, first, 1), _no_pages()

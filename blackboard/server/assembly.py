@@ -72,5 +72,6 @@ async def _ends(store: Store, archive: Archive | None) -> dict[str, Revision]:
     }
     for name in () if archive is None else await archive.boards():
         mark = await archive.mark(name) if archive is not None else None
+        # The archive may have plain values in revisions that the engine has lost.
         found[name] = max(found.get(name, 0), 0 if mark is None else mark.revision)
     return found

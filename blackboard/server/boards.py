@@ -172,6 +172,7 @@ class OpenBoard:
     async def end(self, error: BlackboardError) -> None:
         """Stop serving the board. Watchers get `error`, peers of its documents are disconnected,
         and queued commits are carried out."""
+        # First, so that nothing new gets into the queue while it is emptied.
         self._ended = error
         await self.feed.end(error)
         if self.host.documents is not None:
@@ -226,6 +227,7 @@ class OpenBoard:
                 return await self.queue.submit(prepared, permit)
             return await quorum.submit(self.queue, prepared, masters, permit)
         finally:
+            # Also after an error or a cancellation: the commit may have been applied.
             if self.host.archiver is not None:
                 self.host.archiver.poke(self.name)
 
@@ -298,6 +300,7 @@ class OpenBoard:
         mark = Commit(name, refused.epoch, (op,), note="after a refused retry", known=refused.known)
         for _ in range(SYSTEM_TRIES):
             outcome = await self._attempt(mark)
+            # In another epoch the delayed attempt is refused as well.
             if isinstance(outcome, Committed | StaleEpoch):
                 return
             if isinstance(outcome, AttemptTooOld):
@@ -331,6 +334,7 @@ class OpenBoard:
         """
         check_note(note)
         said = encode_value({"by": by, "note": note})
+        # The second one outlives the thaw: by it a late copy of a request is recognised.
         puts = [Put(FROZEN_KEY, said), Put(LAST_FREEZE_KEY, said)]
         for _ in range(_FREEZE_TRIES):
             found = await self.frozen()
@@ -392,6 +396,7 @@ def _check_is_newest(last: Freeze, known: Revision | None, actual: Revision) -> 
 def _log_note(what: str, note: str) -> str:
     """The note of the commit in the log."""
     text = f"{what}: {note}" if note else what
+    # The cut may go through a character.
     return text.encode()[:NOTE_BYTES_MAX].decode(errors="ignore")
 
 
@@ -481,6 +486,7 @@ class Boards:
             await self._make_room(opener)
             if (found := self.get(name)) is not None:
                 return found
+        # Asked again after the wait: another caller may be opening it by now, for its own account.
         if name not in self._openers:
             self._check_room(opener)
             self._openers[name] = opener
@@ -490,9 +496,12 @@ class Boards:
         try:
             await self.check_new(name)
             if again:
+                # What a removed board left in the archive must not become the past of this one.
                 await self.host.finish_removal(name)
             await self.host.store.open(name, again=again)
+            # It may have been removed while the engine opened it.
             self._check_stays(name)
+            # Before anybody can commit, or an archived revision could be issued again.
             await self._go_above(name)
         except BaseException:
             if name not in self._open:
@@ -522,6 +531,7 @@ class Boards:
         if is_crowded:
             self._close_soon()
             assert self._closing is not None
+            # `wait` leaves the closing to the others if this caller is cancelled.
             await asyncio.wait([self._closing])
         is_full = len(self._openers) >= self._limits.boards_open_max
         has_its_share = self._share_of(opener) >= self._limits.boards_per_principal_max
@@ -570,8 +580,10 @@ class Boards:
             return  # the sweeper has to do with it, or a freeze keeps it
         if archiver is not None and not await archiver.leave(name):
             return
+        # From here on nothing waits, so nobody can begin to use the board before it is dropped.
         is_same = self._open.get(name) is board and board.uses == uses
         if not is_same or not board.is_unused or self.host.draining:
+            # The archiver has let go of it above, but the board stays open.
             if archiver is not None and name in self._open:
                 archiver.poke(name)
             return
@@ -623,6 +635,7 @@ class Boards:
                 await backup.go_above(name)
             if archive is None:
                 return
+            # A loss of an earlier start stays known until it is recovered.
             lost = await go_above(self.host.store, archive, name) or await archive.lost(name)
             if lost is not None:
                 self.host.lost[name] = lost
@@ -645,16 +658,22 @@ class Boards:
     async def _remove(self, name: str, epoch: str | None) -> None:
         self._check_stays(name)
         host = self.host
+        # From here on nobody opens the board, so it gets no new users between the steps.
         host.removing.add(name)
         try:
+            # Also a board that the engine has removed already: what it left elsewhere goes now.
             if not await self.exists(name) and await host.store.removed(name) is None:
                 raise NoSuchBoard(name)
+            # Before its users are sent away: a request that is refused must not disturb them.
             await self._check_epoch(name, epoch)
+            # The next board of the name begins above what was archived, too.
             mark = None if host.archive is None else await host.archive.mark(name)
             await self.let_go(name, NoSuchBoard(name))
             # A process that was stopped until here must not take the next board of the name.
             above = 0 if mark is None else mark.revision
             await host.store.remove(name, above=above, epoch=epoch)
+            # Only after the engine has recorded the removal: without its record, what is left in
+            # the archive would look like a board that the engine lost.
             await host.finish_removal(name)
         finally:
             host.removing.discard(name)
@@ -727,6 +746,7 @@ class Boards:
             self._closing.cancel()
             await asyncio.gather(self._closing, return_exceptions=True)
         try:
+            # An opening goes on without its callers, and would use the engine after it was closed.
             await self._opening.settled()
             await self._end()
         finally:
@@ -734,6 +754,7 @@ class Boards:
 
     async def _end(self) -> None:
         host = self.host
+        # First, because the last edits of its peers become commits.
         if host.documents is not None:
             await host.documents.aclose()
         await host.revocations.aclose()

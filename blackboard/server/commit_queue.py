@@ -70,6 +70,7 @@ class Load:
     def start(self) -> None:
         """Start measuring."""
         loop = asyncio.get_running_loop()
+        # From now, not from the last due time: one pause must not make later looks late.
         self._due_s = loop.time() + self._limits.loop_look_ms / 1000
         self._timer = loop.call_at(self._due_s, self._look)
 
@@ -120,6 +121,8 @@ def new_salt() -> bytes:
     try:
         return _SALTS.popleft()
     except IndexError:
+        # From the system's source: with a salt that can be predicted, a reader of part of a commit
+        # could check guesses at the rest against its digest.
         drawn = os.urandom(SALT_BYTES * _SALTS_DRAWN)
         _SALTS.extend(
             drawn[at : at + SALT_BYTES] for at in range(SALT_BYTES, len(drawn), SALT_BYTES)
@@ -130,6 +133,8 @@ def new_salt() -> bytes:
 def system_id() -> CommitId:
     """A unique id for one commit of the service."""
     incarnation = secrets.token_hex(8)
+    # A lane keeps one answer. Spread over all lanes, the next commit of the service seldom pushes
+    # out the answer that a retry of this one needs.
     return CommitId(SYSTEM_AGENT, int(incarnation, 16) % LANES_MAX, incarnation, 0)
 
 
@@ -195,6 +200,7 @@ class CommitQueue:
     """Kept, because until Python 3.12 `get_running_loop` makes a system call (getpid)."""
 
     def __post_init__(self) -> None:
+        # None also for an encrypting store, which has to read and encrypt before it can decide.
         self._engine = self.store if isinstance(self.store, Begins) else None
 
     def submit(
@@ -231,6 +237,7 @@ class CommitQueue:
         self._waiting.append((prepared, permit, answered, ticket, (self.loop.time(), span)))
         self._with_permit += permit is not None
         self.load.backlog_bytes += prepared.size
+        # A call counts before it begins: otherwise each commit of this turn would schedule one.
         if self._working < self.limits.calls_in_flight_max:
             self._working += 1
             self.loop.call_soon(self._go_on)  # commits that arrive in this turn share its call
@@ -259,6 +266,7 @@ class CommitQueue:
             call = _EngineCall(self, self._take())
             try:
                 permits = self._permitted(call)
+                # All its tokens ended while it waited: what waits behind it gets this call.
                 if not call.batch:
                     call.land()
                     continue
@@ -285,6 +293,7 @@ class CommitQueue:
 
     def _begin(self, call: "_EngineCall", permits: Permits | None) -> bool:
         """Whether a batch is on its way without a task. It does not overtake those with one."""
+        # An engine that is shared needs an access number with each batch: see `Permits.commit`.
         if self._engine is None or self._workers or (permits is not None and permits.are_shared):
             return False
         return self._engine.begin(self.board, call.commits, call)
@@ -325,6 +334,7 @@ class CommitQueue:
     ) -> None:
         if telemetry.is_on():
             _end_spans(batch, outcomes)
+        # One call for all commits of a sender, so that a connection answers them in one frame.
         together: dict[Answered, Outcomes] = {}
         for (_, _, answered, ticket, _), outcome in zip(batch, outcomes, strict=True):
             together.setdefault(answered, []).append((ticket, outcome))
@@ -345,6 +355,7 @@ class CommitQueue:
         then an engine can work for one half of the writers while the other half is on its way. An
         engine that decides at once would write both halves together, one turn later.
         """
+        # This call counts in `_working` and is not in flight yet, so at least one is left.
         calls = 1 if self._engine else self.limits.calls_in_flight_max - len(self.in_flight)
         share = -(-len(self._waiting) // calls)
         batch = [self._waiting.popleft()]  # whatever its size, or it would wait for ever
@@ -361,6 +372,7 @@ class CommitQueue:
         """Leave the commits that are still permitted; the others get the reason. Returns the
         permits of what is left, if any has one."""
         permits, batch = self.permits, call.batch
+        # Without tokens, as in an embedded program, the batch is not even looked through.
         if not self._with_permit or permits is None:
             return None
         given = [permit for _, permit, *_ in batch]
@@ -369,6 +381,8 @@ class CommitQueue:
             return None
         self._with_permit -= with_permit
         refused = permits.recheck(given)
+        # Replaced before the others get the reason: if something fails from here on, `_fail`
+        # answers the batch, and nobody may be answered twice.
         call.batch = (
             [each for n, each in enumerate(batch) if n not in refused] if refused else batch
         )
@@ -384,6 +398,7 @@ class CommitQueue:
             granted = [permit for _, permit, *_ in call.batch]
             return list(await permits.commit(self.board, call.commits, granted))
         except BlackboardError as error:
+            # By contract none of them was applied: a doubt would be an outcome, not an error.
             return _each(error, call.batch)
 
     def landed(self, call: "_EngineCall", outcomes: Sequence[Outcome | BlackboardError]) -> None:
@@ -467,6 +482,7 @@ def _end_spans(batch: list[Waiting], outcomes: Sequence[Outcome | BlackboardErro
 
 def _resolve(future: "asyncio.Future[Outcome | BlackboardError]", outcomes: Outcomes) -> None:
     [(_, outcome)] = outcomes
+    # A sender that was cancelled has left its future; the commit was decided all the same.
     if not future.done():
         future.set_result(outcome)
 

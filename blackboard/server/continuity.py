@@ -39,16 +39,19 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
         head = await store.open(board)
         if mark is None or _is_at_its_beginning(head, mark):
             return None
+        # The engine has more, as it should; but it may have noticed a loss by itself.
         if mark.revision < head.revision:
             return _noticed_before(board, head, mark)
         try:
             shared = await last_shared(store, archive, board, head.revision)
         except Compacted:
+            # What both have cannot be told: an epoch above costs little, and repeats nothing.
             shared = None
         if shared == mark.revision:
             return None
         above = mark.revision
         new = await store.begin_epoch(board, head, above=above)
+        # If not, the head had moved, and no epoch was begun.
         if new.revision > above:
             lost = Lost(head.revision if shared is None else shared, above, new.revision)
             log.warning("%s", loss_message(board, lost))
@@ -87,6 +90,7 @@ async def last_shared(
             return 0
         entry = await _entry_at(store, board, revision)
         archived = await archive.digest_at(Point(board, revision))
+        # A log is cut behind its archive, so what it no longer has is taken to be the same there.
         if entry is None or archived == entry.digest:
             return revision
         if entry.epoch is None or entry.epoch.cause != ENGINE:

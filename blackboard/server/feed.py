@@ -191,6 +191,8 @@ class Feed:
             head = await self.store.open(self.board)
             start = after or Position(head.epoch.id, head.revision)
             await self._check(head, start)
+            # The log may have gone on since `head`. A start that the ring does not reach back to is
+            # read from the log, so nothing in between is missed.
             self._start(head)
             self._enter(view)
             try:
@@ -257,6 +259,7 @@ class Feed:
         """
         if self._newest > watcher.position.revision:
             return None
+        # After the check for news: a watcher that lacks some reads it in the log before it fails.
         if self._failure is not None:
             # One error for all would share a traceback among tasks: each gets its own.
             raise type(self._failure)(**self._failure.fields())
@@ -304,9 +307,12 @@ class Feed:
                 if not (is_whole and self._deliver(sleepers, entries)):
                     del self._sleeping[view]
                     sleepers.wake(self._last)
+        # Only now: those that were woken above move past the entry before these, and not past
+        # these, which concern them.
         self._last = entries[-1]
         now_ms = time.time() * 1000
         for entry in entries:
+            # Entries have the time of the engine, whose clock may be ahead of this one.
             self.delivered.observe(max(now_ms - entry.time_ms, 0) / 1000)
         self._wake_due()
 
@@ -335,6 +341,8 @@ class Feed:
                 start = watcher.position  # one object for all that took the same delivery before
                 watcher.pass_by(passed)
                 made = watcher.made_of(entries)
+            # Only a delivery that ends where the entries do: of one that was cut short, the
+            # iteration brings the rest.
             if (
                 made is not None
                 and made.delivery.position.revision == until
@@ -381,6 +389,7 @@ class Feed:
         """
         found: Sequence[LogEntry] = ()
         if self._archive is not None:
+            # What the log still has comes from there the next time.
             until = gone.oldest - 1
             with contextlib.suppress(Compacted):
                 most = self.limits.watch_batch_revisions_max
@@ -501,6 +510,7 @@ class Feed:
             or self._ring_changes > self.limits.watch_queue_changes_max
         ):
             self._drop_oldest()
+        # Older entries of the ring may hold what was redacted.
         for entry in entries:
             if entry.author == SYSTEM_AGENT and is_redaction(entry):
                 self._drop_below(entry.revision)
@@ -589,6 +599,7 @@ class Watcher:
                 delivery = made.as_read_by(self._readable)
         if delivery.revisions and not taker.take(delivery):
             return False
+        # Only once it is taken: the iteration goes on from here with whatever was left to it.
         self._cursor.position = delivery.position
         self._cursor.on(WatchEvent.CAUGHT_UP)
         self._marked_s = now_s
@@ -602,6 +613,7 @@ class Watcher:
     async def request_progress(self) -> None:
         """Request a progress mark at the board's present head; the iteration delivers it."""
         self._asked = (await self._feed.store.open(self._feed.board)).revision
+        # It sleeps until its view shows something, and has to wait for any entry now.
         self._feed.nudge(self.view)
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
@@ -719,6 +731,7 @@ class Permitted:
 
     async def __anext__(self) -> Delivery:
         delivery = await anext(self._watcher)
+        # After the wait: the token may have ended while nothing happened on the board.
         self._check()
         return delivery
 

@@ -160,6 +160,7 @@ class Host:
             for name in await self.archive.boards():
                 if name in there or name in self.removing or is_reserved(name):
                     continue
+                # Its removal ended between the engine's step and that of the archive.
                 if await self.store.removed(name) is not None:
                     await self.finish_removal(name)
                 elif await self.archive.holds(name):
@@ -231,6 +232,7 @@ class Host:
         is_shared = False
         if self.archive is not None:
             is_shared = await self.archive.remove(name, keep=await self.store.boards())
+        # A branch that shares the history reads it with these keys.
         if isinstance(self.store, SealedStore) and not is_shared:
             await self.store.keys.forget(name)
         await self.begun.forget(name)
@@ -241,6 +243,7 @@ class Host:
             await self._looks.settled()
             if self.lock_masters is not None:
                 await self.lock_masters.aclose()
+            # Stopped before the archiver, finished after it: it ships what that adds last.
             if self.backup is not None:
                 await self.backup.stop()
             if self.archiver is not None:

@@ -190,6 +190,7 @@ async def _joined(
                 return None
             break  # even without matches so far: there may be some by now
         shown, after = page, page.next_key
+        # In exact ranges all keys are readable: that there are more of them tells nothing.
         if not sieve.take(page.entries) or (reach.is_exact and after and sieve.is_full):
             break
         if after is None:

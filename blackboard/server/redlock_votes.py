@@ -81,10 +81,12 @@ class _Ballot:
         Errors: Unavailable; newly obtained votes are given back. Cancellation: the same.
         """
         grants = [op for op in self._commit.ops if isinstance(op, Grant)]
+        # Without a fence, it renews a place in the queue, for which no votes were given.
         renewals = [op for op in self._commit.ops if isinstance(op, Renew) and op.fence]
         calls = [self._acquire(grant) for grant in grants]
         calls += [self._keep(renewal.key, renewal.ttl_ms) for renewal in renewals]
         try:
+            # All of them end before any vote is given back: one that was granted later would stay.
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
         except asyncio.CancelledError:
             await self._give_back()
@@ -111,6 +113,7 @@ class _Ballot:
         if after is None:
             await self._masters.release(self._name(op.key), self._commit.epoch)
         else:
+            # The next holder in the queue has it, so the votes last as long as its lease.
             await self._keep(op.key, after.until_ms - now_ms)
 
     async def _acquire(self, grant: Grant) -> None:

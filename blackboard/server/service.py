@@ -82,6 +82,7 @@ class Service:
             await self.host.look()
             await self._own_boards.begin()
         except BaseException:
+            # Otherwise the data directory would stay in use.
             await self.aclose()
             raise
         self.host.note_start()
@@ -142,6 +143,7 @@ class Service:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            # A checkpoint is a commit, so it comes before the boards are closed.
             await self._checkpoints.at_shutdown()
         finally:
             await self.boards.aclose()

@@ -173,6 +173,7 @@ class Sweeper:
         for board in self._boards:
             last_s = self._trimmed_at.get(board)
             if last_s is None or now_s - last_s >= interval_s:
+                # Before the attempt, so that a board that fails is not tried again at once.
                 self._trimmed_at[board] = now_s
                 with _logged_failure(board):
                     await self._trim(board.name, kept)
@@ -192,6 +193,7 @@ class Sweeper:
         head = await store.open(board)
         if not history.excess(head, kept):
             return
+        # What the archive would lose with the power must stay in the log.
         archived = REVISION_MAX if archive is None else await archive.settle(board)
         while surplus := history.excess(head, kept):
             page = await store.log(board, head.oldest - 1, limit=min(surplus, LOG_ENTRIES_MAX))

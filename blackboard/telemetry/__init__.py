@@ -98,6 +98,7 @@ def start(service: str, provider: "TracerProvider | None" = None) -> None:
             if not is_sent(Signal.TRACES):
                 return
             trace.set_tracer_provider(span_provider(service))
+            # A sampler that was asked for decides alone.
             _one_in = 1 if "OTEL_TRACES_SAMPLER" in os.environ else TELEMETRY_COMMITS_ONE_IN
         _current_span = trace.get_current_span
         _tracer = (provider or trace.get_tracer_provider()).get_tracer(SCOPE)
@@ -489,6 +490,7 @@ def _current(
         kind=kind,
         attributes=named,
         links=links,
+        # `fail` does both without the message of the error, which may quote a value.
         record_exception=False,
         set_status_on_exception=False,
     ) as begun:

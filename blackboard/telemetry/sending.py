@@ -128,6 +128,7 @@ def span_provider(service: str) -> "TracerProvider":
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    # `flush_at_exit` does that, for all signals at once and for a bounded time.
     provider = TracerProvider(resource=resource(service), shutdown_on_exit=False)
     queued = queue_max("OTEL_BSP_MAX_QUEUE_SIZE")
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=queued))

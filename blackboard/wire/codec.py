@@ -212,6 +212,7 @@ def _check_plain(value: JsonValue, depth: int) -> None:
         if not math.isfinite(value):
             raise InvalidRequest(field="value", reason=f"{value} is not a JSON number")
         return
+    # An ExtType is a tuple, and would pass as a list.
     if not isinstance(value, (dict, list, tuple)) or isinstance(value, msgpack.ExtType):
         if _is_object(type(value)):
             raise _RecordError
@@ -298,6 +299,7 @@ def decode_entry(
     try:
         header = msgpack.unpackb(body, raw=True)
         signed, lane, incarnation, step, flat, note, ops, *rest = header
+        # Older entries lack one or both.
         begins, salt = (*rest, None, None)[:2]
         author = signed.decode()
         commit = Commit(
@@ -361,6 +363,7 @@ def encode_results(results: Sequence[Result]) -> bytes:
     count = len(results)
     if results.count(None) == count:
         return bytes((count,)) if count <= _FIXINT_MAX else _pack_alone(count)
+    # As commit.lua has it: a table in Lua cannot hold nil.
     return _pack_alone([False if result is None else result for result in results])
 
 
@@ -370,6 +373,7 @@ def decode_results(encoded: bytes) -> tuple[Result, ...]:
         found = msgpack.unpackb(encoded, raw=False)
     except (ValueError, msgpack.UnpackException) as error:
         raise Corrupt(what="results", reason=str(error)) from error
+    # Bounded: a damaged count would allocate gigabytes.
     if type(found) is int and 0 <= found <= 2 * RESTORE_CHANGES_MAX:
         return (None,) * found
     if type(found) is not list:
@@ -420,6 +424,7 @@ def _encode_op(op: Op, large: list[bytes]) -> list[Any]:
             if len(op.value) <= VALUE_INLINE_BYTES_MAX:
                 return [code, path, op.value, _ttl(op.ttl_ms)]
             large.append(op.value)
+            # Counted from 1, as in Lua.
             return [code.upper(), path, len(large), _ttl(op.ttl_ms)]
         case PutBack():
             return _encode_put_back(op, large)

@@ -30,6 +30,7 @@ class ErrorResponse(Struct, frozen=True):
     error: ErrorMessage
 
 
+# JSON-RPC 2.0 leaves -32099 to -32000 to implementations; the others are its own.
 RPC_CODES: Final[dict[str, int]] = {
     "remote_protocol_error": -32700,
     "rejected": -32600,

@@ -146,6 +146,7 @@ class _Msgpack:
             raise InvalidRequest(field="value", reason="must be bytes (msgpack `bin`)")
         if len(value) > VALUE_BYTES_MAX:
             raise LimitExceeded("VALUE_BYTES_MAX", len(value), VALUE_BYTES_MAX)
+        # Values are compared and hashed as bytes, so each may have one form only.
         if _is_canonical(value):
             return value
         try:
@@ -179,6 +180,7 @@ class _Json:
 
     def split(self, frame: bytes) -> list[Any]:
         _check_size(frame)
+        # Brackets in texts count as well: this is an upper bound, known before anything is built.
         if frame.count(b"[") + frame.count(b"{") > CONTAINERS_MAX:
             raise _malformed(f"more than {CONTAINERS_MAX} arrays and objects")
         try:

@@ -406,6 +406,7 @@ class ServerSession(_Session):
             return []
         requests = read_commits(frame)
         numbers = {request.id for request in requests}
+        # An id that is used twice: `receive` refuses only the requests that repeat it.
         if len(numbers) < len(requests) or not self._in_flight.isdisjoint(numbers):
             return []
         if len(requests) > count_max:
@@ -424,6 +425,7 @@ class ServerSession(_Session):
     def _receive(self, message: Any) -> ServerEvent:
         number: RequestId | None = None
         try:
+            # First: without its id, a refusal cannot be matched with its request.
             number = self._take_id(message)
             if not message.keys() <= _REQUEST_MEMBERS:
                 raise InvalidRequest(field="request", reason="has unknown members")
@@ -503,6 +505,7 @@ class ServerSession(_Session):
 
 
 def _is_request_id(number: Any) -> TypeGuard[RequestId]:
+    # Not `isinstance`: True is an int, and no id.
     if type(number) is int:
         return -INTEGER_MAX <= number <= INTEGER_MAX
     short = isinstance(number, str) and len(number) <= REQUEST_ID_CHARACTERS_MAX
@@ -597,10 +600,12 @@ class ClientSession(_Session):
         if (
             self.state is not ConnectionState.READY
             or self.encoding is not MSGPACK
+            # The parts of a delivery have to be joined, which `_receive_changes` does.
             or self._fragments
         ):
             return []
         events: list[ClientEvent] = []
+        # Noted here only: if the frame turns out to have anything else, `receive` begins again.
         answered: set[int] = set()
         for message in read_quickly(frame):
             if message.params is not None and message.method is not None:

@@ -25,6 +25,7 @@ _SYNC: Final = 0
 _AWARENESS: Final = 1
 _AUTH: Final = 2
 _QUERY: Final = 3
+# Ours. The protocol uses the smallest numbers, and may get more of them.
 _MET: Final = 100
 _STEP1: Final = 0
 _STEP2: Final = 1

@@ -103,6 +103,7 @@ def write_project(target: Path) -> None:
     Errors: OSError; `target` is as it was then, and after KeyboardInterrupt as well.
     """
     is_there = target.is_dir()
+    # In the same file system as the project, so that renaming is enough.
     home = target if is_there else target.parent
     stage = home / f".{target.name[:64]}.{secrets.token_hex(4)}"
     try:
@@ -136,6 +137,7 @@ def _move_all(stage: Path, target: Path) -> None:
     moved: list[Path] = []
     try:
         for file in sorted(stage.iterdir()):
+            # Before the rename: Ctrl-C may come right after it.
             moved.append(target / file.name)
             file.rename(moved[-1])
     except BaseException:

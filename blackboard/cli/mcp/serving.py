@@ -83,6 +83,7 @@ class BoardPlace:
 @asynccontextmanager
 async def _place(flags: Flags, agent: str | None) -> AsyncIterator[BoardPlace]:
     """Find the service, or serve the directory with others."""
+    # In a thread, because it may ask a service over HTTP whether it answers.
     settings = await asyncio.to_thread(_local, flags)
     if settings is None:
         target = boards.target_of(flags)
@@ -143,6 +144,7 @@ class _Saved:
     def save(self, serving: "Serving") -> None:
         """This process serves."""
         known = places.load(places.config_directory()).by_name.get(places.LOCAL)
+        # `local` may name the service of another directory, which other commands rely on.
         ours = known is None or known.data == str(self._settings.data.resolve())
         self._name = places.LOCAL if ours else f"{places.LOCAL}-{port_of(serving.url)}"
         remember(self._name, serving, self._settings.data)
@@ -293,6 +295,7 @@ async def over_http(flags: Flags, host: str, port: int) -> int:
             f"--host {host}: tokens would cross the network in the clear",
             "Serve on 127.0.0.1, behind a proxy that adds TLS.",
         )
+    # First: a port that is taken is reported before a directory is opened or served.
     listener = listen(host, port)
     async with _place(flags, None) as place:
         address = f"http://{host}:{listener.getsockname()[1]}/mcp"

@@ -140,6 +140,7 @@ class SharedDirectory:
             try:
                 await serve(settings, ready=self._ready, signals=False)
             except InvalidRequest as error:
+                # A port that is taken is reported as an error of `host`: the next one is tried.
                 if error.field != "host" or port == 0:
                     raise
             finally:

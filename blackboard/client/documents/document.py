@@ -80,7 +80,9 @@ class Document:
         self._is_answered = False
         self._came = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        # 0: by default, edits that follow each other quickly are undone as one.
         self._undo = UndoManager(capture_timeout_millis=0)
+        # Otherwise it would undo the edits of others, too.
         self._undo.include_origin(_OWN)
         self._scopes: set[str] = set()
         self._observed: dict[Subscription, Any] = {}
@@ -168,6 +170,7 @@ class Document:
         found = self._root(name, Text)
         if name not in self._texts:
             self._texts[name] = text = SharedText(self, found)
+            # One wrapper for each text: `follow` relies on being the only one that edits it.
             text.follow()
             text.observe(lambda deltas: self._overlaps.changed(name, deltas))
         return self._texts[name]
@@ -270,6 +273,7 @@ class Document:
         self._check()
         lacking = other._doc.get_update(self._doc.get_state())
         self.version += 1
+        # Without an origin, so `undo` leaves it alone. `_note` sends it like an edit made here.
         self._doc.apply_update(lacking)
 
     # --- awareness --------------------------------------------------------------------------------
@@ -352,6 +356,7 @@ class Document:
     async def _talk(self, pipe: Pipe) -> None:
         """Exchange messages. Errors: whatever ends the connection."""
         self._is_answered = False
+        # The answers for which they wait were lost with the last connection.
         self._waiting += [w for _, asked in self._asked for w in asked if not w.done()]
         self._asked.clear()
         self._others.clear()
@@ -372,6 +377,8 @@ class Document:
                 match message:
                     case Step1():
                         self._is_answered = True
+                        # Step2 contains these edits. Cleared before the send, during
+                        # which more may be made.
                         self._unsent.clear()
                         lacking = self._lacking(message.state)
                         await pipe.send(ysync.write_step2(lacking))
@@ -385,6 +392,7 @@ class Document:
                         self._others.update((p.client, p) for p in message.present)
                     case QueryAwareness():
                         await self._send_presence(pipe)
+            # A writer that failed sends nothing any more: its error ends the connection.
             if writer.done():
                 await writer
 
@@ -417,6 +425,7 @@ class Document:
     def _answered(self) -> None:
         if not self._asked:
             return
+        # The service answers in the order of the requests, so the oldest one is meant.
         batch, waiting = self._asked.popleft()
         self._overlaps.committed(batch)
         for waiter in waiting:
@@ -443,12 +452,16 @@ class Document:
             self._came.clear()
             if not self._is_answered:
                 continue
+            # A loop, as more edits are made while these are sent: the answer below
+            # must cover them all.
             while self._unsent:
                 updates, self._unsent = self._unsent, []
                 await pipe.send(ysync.write_update(merged(joined(updates))))
             while self._meetings:
                 await pipe.send(ysync.write_met(self._meetings.popleft()))
             waiting, self._waiting = self._waiting, []
+            # Also without a caller: the answer says which own edits are in the log, so that they no
+            # longer count as concurrent.
             if waiting or (self._overlaps and not self._asked):
                 await self._ask(pipe, waiting)
 

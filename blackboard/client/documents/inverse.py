@@ -35,6 +35,7 @@ from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value
 
 _MARK_ROOT = "~restore"
+# Everything that the copy takes over is one step of undo, however long it takes.
 _FOR_EVER_MS = 10**9
 
 

@@ -41,6 +41,7 @@ from blackboard.wire.codec import encode_value
 
 PIECE_BYTES = VALUE_BYTES_MAX - 4096
 """Bytes of an update or of a state in one value, with room for the fields around it."""
+# So many whole pieces, the base and the deletions still fit into COMMIT_BYTES_MAX.
 _LAST_COMMIT_PIECES = 3
 TAIL_DELETED_MAX = 960
 """Updates that one compaction removes: a commit has room for the pieces as well."""
@@ -80,6 +81,7 @@ def read_document(key: Key, entries: Mapping[Key, Entry]) -> StoredDocument:
     """The document at `key` from all entries below its prefix. Errors: Corrupt."""
     prefix = updates_prefix(key) + "/"
     updates = [entry for found, entry in entries.items() if found.startswith(prefix)]
+    # By revision first: the update of a restore has a key that says nothing about its place.
     updates.sort(key=lambda entry: (entry.mod_revision, entry.key))
     pieces = [(e.key, e.value, signature(e.author, e.account)) for e in updates]
     return StoredDocument(_read_base(key, entries), tuple(read_items(pieces)))
@@ -183,6 +185,8 @@ def compaction(
     last: list[Op] = [] if early else list(puts)
     last.append(Put(base_key(key), encode_value(value)))
     last += [Delete(found) for found in (*old.keys, *(found for found, _ in keys))]
+    # The base shows that nobody compacted meanwhile, and the oldest update that the document was
+    # not removed while it had no base yet.
     conditions = [KeyAt(base_key(key), old.revision), *(KeyAt(*found) for found in keys[:1])]
     return Compaction(tuple((put,) for put in early), tuple(last), tuple(conditions))
 
@@ -254,6 +258,8 @@ class UpdateTail:
         keys = [(path, at) for path, (at, _) in self._found.items()][:TAIL_DELETED_MAX]
         generation = f"{revision:016}-{secrets.token_hex(4)}"
         made = compaction(self._key, new, generation, old=old, keys=keys)
+        # Under keys that no base names yet: a crash before the last commit leaves the
+        # document as it is.
         for ops in made.pieces:
             await writer.commit(CommitRequest(ops, note=_NOTE), with_held=False)
         await writer.commit(CommitRequest(made.ops, made.conditions, note=_NOTE), with_held=False)

@@ -128,6 +128,7 @@ class OwnEdits:
         for start, end in _regions(deltas):
             last = self._ranges[-1] if self._ranges else None
             if last and last.batch == batch and start <= last.end and last.start <= end:
+                # Without a clock again: the widened region ends later than the one that had it.
                 last.start, last.end, last.clock = min(start, last.start), max(end, last.end), None
             else:
                 self._ranges.append(_Range(start, end, batch))
@@ -137,6 +138,7 @@ class OwnEdits:
         """See `Overlaps.reached`."""
         for own in reversed(self._ranges):
             if own.clock is not None:
+                # The ranges are in the order of the edits, so all before this one have a clock.
                 break
             own.clock = clock
 

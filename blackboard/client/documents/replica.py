@@ -77,6 +77,7 @@ def guarded(work: Callable[[], T]) -> T:
     except Exception as error:
         raise DamagedError(str(error)) from error
     except BaseException as error:
+        # By its name, because the class cannot be imported from a module of pycrdt.
         if type(error).__name__ != _PANIC:
             raise
         raise DamagedError(str(error)) from error

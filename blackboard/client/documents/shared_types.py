@@ -157,6 +157,7 @@ class SharedText(_Shared):
     def _read(self) -> tuple[TextContent, list[int]]:
         """The content as the library has it, and the positions of objects in it."""
         found, embedded = str(self._shared), []
+        # The string leaves out objects that are no characters, but the library counts each as one.
         if len(self._shared) != len(found.encode()):
             found = ""
             for chunk, _ in self._shared.diff():
@@ -213,6 +214,7 @@ class SharedText(_Shared):
         """The library's offset of `position`. Errors: InvalidRequest beyond the end."""
         if not 0 <= position <= now.length:
             raise InvalidRequest(field="position", reason=f"{position} is not in 0..{now.length}")
+        # Each object counts as one for the library, and as three bytes in the known content.
         wide = len(EMBEDDED.encode()) - 1
         return now.bytes_before(position) - wide * bisect_left(self._embedded, position)
 
@@ -233,6 +235,7 @@ class SharedText(_Shared):
             observer(deltas)
 
     def _follow(self, delta: Sequence[Any], made: list[tuple[int, str, str]]) -> list[Delta]:
+        # These edits are in the content already, and the delta is about the text before them.
         for position, removed, text in reversed(made):
             self._content.replace(position, len(text), removed)
         deltas, is_known = follow(delta, self._content, self._shared)

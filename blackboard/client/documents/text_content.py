@@ -88,6 +88,7 @@ class TextContent:
 
     def _put(self, first: int, end: int, text: str) -> None:
         """Replace the chunks from `first` to before `end` by `text`."""
+        # Half-full chunks leave room, so that the next insertion splits nothing.
         step = CHUNK_LENGTH_MAX if len(text) <= CHUNK_LENGTH_MAX else CHUNK_LENGTH_MAX // 2
         parts = [text[at : at + step] for at in range(0, len(text), step)]
         lengths = [len(part) for part in parts]

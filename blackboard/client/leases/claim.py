@@ -130,6 +130,8 @@ class Record:
     def of(found: Entry | None, created: Revision) -> "Record":
         """The record of the entry that exists since `created`; without one: no attempt yet."""
         value = found.value if found else None
+        # Every writer of the namespace may write at this key, so nothing about
+        # the value is certain.
         if isinstance(value, Mapping) and value.get("created") == created:
             tries, last_error = value.get("tries"), value.get("last_error")
             if type(tries) is int and tries >= 0 and isinstance(last_error, str):
@@ -337,6 +339,8 @@ class Claim:
             raise LocalProtocolError(reason="a claim is used for one block only")
         try:
             task = await self._next()
+            # `finish` shields the commit from anyio's scopes. A cancellation that came meanwhile is
+            # raised here, where the claim can still be undone without counting an attempt.
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
             if self._task is not None:
@@ -398,10 +402,13 @@ class Claim:
     async def _look(self) -> tuple[Task | None, Revision]:
         """Scan the entries once, in their order; also returns the revision after which to watch."""
         page = await self._page(None)
+        # Of the first page, which is the oldest thing read here: the watch may repeat a change, but
+        # misses none.
         seen = page.revision
         held = {lease.key for lease in await self._board.leases(self._pattern)}
         while True:
             for entry in page.entries:
+                # `held` only saves requests. Whether it is free is decided by the grant.
                 if entry.key not in held and is_meant(self._pattern, entry.key):
                     task = await self._take(entry)
                     if task is not None:
@@ -418,6 +425,8 @@ class Claim:
         """Claim `entry`; None if another claimer was faster, it changed, or it was tried too
         often."""
         for _ in range(self._limits.client.claim_take_attempts_max):
+            # Read again for each attempt: the grant is conditioned on it, so no two claimers count
+            # the same attempt.
             found = await self._board.entry(tries_key(entry.key))
             try:
                 await self._finish(self._grant(entry, found))
@@ -433,6 +442,7 @@ class Claim:
             assert self._task is not None
             if self._task.attempt <= self._terms.tries_max:
                 return self._task
+            # Its claimers died: each had counted its attempt, and none was left to bury it.
             task, self._task = self._task, None
             await self._quietly(self._bury(task, task.last_error or "its claimers died"), None)
             return None
@@ -446,6 +456,8 @@ class Claim:
         spec = CommitRequest(
             (Grant(entry.key, holder, self._terms.ttl_ms), record.at(entry.key)),
             conditions=(
+                # Else a claimer could get an entry that was finished and put again
+                # since it was listed.
                 KeyAt(entry.key, entry.mod_revision),
                 KeyAt(tries_key(entry.key), found.mod_revision if found else ABSENT),
             ),
@@ -470,6 +482,7 @@ class Claim:
         try:
             await self._done(task)
         except Fenced as fenced:
+            # The fence of another lock, which the commit also carried: the claim is still held.
             if fenced.key != task.key:
                 await self._quietly(self._failed(task, fenced), fenced)
                 raise
@@ -500,8 +513,11 @@ class Claim:
         ends: Op = _release(task.fence)
         if record.delayed:
             delay_ms = max(task.delay_ms, LEASE_TTL_MS_MIN)
+            # The rest of a lease that nobody renews is the delay: only the engine's clock counts.
             ends = Renew(task.key, task.fence.holder, task.fence.fence, delay_ms)
         spec = CommitRequest((record.at(task.key), ends), note=f"{_RETURNED}: {last_error}")
+        # Without the fences of the task, as a lost lock may be why it failed. A barrier must not
+        # keep it claimed either, so a delivery that is asked for comes with it (`brings`).
         await self._writer.commit(spec, with_held=False, brings=True, waits=False)
 
     async def _lost(self, task: Task, error: BaseException) -> None:
@@ -513,6 +529,7 @@ class Claim:
 
     async def _bury(self, task: Task, last_error: str) -> None:
         """Move the entry's present value to the dead letters, together with its record."""
+        # Read again: the block may have changed it.
         entry = await self._board.entry(task.key)
         ops: list[Op] = [Delete(tries_key(task.key)), _release(task.fence)]
         conditions: list[Condition] = []
@@ -548,6 +565,7 @@ class Claim:
 
 def frees(pattern: str, revised: RevisionEvent) -> bool:
     """Whether a revision may have freed an entry that matches `pattern`."""
+    # A task that is done is deleted by the commit that releases it: nothing became free.
     gone = {change.key for change in revised.changes if change.kind == "delete"}
     return any(
         change.kind in ("put", "release", "expire")

@@ -116,6 +116,8 @@ class Lock:
         check_free(self._writer.link, self._writer.board, self.keys)
         await self._acquire_in_time()
         origin, board, agent = self._writer.link.origin, self._writer.board, self._writer.link.agent
+        # Nothing is awaited from the grant to `start`: a cancellation there would leave leases that
+        # nobody renews or releases.
         self._hold = Hold(origin, board, agent, self.fences)
         self._keeper = Keeper(self._hold, self._ttl_ms, self._renew, limits=self._limits)
         self._keeper.start(self._sent_s)
@@ -128,13 +130,16 @@ class Lock:
         trace: TracebackType | None,
     ) -> None:
         assert self._keeper is not None
+        # First: a renewal that comes after our own release would be refused, and count as a loss.
         self._keeper.stop()
         limits = self._limits
         limit_ms = limits.connection.request_timeout_ms
+        # After a loss the service may be out of reach, and the block's error must not wait for it.
         if self._keeper.lost:
             limit_ms = limits.client.finish_timeout_ms
         refusal = await self._finish(self._leave_within(limit_ms))
         if refusal is not None:
+            # The keeper was stopped, so this only records the loss, and cancels nothing.
             self._keeper.lose("another holder has it, or it is free", refusal)
         self._keeper.judge(error)
 
@@ -174,6 +179,7 @@ class Lock:
             try:
                 return await self._finish(self._ask())
             except BoardFrozen as frozen:
+                # Outside of `_finish`: a freeze may last for hours, and this wait can be cancelled.
                 await self._writer.thawed(frozen)
 
     def _granted(self) -> bool:
@@ -196,6 +202,7 @@ class Lock:
         After an error nothing was requested, as far as is known; a request that was applied
         expires.
         """
+        # Before the commit: if that is cut off (`_finish`), `_leave` knows what may be there.
         self._places = dict.fromkeys(self.keys, 0)
         try:
             ops = await self._asking()
@@ -227,6 +234,7 @@ class Lock:
             while not self._granted() and not self._outrun():
                 try:
                     async with asyncio.timeout_at(self._due_s()):
+                        # A timeout cancels `anext`, which loses no revision.
                         self._notice(await anext(watch))
                 except TimeoutError:
                     await self._finish(self._prolong())
@@ -281,6 +289,8 @@ class Lock:
     async def _renew(self) -> None:
         """Prolong every lease and every ticket in one commit. Errors: Fenced."""
         ops, sent_s = self._renewing(), asyncio.get_running_loop().time()
+        # Without the task's fences: each Renew names its own, and the loss of another lock is no
+        # reason to lose this one.
         receipt = await self._writer.commit(CommitRequest(tuple(ops)), with_held=False, waits=False)
         self._sent_s = sent_s
         self._take_in(ops, receipt)
@@ -439,8 +449,11 @@ class Keeper:
         self._deadline_s = sent_s + self._ttl_s
         self._block = asyncio.current_task()
         assert self._block is not None
+        # As in asyncio.timeout: if more are left after our own is undone, somebody
+        # else cancelled too.
         self._cancelling = self._block.cancelling()
         take(self._hold)
+        # Not in the trace of the block's beginning, which would stay open for as long as it renews.
         with telemetry.apart():
             self._watchdog = asyncio.create_task(self._keep(sent_s), name="keeper of leases")
         self._watchdog.add_done_callback(self._ended)
@@ -448,6 +461,7 @@ class Keeper:
     def stop(self) -> None:
         """The block has ended: nothing is renewed any more, and no task cancelled."""
         let_go(self._hold)
+        # From here on, `lose` cancels nothing.
         self._block, block = None, self._block
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -484,6 +498,7 @@ class Keeper:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(sent_s + self._pause_s, self._deadline_s) - loop.time())
+            # Read before it is sent: the new time to live cannot have begun earlier in the engine.
             sent_s = loop.time()
             try:
                 async with asyncio.timeout_at(self._deadline_s):

@@ -134,6 +134,7 @@ class Attachment(Lock, Generic[BoardT]):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
+        # By the engine's clock, as others compare it: the clock of this machine may differ.
         self._since_ms = self.until_ms - self._ttl_ms
         try:
             await self._report(brings=False)
@@ -143,6 +144,7 @@ class Attachment(Lock, Generic[BoardT]):
             # same holds if the board was frozen after the lease was granted.
             pass
         except BaseException:
+            # An `async with` whose `__aenter__` raises does not call it.
             await self.__aexit__(*sys.exc_info())
             raise
         if self._deliver is not None:
@@ -183,6 +185,7 @@ class Attachment(Lock, Generic[BoardT]):
         )
         try:
             async with watch:
+                # A checkpoint may have asked before the watch began.
                 for entry in watch.state.values():
                     await writer.bring(entry.mod_revision, key)
                 async for revised in watch:
@@ -212,6 +215,8 @@ class Attachment(Lock, Generic[BoardT]):
             return asking
         (key,) = self.keys
         reading = await self._writer.link.leases(self._writer.board, key, limit=1)
+        # In one commit, so that no third process gets the lease in between. If the holder changes
+        # first, the commit is refused (Fenced), and `_ask` repeats it.
         return [*_ends(reading.leases), *asking]
 
     def _renewing(self) -> Sequence[Op]:

@@ -64,6 +64,7 @@ async def call_bounded(
     A function without async that hangs keeps its thread; nothing waits for it any more.
     """
     try:
+        # Not `fail_after`: a TimeoutError of the function itself is reported with its own text.
         with anyio.move_on_after(timeout_ms / 1_000):
             return await _called(function, argument)
     except ModelFailed:

@@ -83,6 +83,7 @@ class Index:
         self._rows: dict[Key, int] = {}
         self._free: list[int] = []
         self._vectors = _no_vectors(model)
+        # Calls come from different threads, but `Memory` lets in one at a time.
         self._sql = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._sql.executescript(_SCHEMA)
         self._sql.create_function("matches", 2, _matches, deterministic=True)
@@ -211,6 +212,7 @@ class Index:
         if not known:
             return []
         condition, values = _condition(question.where)
+        # In quotes: AND, OR, NOT and NEAR would be operators of FTS5.
         wanted = " OR ".join(f'"{word}"' for word in known)
         found = self._sql.execute(
             "SELECT row FROM texts JOIN rows ON rows.row = texts.rowid"

@@ -205,6 +205,7 @@ class Memory:
         text, fact = text_and_fact(what)
         key = None if name is None else self._named(name)
         (vector,) = await self._vectors([text])
+        # A tracked read: the step is refused if the model of the store changes before it commits.
         entry = await step.entry(self._model_key)
         changed = self._new_model(entry, len(vector) // 4)
         if changed is not None:
@@ -391,6 +392,7 @@ class Memory:
         unchanged = [KeyAt(key, revision) for key, revision in replaced]
         for left in reversed(range(self._board.limits.client.merge_attempts_max)):
             entry = await self._board.entry(self._model_key)
+            # Else an embedding could be stored after `reembed` had made another model the store's.
             conditions = [*unchanged, KeyAt(self._model_key, _revision(entry))]
             changed = self._new_model(entry, dimensions)
             put = [] if changed is None else [Put(self._model_key, encode_value(changed))]
@@ -463,6 +465,8 @@ class Memory:
             seen = remembered(entry, record)
             stated = replace(record, author=seen.author, time_ms=seen.time_ms, kept=True)
             again = replace(stated, model=model.model, vector=vector)
+            # It may have expired already, and not be swept yet: then it goes in a
+            # moment (`max(1, left)`).
             left = None if entry.expires_at_ms is None else entry.expires_at_ms - _now_ms()
             written = Writing(entry.key, again, None if left is None else max(1, left))
             try:
@@ -517,6 +521,8 @@ class Memory:
         self._state = watch.state
         self._index, self._model = index, (revision, model)
         await _apply(index, [*watch.state.values()])
+        # Emptied, as the index has it all by now, but kept: `_follow` compares the
+        # dictionary itself.
         watch.state.clear()
 
     async def _follow(self, index: Index, revision: Revision) -> bool:

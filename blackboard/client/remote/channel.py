@@ -168,6 +168,7 @@ class Channel:
         self._first = self._loop.create_future()
         self._first_by_s = self._loop.time() + wait_ms / 1000
         self._keeper = asyncio.create_task(self._keep(), name=f"connection to {self.url}")
+        # Nobody awaits the keeper: without this callback, a bug in it would leave requests waiting.
         self._keeper.add_done_callback(self._ended)
         try:
             await self._first
@@ -200,6 +201,7 @@ class Channel:
         async with opening as pipe:
             self._pipes.add(pipe)
             try:
+                # `aclose` may have run while the pipe was being opened, and did not see it then.
                 if self._is_closed:
                     await pipe.aclose()
                 yield pipe
@@ -227,6 +229,8 @@ class Channel:
             timeout_ms = self.limits.connection.request_timeout_ms
         session = await self._ready()
         traceparent = telemetry.traceparent() if self._traces else ""
+        # Nothing is awaited from here to the registration: a connection that was lost in between
+        # would not know of this request, and nothing would fail it.
         number = session.send_request(method, params, traceparent)
         loop = self._loop
         request = _Request(loop.create_future(), timeout_ms, loop.time() + timeout_ms / 1000)
@@ -237,6 +241,7 @@ class Channel:
         try:
             return await request.answer
         finally:
+            # Also after a cancellation: `_settle` ignores an answer that nobody waits for any more.
             self._requests.pop(number, None)
 
     def _time_out_at(self, deadline_s: float) -> None:
@@ -250,6 +255,7 @@ class Channel:
     def _time_out(self) -> None:
         """Fail the requests that waited too long."""
         now_s = self._loop.time()
+        # First, because the loop below starts the timer for the next deadline.
         self._timer = None
         for request in self._requests.values():
             if request.deadline_s > now_s:
@@ -260,6 +266,8 @@ class Channel:
 
     def tell(self, method: str, params: dict[str, Any]) -> None:
         """Send a request without waiting for its answer, if there is a connection now."""
+        # Without a connection there is nothing to tell: the watches ended with it, and a reopened
+        # one asks for its mark again.
         if self._session is not None and self._session.in_flight < REQUESTS_IN_FLIGHT_MAX:
             self._session.send_request(method, params)
             self._wake.set()
@@ -277,6 +285,7 @@ class Channel:
             except (LostError, Unavailable) as error:
                 rest_s = pause_s(error, self._backoff_ms(failures))
                 if self._refusal is not None or self._loop.time() + rest_s > deadline:
+                    # Its own error goes to the caller, because it says when to try again.
                     if isinstance(error, Overloaded):
                         raise
                     raise Unavailable(what=self.url, reason=str(error)) from error
@@ -289,9 +298,11 @@ class Channel:
         session = self._session
         if session is not None and session.in_flight < _ASKED_MAX:
             return session
+        # The keeper may be in a long pause.
         self._demand.set()
         try:
             async with asyncio.timeout(self.patience_ms / 1000):
+                # One event wakes all, and those that run first may take the room.
                 while self._session is None or self._session.in_flight >= _ASKED_MAX:
                     if self._refusal is not None:
                         raise _fresh(self._refusal)
@@ -325,8 +336,11 @@ class Channel:
             if self._is_first():
                 pause_ms = min(pause_ms, _FIRST_PAUSE_MS)
             await self._rest(random.uniform(0.5, 1.0) * pause_ms / 1000)
+            # Reset only after the greeting: a service that accepts connections and then refuses or
+            # drops them is given pauses, too.
             failures += 1
             try:
+                # A token for each attempt: the last one may have expired during the pauses.
                 async with self._dial(self._address, await self._address.fresh_token()) as socket:
                     session = await self._greet(socket)
                     failures = 0
@@ -356,6 +370,7 @@ class Channel:
 
     async def _rest(self, pause_s: float) -> None:
         """Pause before connecting again; a new request cuts a long pause short."""
+        # Demand does not cut this part: callers that repeat requests would make it a busy loop.
         await asyncio.sleep(min(pause_s, _PAUSE_S_MIN))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s - _PAUSE_S_MIN):
@@ -392,6 +407,7 @@ class Channel:
         self._advance()
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
+        # Two tasks, because a service that does not read must not keep this one from reading.
         writer = asyncio.create_task(self._write(socket, session))
         refresher = asyncio.create_task(self._refresh())
         violations: list[RemoteProtocolError] = []
@@ -400,6 +416,8 @@ class Channel:
             try:
                 self._receive(session, frame)
             except RemoteProtocolError as error:
+                # Raised here, in a callback of the transport, it would be logged by asyncio as a
+                # fatal error and reach nobody. The loop below raises it.
                 violations.append(error)
                 socket.take = None
                 socket.transport.abort()
@@ -418,6 +436,7 @@ class Channel:
             socket.take = self._session = None
             writer.cancel()
             refresher.cancel()
+            # An error of the writer is not lost: the socket has failed, so `recv` raises as well.
             await asyncio.gather(writer, refresher, return_exceptions=True)
 
     async def _refresh(self) -> None:
@@ -429,6 +448,8 @@ class Channel:
             identity = await self.ask("whoami", {})
             while (expires_at_ms := identity.get("expires_at_ms")) is not None:
                 left_s = expires_at_ms / 1000 - time.time()
+                # At least a moment: a source may return a token that has almost expired,
+                # or is the old one.
                 await asyncio.sleep(max(left_s * percent / 100, _PAUSE_S_MIN))
                 params = {"token": await self._address.fresh_token()}
                 identity = await self.ask("refresh", params)
@@ -440,8 +461,11 @@ class Channel:
     async def _write(self, socket: Open, session: ClientSession) -> None:
         while True:
             await self._wake.wait()
+            # Before the sends: what is asked during them sets it again.
             self._wake.clear()
             for request in self._unwritten:
+                # Before the send: one that fails halfway may have brought these
+                # requests to the service.
                 request.written = True
             self._unwritten.clear()
             for frame in session.bytes_to_send():
@@ -459,15 +483,18 @@ class Channel:
             case Failed():
                 self._settle(event.id, None, event.error)
             case Changed():
+                # None after `drop_watch`: deliveries that were under way still arrive.
                 stream = self._streams.get(event.watch)
                 if stream is not None:
                     stream.push(event)
             case Cancelled():
                 self._cancel(event)
             case Draining():
+                # The socket stays: the service still answers the requests that it has.
                 self._session = None  # new requests wait for the next connection
 
     def _settle(self, number: int, result: Any, error: BlackboardError | None) -> None:
+        # Each answer makes room for a request that waits in `_ready`.
         self._advance()
         request = self._requests.pop(number, None)
         if request is None or request.answer.done():
@@ -478,6 +505,7 @@ class Channel:
             request.answer.set_exception(error)
 
     def _cancel(self, event: Cancelled) -> None:
+        # Removed first, so that the stream does not send `unwatch` for what the service has ended.
         stream = self._streams.pop(event.watch, None)
         if stream is None:
             return
@@ -497,6 +525,8 @@ class Channel:
     def _lose(self, error: BlackboardError) -> None:
         """The connection is gone; `error` is permanent unless it is Unavailable."""
         if self._first is not None and self._is_first():
+            # Also what is temporary ends the first attempt: the caller of `open`
+            # gets it and may retry.
             self._refusal = error
             self._first.set_exception(error)
         if not isinstance(error, Unavailable):
@@ -508,6 +538,8 @@ class Channel:
         """From now on every request is answered with `error`."""
         if self._refusal is None:
             self._refusal = error
+        # `_forget` empties the table. It also fails requests with LostError, which says whether
+        # they were written; the refusal would hide that.
         streams = list(self._streams.values())
         self._forget(str(error))
         for stream in streams:

@@ -63,6 +63,8 @@ class Address:
         if self.token is None or isinstance(self.token, str):
             return self.token
         try:
+            # A source may read a file or call a service, so it is called here and not
+            # once at the start.
             found = self.token()
             return found if isinstance(found, str) else await found
         except BlackboardError:
@@ -141,6 +143,7 @@ class ClientSocket(ClientConnection, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Called by asyncio after each read."""
         assert self._buffer is not None
+        # Copied, because the next read overwrites the buffer.
         self.data_received(bytes(self._buffer[:nbytes]))
 
     def process_event(self, event: Event) -> None:
@@ -162,6 +165,7 @@ async def connect(
         address.websocket,
         subprotocols=[_SUBPROTOCOL],
         additional_headers=headers,
+        # The service has it switched off: small messages cost more time to compress than they save.
         compression=None,
         ssl=address.tls(),
         proxy=None if address.is_loopback else True,
@@ -239,6 +243,7 @@ def _translated_status(error: InvalidStatus, url: str) -> BlackboardError:
     reason = _reason(error.response.body or b"") or f"HTTP {status}"
     if status == 401:
         return Unauthenticated(reason=reason)
+    # Permanent: most likely this is another server, or another path of it.
     if status in (400, 403, 404):
         return InvalidRequest(field="url", reason=reason)
     return Unavailable(what=url, reason=reason)
@@ -253,6 +258,7 @@ def _reason(body: bytes | bytearray) -> str:
 
 
 def _translated_close(error: ConnectionClosed, url: str) -> BlackboardError:
+    # 1006 stands in RFC 6455 for an end without a close frame.
     code = error.rcvd.code if error.rcvd is not None else 1006
     reason = error.rcvd.reason if error.rcvd is not None else "the connection broke"
     if code == _CLOSE_UNAUTHENTICATED:

@@ -61,6 +61,7 @@ async def open_document(
             close_timeout=_CLOSE_TIMEOUT_S,
             ping_interval=limits.ping_interval_ms / 1000,
             ping_timeout=limits.ping_interval_ms / 1000,
+            # A whole document comes as one message, and may be larger than FRAME_BYTES_MAX.
             max_size=None,
             max_queue=4,
         )
@@ -119,6 +120,7 @@ class RemotePipe:
             message = await self._socket.recv()
         except ConnectionClosed as closed:
             raise self._failure(closed) from closed
+        # From here on, 4401 means that the token expired. Before, it means that it is not accepted.
         self._was_let_in = True
         return message if isinstance(message, bytes) else message.encode()
 

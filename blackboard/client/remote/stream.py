@@ -74,11 +74,15 @@ class RemoteStream:
 
     async def _begin(self) -> Position:
         """One attempt to open the watch, on the present connection."""
+        # Registered before the request, because deliveries may come in one frame with its
+        # answer. A new number for each attempt: late deliveries for an earlier one must not
+        # be taken for these.
         self._number = number = self._channel.add_watch(self)
         params = {**self._params, "watch": number, "after": self._edge and str(self._edge)}
         try:
             result = await self._channel.ask("watch", params)
         except BaseException:
+            # Also after a cancellation: the service may have opened it, and `unwatch` ends it.
             self._give_up()
             raise
         position: Position = answers.read(WatchMessage, result)
@@ -97,8 +101,12 @@ class RemoteStream:
             if self._closed:
                 raise LocalProtocolError(reason="the watch was closed")
             if self._failure is not None:
+                # After the buffered deliveries, which came before it; a copy, because each
+                # iteration that is tried again raises it.
                 raise type(self._failure)(**self._failure.fields())
             if self._number is None:
+                # Only once the buffer is empty, so that a slow consumer does not
+                # fill it again at once.
                 await self.open()
                 self._ask_for_mark()
             else:
@@ -129,6 +137,7 @@ class RemoteStream:
         """Buffer a delivery. When the buffer is full, end the watch until there is room."""
         delivery = Delivery(changed.revisions, changed.position)
         if not changed.revisions:
+            # A delivery without revisions is a mark, whether it was requested or not.
             self._mark_wanted = False
         self._edge = changed.position
         size = count = 0

@@ -89,6 +89,8 @@ class WorkspaceDirectory:
         if os.name == "nt":
             raise InvalidRequest("path", "workspaces need a POSIX file system")
         self.key = check_tree(key)
+        # Only the parent is resolved: a link in the last place would be exchanged,
+        # and not its target.
         self.path = path.parent.resolve() / path.name
         if self.path.name in ("", "..") or self.path.is_symlink():
             raise InvalidRequest(
@@ -154,6 +156,8 @@ class WorkspaceDirectory:
         ]
         if not lost:
             return
+        # Without an index every file counts as unsaved. If the tree is the
+        # board's, nothing is lost.
         present = await self.objects.head()
         if present is None or Packed.of(seen.now, present[0].salt).head.root != present[0].root:
             paths = [*map(shown, lost[:UNSAVED_PATHS_MAX])]
@@ -225,11 +229,14 @@ class WorkspaceDirectory:
         carried = carried_from(seen.scan, plan.nodes, discard=discard)
         try:
             fresh = await self.fill(plan, seen)
+            # Writing the stage may take minutes: what was saved meanwhile would
+            # be lost by the swap.
             await self.check_unchanged(seen, salt, "restore")
             await in_thread(lambda: index.write(self.beside.stage_index, plan.base, fresh))
         except BaseException:
             await in_thread(self.beside.discard)
             raise
+        # Outside of the `try`: a swap that has begun is finished by the next use, not discarded.
         await in_thread(lambda: self.beside.swap(carried))
 
     async def fill(self, plan: Replacement, seen: Seen) -> Rows:

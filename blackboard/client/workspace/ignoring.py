@@ -52,6 +52,7 @@ class Ignoring:
         """
         name = next((name for name in FILES if name in names), None)
         if name is None:
+            # A file of rules that was removed changes the rules, too.
             lost = any(os.fsencode(at + name) in known.rows for name in FILES)
             return Ignoring(self._specs, unchanged=False) if lost else self
         with within.reading(os.fsencode(at + name)) as file:

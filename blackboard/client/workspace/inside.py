@@ -180,9 +180,11 @@ def _make(within: Within, directory: bytes) -> None:
 
 def _fill(draft: Path, content: bytes, mode: int | None, executable: bool | None) -> None:
     with os.fdopen(os.open(draft, _NEW, 0o666), "wb") as file:
+        # A new file has what the umask left of 0666, as if a program had made it.
         permissions = os.fstat(file.fileno()).st_mode if mode is None else mode
         if executable is not None:
             permissions &= ~0o111
+            # Those who may read it may run it.
             permissions |= (permissions & 0o444) >> 2 if executable else 0
         os.fchmod(file.fileno(), permissions & PERMISSIONS)
         file.write(content)

@@ -234,6 +234,8 @@ class Objects:
         at_head = KeyAt(head_key, ABSENT if change.before is None else change.before.mod_revision)
         batches = in_batches(objects, lambda one: len(one[1]), _COMMIT_BYTES, _COMMIT_OPS)
         batch = await asyncio.to_thread(next, batches, ())
+        # One batch ahead: only then is it known whether the commit of the head has room for all.
+        # With a default, since StopIteration cannot be raised into a future.
         following = await asyncio.to_thread(next, batches, ())
         several = bool(following) or not room.holds(batch, len(change.stale))
         conditions: list[Condition] = [at_head]
@@ -255,6 +257,7 @@ class Objects:
         """Remove what did not fit into the commit of the head, whose receipt this is; if it is not
         done, the next snapshot does it."""
         if done.left:
+            # A later snapshot may need some of these objects again.
             at_head = KeyAt(tree_head_key(self._key), receipt.revision)
             await self._remove(done.left, [at_head, *done.conditions[1:]])
 

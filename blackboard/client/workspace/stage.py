@@ -24,6 +24,7 @@ from blackboard.engines.disk import is_full
 from blackboard.errors import Corrupt
 from blackboard.limits import LARGE_PART_BYTES
 
+# From linux/fs.h; the module `fcntl` has it from Python 3.12 on.
 _FICLONE: Final = 0x40049409
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _BATCH_PARTS: Final = 1_024
@@ -85,11 +86,13 @@ class Stage:
         try:
             with source.reading(node.path) as original:
                 if self._clone(original, copy):
+                    # The clone is compared, and not the original, which may change after the call.
                     found = [id_of(piece, self._salt) for piece in pieces(copy, node.size)]
                 else:
                     found = [self._copied(piece, copy) for piece in pieces(original, node.size)]
                 status = os.fstat(original)
         except OSError as error:
+            # After any other error the content is read from the board instead.
             if is_full(error):
                 raise
             return False

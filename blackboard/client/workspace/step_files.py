@@ -56,6 +56,7 @@ from blackboard.errors import (
 from blackboard.limits import LARGE_BYTES_MAX
 from blackboard.units import Key, Milliseconds
 
+# flock cannot wait for a limited time, and a call that blocks would keep its thread.
 _POLL_S: Final = 0.02
 log = logging.getLogger(__name__)
 

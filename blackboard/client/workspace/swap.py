@@ -88,6 +88,8 @@ class Beside:
         lock = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:
+                # flock belongs to the open file: child processes inherit it, and other tasks of
+                # this process are kept out, too. A lock of lockf belongs to the process.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 pid, _, name = (
@@ -128,6 +130,7 @@ class Beside:
         `carried` are the paths that go from the old to the new one. After an error the directory is
         either of the two, and the next use of it finishes.
         """
+        # Before the journal, which says that the stage is whole, also after a power cut.
         _sync_all(self.home)
         journal = _Journal(self.stage.stat().st_ino, carried)
         replace_file(self._journal, msgspec.msgpack.encode(journal))
@@ -146,6 +149,7 @@ class Beside:
             remove_tree(self._old)
             return
         journal = msgspec.msgpack.decode(self._journal.read_bytes(), type=_Journal)
+        # Killed between the two renames, where a system cannot exchange names.
         if not self.top.exists() and self.stage.exists():
             self.stage.rename(self.top)
         if self.top.exists() and self.top.stat().st_ino == journal.inode:
@@ -220,6 +224,7 @@ def _carry(old: Path, new: Path, carried: list[bytes]) -> None:
                 here = _made(target, source, path)
                 if _stands(here, name):
                     continue
+                # Again: `_made` may have opened another directory of `source`.
                 there, name = source.parent(path)
                 with _writable(there), _writable(here):
                     os.rename(name, name, src_dir_fd=there, dst_dir_fd=here)

@@ -110,6 +110,8 @@ def pack(nodes: Iterable[Node]) -> list[bytes]:
         leaf.append(node)
         size += len(node.path) + ID_BYTES * len(node.parts) + len(node.target)
         ends = crc32(node.path) % LEAF_NODES == 0
+        # The bounds are for paths of which by chance none ends a leaf for long,
+        # and for large nodes.
         if ends or len(leaf) == _LEAF_NODES_MAX or size >= _LEAF_BYTES:
             leaves.append(_pack(leaf))
             leaf, size = [], 0

@@ -213,6 +213,8 @@ class Workspace:
         known = left | await self._directory.present_ids(before, seen.rows if is_base else {})
         stale = known - packed.ids(seen.now)
         objects = coming(self.path, seen.now, packed, known, seen.rows if is_base else {})
+        # Before the commit: if this process is killed in between, `_check_base` recognises by it
+        # that the new head came from here.
         await self._mark(base, packed.head, seen)
         change = NewSnapshot(None if before is None else before[1], packed.head, stale, note)
         receipt = await self._directory.objects.publish(objects, change, upload)

@@ -15,6 +15,7 @@ from blackboard.core.documents.update import STRING, Reader, write_number, write
 from blackboard.errors import InvalidRequest
 
 _HAS_LEFT, _HAS_RIGHT = 0x80, 0x40
+# One client with one struct, and further below an empty set of deletions.
 _ONE_STRUCT = b"\x01\x01"
 _DELETES_NOTHING = b"\x00"
 
@@ -51,6 +52,7 @@ class _Run:
         left = self._client + write_number(self._end - 1)
         flags = STRING | _HAS_LEFT | (_HAS_RIGHT if self._right else 0)
         clock = self._client + write_number(self._end)
+        # All bytes before the text are known, so one comparison takes the place of parsing.
         head = _ONE_STRUCT + clock + bytes((flags,)) + left + self._right
         if not update.startswith(head):
             return False

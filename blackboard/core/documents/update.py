@@ -31,6 +31,7 @@ import msgspec
 from blackboard.errors import InvalidRequest
 from blackboard.limits import INTEGER_MAX, VALUE_DEPTH_MAX
 
+# INTEGER_MAX has 53 bits. Without a bound, a long number would grow until the update ends.
 _BITS_MAX = 56
 
 
@@ -294,6 +295,8 @@ class UpdateReader:
         """Read one struct, that `client` wrote at `clock`."""
         reader = self.reader
         info = reader.byte()
+        # Five bits of kind, then flags: a left neighbour (0x80), a right one (0x40), a key of a map
+        # (0x20).
         kind = info & 0x1F
         if kind == COLLECTED:
             return Struct(client, clock, self._length())
@@ -312,6 +315,7 @@ class UpdateReader:
         return found
 
     def _parent(self, *, has_key: bool) -> None:
+        # 1: a shared type of the document, by name; 0: the struct that it lies in.
         if self.reader.number() == 1:
             self.reader.text()
         else:
@@ -376,6 +380,7 @@ class UpdateReader:
 
     def _json(self) -> None:
         text = self.reader.text()
+        # With fewer brackets it cannot nest so deeply, and need not be parsed.
         if text.count("[") + text.count("{") > VALUE_DEPTH_MAX and _depth_of(text) is None:
             raise self.reader.broken("holds JSON that is nested too deep")
 
@@ -383,6 +388,7 @@ class UpdateReader:
 _PAIRS = re.compile("[\U00010000-\U0010ffff]+")
 COLLECTED, DELETED, JSON, BINARY, STRING, EMBED = 0, 1, 2, 3, 4, 5
 FORMAT, TYPE, ANY, SUBDOCUMENT = 6, 7, 8, 9
+# Of Yjs' type numbers: XML elements and hooks, whose names follow. 6 is the last one.
 _NAMED_TYPES = (3, 5)
 _XML_TEXT = 6
 
@@ -456,6 +462,7 @@ class Pairs:
         """The character that an update would cut, among those recorded here and its own; None if it
         cuts none. `clocks` are the units known before it."""
         for run in update.pairs:
+            # Half of a character is known already: the library would cut it.
             if (clocks.get(run.client, 0) - run.clock) % 2 and _is_in(run, clocks):
                 return run.client, run.clock
         if not self._runs and not update.pairs:

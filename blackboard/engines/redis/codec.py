@@ -217,6 +217,7 @@ def _limit(
 def _overflow(prepared: Prepared, position: int, number: int) -> LimitExceeded:
     op = prepared.commit.ops[position - 1]
     assert isinstance(op, Increment)
+    # Added here: the script's doubles do not hold the sum exactly.
     return LimitExceeded("INTEGER_MAX", number + op.by, limits.INTEGER_MAX, op.key)
 
 
@@ -340,6 +341,7 @@ def read_leases(reply: Sequence[Any], *, due: bool) -> Reading:
     """The leases of a reply of leases.lua; with `due` only the expired ones."""
     revision, epoch, time_ms, flat = reply
     packed = sorted(zip(flat[::2], flat[1::2], strict=True))
+    # The field without a name keeps the hash in existence.
     found = (_read_lease(key, lease, time_ms) for key, lease in packed if key)
     leases = tuple(lease for lease in found if not due or lease.until_ms <= time_ms)
     return Reading(revision, read_epoch(epoch).id, leases=leases)
@@ -349,6 +351,7 @@ def _read_lease(key: bytes, packed: bytes, time_ms: Milliseconds) -> Lease:
     """Twin: `read_lease` of scripts/prelude.lua."""
     holder, fence, until_ms, *rest = msgpack.unpackb(packed)
     accounts = rest.pop() if rest and isinstance(rest[-1], list) else []
+    # Waiters have three items each. One more is the time to live, which an older form lacks.
     ttl_ms = rest.pop(0) if len(rest) % 3 else max(limits.LEASE_TTL_MS, until_ms - time_ms)
     lease = from_result(key.decode(), [holder, fence, until_ms, *rest])
     assert lease is not None
@@ -366,6 +369,7 @@ def read_log_page(reply: Sequence[Any], after: Revision) -> LogPage:
     if after > head.revision:
         raise FutureRevision(after, head.revision)
     entries = tuple(_read_log_entry(*item) for item in items)
+    # From a position that was trimmed away, XRANGE answers with what is left: no error tells.
     if entries and entries[0].revision != after + 1 and not _came_back(entries[0]):
         raise Corrupt(what="log", reason=f"revision {after + 1} is missing")
     return LogPage(head, entries)
@@ -381,8 +385,10 @@ def _read_log_entry(name: bytes, flat: Sequence[bytes]) -> LogEntry:
     revision, time_ms = int(name.partition(b"-")[0]), int(fields[b"t"])
     if b"e" in fields:
         return marker_entry(read_epoch(fields[b"e"]), time_ms)
+    # All fields but `b`, `t` and `r` hold large values, counted from 1.
     numbers = range(1, len(fields) - 2)
     if b"w1" in fields:
+        # A restore has them in lists, because Lua cannot pass on so many arguments.
         large = [value for n in numbers for value in unpack_bundle(fields[b"w%d" % n])]
     else:
         large = [fields[b"v%d" % n] for n in numbers]

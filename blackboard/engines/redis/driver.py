@@ -68,6 +68,8 @@ _NOT_NOW = (
 )
 """Errors of the server, or of the driver before it sent anything, that mean: not executed, try
 again later or elsewhere."""
+# The disk fails or is full, too few replicas, a script that does not end, no memory. None of it is
+# over in a moment.
 _CANNOT = ("MISCONF", "NOREPLICAS", "BUSY", "OOM")
 
 
@@ -218,6 +220,7 @@ class OneServer:
         before = budget.maybe_executed
         try:
             async with self._connection() as connection:
+                # Before the first byte: from here on, a connection that breaks tells nothing.
                 budget.maybe_executed = True
                 cancels = _cancels()
                 await connection.send_command(*command)
@@ -226,10 +229,13 @@ class OneServer:
                     # redis-py sends within asyncio.wait_for, which before Python 3.12 loses a
                     # cancellation that arrives just as it finishes.
                     raise asyncio.CancelledError
+                # This attempt was answered; an earlier one may still arrive.
                 budget.maybe_executed = before
                 budget.reached = await self._reached(connection, budget.replicas)
                 return reply
         except _FAILURES as error:
+            # Without a connection nothing was sent. Most errors that a server answers mean that it
+            # executed nothing.
             budget.maybe_executed = budget.maybe_executed and (before or _executed(error))
             if isinstance(error, ReadOnlyError):
                 # The primary became a replica: the host name may lead to another server now.
@@ -270,6 +276,7 @@ class OneServer:
         try:
             yield connection
         finally:
+            # A cancelled release would lose the connection: see `_Pool`.
             with anyio.CancelScope(shield=True):
                 await self._pool.release(connection)
                 if self._closed:  # meanwhile
@@ -298,6 +305,7 @@ class Cluster:
 
     def __init__(self, url: str, limits: EngineLimits = DEFAULT.engine) -> None:
         self.limits = limits
+        # Without full coverage: a slot that nobody owns stops its own boards, not all of them.
         self._client = RedisCluster.from_url(url, require_full_coverage=False, **_options(limits))
 
     async def send(self, budget: RetryBudget, key: str, *command: Argument) -> Any:
@@ -396,6 +404,7 @@ async def repeated(attempt: Callable[[], Awaitable[Answer]], budget: RetryBudget
     """Run `attempt()` until it answers. Errors: Unavailable when the budget has no time left."""
     while True:
         try:
+            # The attempt itself, too: connecting, and each of its reads, may take a whole timeout.
             with anyio.fail_after(budget.left_s()):
                 return await attempt()
         except TimeoutError as error:

@@ -82,6 +82,7 @@ async def _when_rewritten(driver: Driver) -> str:
 
 
 def _rewrites(info: Info) -> bool:
+    # While a snapshot is written, BGREWRITEAOF is only scheduled.
     return "1" in (info.get("aof_rewrite_in_progress"), info.get("aof_rewrite_scheduled"))
 
 
@@ -124,6 +125,7 @@ def _refuse_unsafe(info: Info) -> None:
 def _level(info: Info, fsync: str | None) -> str:
     if info.get("aof_enabled") != "1":
         return "memory"
+    # What is not known counts as the weakest: a receipt must not promise too much.
     return _LEVEL_OF_FSYNC.get(fsync or "no", "memory")
 
 

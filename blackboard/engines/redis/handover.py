@@ -96,6 +96,8 @@ class Handover:
         _, time_ms, *outcomes = reply
         for prepared, (kind, revision, *results) in zip(batch, outcomes, strict=True):
             if kind == COMMITTED and revision > self._head.revision:
+                # Where nothing was computed, the reply has no results, and the log has their
+                # number.
                 packed = results[0] if results else msgpack.packb(len(prepared.commit.ops))
                 self._keep(revision, _Written(time_ms, prepared, packed))
 
@@ -105,6 +107,7 @@ class Handover:
             return
         self._bytes += written.prepared.size
         self._written[revision] = written
+        # All of it: to keep a part would leave a gap, which only the log can fill.
         if self._bytes > HANDOVER_BYTES_MAX:
             self.forget()
 
@@ -130,6 +133,7 @@ class Handover:
     def read(self, page: LogPage) -> None:
         """Go on from a page that was read from the log, if it reached the head."""
         head = page.head
+        # The log has more, so what is kept here does not follow on this page.
         if page.entries and page.entries[-1].revision != head.revision:
             self.forget()
             return
@@ -149,6 +153,7 @@ class Handover:
         if not self._in_flight or self._head is None or after + 1 in self._written:
             return
         landed = self._landed = self._landed or asyncio.Event()
+        # Bounded, because the entry may be of another process: then the log is read.
         with anyio.move_on_after(HANDOVER_WAIT_MS / 1000):
             await landed.wait()
         if self._landed is landed:

@@ -31,6 +31,7 @@ _LARGE_VALUE = struct.Struct(">IB")
 _USAGE = struct.Struct(">QQ")
 _VALUE, _LARGE = ord("v"), ord("L")
 _KEY_ONLY: Final = ord("k")  # in replies of read.lua only
+# Ends the name of the author; the time of creation follows.
 _SINCE: Final = b"\0"
 
 
@@ -116,6 +117,7 @@ def unpack_bundle(packed: bytes) -> list[bytes]:
 def pack_epoch(epoch: Epoch) -> bytes:
     """Encode what `read_epoch` reads."""
     parts = [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision]
+    # Without the `bin` type, which cmsgpack in Redis does not know.
     packed: bytes = msgpack.packb(parts, use_bin_type=False)
     return packed
 
@@ -125,6 +127,7 @@ def pack_usage(used: BoardUsage) -> bytes:
     return _USAGE.pack(used.keys, used.bytes)
 
 
+# Every reply brings the epoch, nearly always the same bytes.
 @lru_cache(maxsize=4096)
 def read_epoch(packed: bytes) -> Epoch:
     """The epoch that field `e` of `{board}:m`, or of a marker in the log, describes."""

@@ -170,6 +170,8 @@ class Scripts:
                 if reply:
                     await anyio.sleep(min(reply[0] / 1000, _HELD_PAUSE_S))
                 else:
+                    # With a budget of its own: a lost answer of open.lua makes no retry of the
+                    # commit.
                     await self._open(RetryBudget(self._driver.limits), board)
 
         return await repeated(attempt, budget)
@@ -185,6 +187,7 @@ class Scripts:
     ) -> Head:
         name = secrets.token_urlsafe(_EPOCH_ID_BYTES)
         jump = EPOCH_JUMP + secrets.randbelow(EPOCH_SPREAD)
+        # A server that lost the board knows no revision of it, but this process may.
         seen = max(above, self.seen(board))
         arguments = [name, jump, seen, *ends, LEASE_TTL_MS, int(again), FORMAT]
         reply = await self._once(budget, board, OPEN, arguments)

@@ -19,6 +19,7 @@ from blackboard.engines.redis.driver import Driver, Listening, NotNowError
 from blackboard.units import Key
 
 log = logging.getLogger(__name__)
+# `hear` gives up after one timeout: a late ping must not end a sound connection.
 _PINGS_PER_TIMEOUT: Final = 3
 
 

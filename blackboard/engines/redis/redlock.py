@@ -219,6 +219,7 @@ class LockMasters:
 
     async def _acquire(self, name: str, owner: str, ttl_ms: Milliseconds) -> bool:
         loop = asyncio.get_running_loop()
+        # Counted from before the first vote: that one runs out first.
         deadline = loop.time() + ttl_ms / 1000 * (1 - _DRIFT_SHARE) - _DRIFT_S
         async with self._calls:
             vote = self._vote(name, owner, ttl_ms)
@@ -250,6 +251,7 @@ class LockMasters:
 
     async def _undo(self, attempt: asyncio.Task[bool], name: str, owner: str) -> None:
         await asyncio.wait([attempt])
+        # Only new votes: those that were prolonged belong to a lease that goes on.
         if attempt.exception() is None and attempt.result():
             await self._release(name, owner)
 

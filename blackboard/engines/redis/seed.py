@@ -56,6 +56,7 @@ class _Step:
 
     @property
     def is_full(self) -> bool:
+        # A score and a member for each entry.
         return self.size >= _STEP_BYTES or len(self.index) >= 2 * _STEP_ENTRIES
 
     def arguments(self) -> list[bytes]:
@@ -124,6 +125,7 @@ class _Making:
         for some in _slices(sums):
             await self._call("page", *_Step(meta=some).arguments())
         epoch = self._seed.epoch
+        # The counters and sums are there now: a board that could be opened earlier would lack them.
         await self._call("end", pack_epoch(epoch), epoch.id, epoch.revision, self._seed.time_ms)
 
     async def _call(self, step: str, *arguments: Argument) -> None:

@@ -146,6 +146,7 @@ class RedisStore:
         """
         check_name(board, "board")
         keys = board_keys(board)
+        # Before it is listed: what is being made may yet be undone, and would stay in the list.
         if await ask(self._driver, keys[0], "HEXISTS", keys[0], "seed"):
             raise Unavailable(what=f"board {board}", reason="it is being made")
         if not again and await self.removed(board) is not None:
@@ -216,6 +217,7 @@ class RedisStore:
         access: Revision | None,
         handover: Handover | None,
     ) -> list[Outcome | Behind]:
+        # Before the first attempt: a later revision could lie above what that attempt changed.
         seen, budget = self._scripts.seen(board), RetryBudget(self._limits, self._replicas)
 
         def arguments() -> list[Argument]:
@@ -328,6 +330,7 @@ class RedisStore:
         until = anyio.current_time() + wait_ms / 1000
         # One blocking read ends before the driver would give up; a dead connection is noticed.
         block_ms_max = self._limits.engine_timeout_ms // 2
+        # The last page ended at the head: whatever came since wakes up the blocking read at once.
         is_read = handover.continues(after)
         while True:
             if (taken := handover.take(after, limit)) is not None:
@@ -394,6 +397,7 @@ class RedisStore:
         await ask(self._driver, keys[0], "UNLINK", *keys)
         self._scripts.forget(board)
         self._handovers.forget(board)
+        # Last: whatever fails in between, each board that exists must be in the list.
         await self._strike(board)
 
     async def remove(self, board: str, *, above: Revision = 0, epoch: str | None = None) -> None:
@@ -401,6 +405,7 @@ class RedisStore:
         perhaps removed."""
         check_name(board, "board")
         if not await self._scripts.remove(board, above, epoch):
+            # There is a board in another epoch: this raises the error that describes it.
             check_epoch(await self.open(board), epoch)
         self._handovers.forget(board)
         await self._strike(board)

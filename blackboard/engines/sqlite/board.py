@@ -166,6 +166,7 @@ class EmbeddedBoard:
         try:
             begins = any(prepared.commit.begins for prepared in batch)
             is_large = begins and sum(len(prepared.commit.ops) for prepared in batch) >= _APART_OPS
+            # Asked again after each wait: another reason may have come up meanwhile.
             while self._must_wait(begins=begins, is_large=is_large):
                 if self._apart is not None:
                     await self._whole()
@@ -198,6 +199,7 @@ class EmbeddedBoard:
         """Whether a batch cannot be decided yet. A board is held only for a restore."""
         if self._apart is not None:
             return True
+        # The thread that decides it needs the state for itself, and a group of its own.
         if is_large and (self._gathering.calls or self._writing is not None):
             return True
         if self._held_until_s:
@@ -211,6 +213,7 @@ class EmbeddedBoard:
         try:
             outcomes = group.apply(state, self._backlog, batch, self._now_ms())
         except BaseException:
+            # The state may be changed in part, so the board is loaded again from its file.
             self._fail(_undecided())
             raise
         if state.epoch is not epoch:
@@ -317,6 +320,8 @@ class EmbeddedBoard:
             doomed = {k: t for k, t in state.tombstones.items() if t.revision < oldest}
             self._backlog.forget(doomed)
             state.compact(oldest)
+        # A slice of the log per group: commits share its transaction, and do not wait for all of
+        # it.
         remains = True
         while remains:
             group = self._gathering
@@ -367,6 +372,7 @@ class EmbeddedBoard:
         if not self._gathering.calls:
             return self._follow()
         group, self._gathering = self._gathering, WriteGroup()
+        # Noted now: the next decision moves the state on before this group is in the file.
         self._note_head(group)
         if group.changes_nothing:
             return self._finish(group)
@@ -458,6 +464,7 @@ class EmbeddedBoard:
     ) -> None:
         """Runs in a writer thread: writes a group, or what takes its place. Notifies the event loop
         in any case."""
+        # Also for what is no `Exception`: callers must not wait for ever.
         failure: WriteError | None = WriteError("the writer ended", certain=False)
         try:
             if taken is not None:
@@ -477,6 +484,7 @@ class EmbeddedBoard:
     def _write_rows(self, taken: Taken) -> bool:
         writes = taken.writes(self._weight)
         remains = self._file.write(writes)
+        # Only after it succeeded: what finds no room is tried again with the old weight.
         self._weight = writes.weight
         return remains
 
@@ -501,6 +509,7 @@ class EmbeddedBoard:
     def _finish(self, group: WriteGroup) -> None:
         """Publish `group`, which the file holds now, to readers and callers."""
         assert group.head is not None
+        # All of this before `tell`: a caller that has its answer can read its commit.
         self._durable = group.head
         self._tail.extend(group.entries, group.sizes)
         is_large = any(len(entry.changes) >= LARGE_CHANGES for entry in group.entries)
@@ -577,6 +586,7 @@ class EmbeddedBoard:
         """
         while self._starting or self._writing is not None:
             await self._next_wake()
+        # After a failure the file and its journal stay as they are.
         let_go = self._file.abandon
         if self.failure is None:
             let_go = partial(self._close, None if self.read_only else self._rest())
@@ -620,6 +630,8 @@ class EmbeddedBoard:
     async def read(self, keys: Sequence[Key]) -> Reading:
         """As `Store.read`."""
         await self._whole()
+        # Nothing is awaited from here until `_reading` has noted the revision: both belong
+        # together.
         entries = self._state.entries
         found = tuple(entries[key] for key in keys if key in entries)
         return await self._reading(found, None)
@@ -720,6 +732,7 @@ class EmbeddedBoard:
     def _check_after(self, after: Revision) -> None:
         if after > self._durable.revision:
             raise FutureRevision(after, self._durable.revision)
+        # The mark in memory: rows may go from the moment at which the compaction was decided.
         if after + 1 < self._state.oldest:
             raise Compacted(after, self._state.oldest)
 

@@ -90,6 +90,7 @@ def _convert(connection: sqlite3.Connection, version: int) -> None:
             connection.execute(f"ALTER TABLE {table} ADD first_ms INTEGER")
     if version <= _WITHOUT_MARK:
         connection.execute(_MOVE)
+    # The old checksum is checked first: the new one would make damage look right.
     weight = _weight(connection)
     if (weight + weigh(tuple(place))) % CHECKSUM_MODULUS != kept:
         raise Corrupt(what=f"format {version}", reason="its tables do not add up")
@@ -97,6 +98,8 @@ def _convert(connection: sqlite3.Connection, version: int) -> None:
         revision, time_ms, oldest = place
         head: Row = (*place, revision, checksum(weight, revision, time_ms, oldest, revision), clean)
         connection.execute("DROP TABLE owed")
+        # Made again: ALTER TABLE could add `log_end` only at the end, and schemas are compared as
+        # text.
         connection.execute("DROP TABLE head")
         connection.execute(_statement("TABLE head"))
         connection.execute("INSERT INTO head VALUES (?, ?, ?, ?, ?, ?, ?)", (board, *head))

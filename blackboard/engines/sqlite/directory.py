@@ -52,11 +52,13 @@ def _take(where: DataDirectory, heads_max: int) -> TakenDirectory:
         # It holds private namespaces, so other users of the machine get no access.
         make_directory(directory)
         (directory / "boards").mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        # Not bound to this thread: another one gives it back.
         lock = FileLock(directory / "lock", mode=FILE_MODE, thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise _in_use(directory) from error
+        # After the lock: until then the files may be those of a running process.
         close_tree(directory)
         write_owner(directory, None)
     file, is_apart = where.heads_file or directory / FILE_NAME, where.heads_file is not None
@@ -91,6 +93,7 @@ async def _given_back(taking: asyncio.Task[TakenDirectory]) -> None:
 def let_go(directory: Path, lock: FileLock) -> None:
     """Give a directory back. Errors: Unavailable."""
     with translated(directory):
+        # While the lock is held: afterwards it may already be the record of the next owner.
         (directory / "owner.json").unlink(missing_ok=True)
         lock.release()
 
@@ -101,6 +104,8 @@ def write_owner(directory: Path, url: str | None) -> None:
     new, owner = directory / "owner.json.new", directory / "owner.json"
     with translated(directory):
         try:
+            # A draft that a crash left would make `open_new` fail. Nothing is synced: a record is
+            # of no use after a crash.
             new.unlink(missing_ok=True)
             with open_new(new) as file:
                 json.dump({"pid": os.getpid(), "url": url}, file)

@@ -257,12 +257,14 @@ class BoardFile:
                 raise self._corrupt("the index of its entries is damaged")
             outdated, more = outdated_leases(state, cursor.execute(LEASE.select))
             weight = (weight_of(state) + sum(map(weigh, begun))) % CHECKSUM_MODULUS
+            # The file's checksum counts rows of an older form as they are.
             if checksum(weight - more, mark, time_ms, oldest, log_end) != kept:
                 raise self._corrupt("its tables do not add up")
             backlog = Backlog((mark, time_ms, oldest))
             epochs += self._replay(cursor, state, backlog)
             if not _follow(epochs):
                 raise self._corrupt("its epochs are not complete")
+            # Last: a file that is refused keeps its journal as it is.
             self._cut_journal()
             return Loaded(state, epochs, bool(clean), weight, backlog, outdated)
 
@@ -276,11 +278,14 @@ class BoardFile:
             self._index = self._index or open_index(self.path)
         if head is None:
             raise self._corrupt(f"it is not the file of board {board}")
+        # A run without syncs may leave any number of incomplete transactions: an epoch begins after
+        # it.
         if head[0] and self._index is not None:
             check_journal(self.path, self._index)
         if version < FORMAT:
             if self.read_only:
                 raise Unavailable(str(self.path), f"{self.read_only}; its format is an older one")
+            # Converting writes, and nothing of a torn transaction may lie behind that.
             self._cut_journal()
             convert(self._writer, version)
 
@@ -294,6 +299,8 @@ class BoardFile:
         begun: list[Epoch] = []
         without(state, backlog.note_ahead(state))
         for row in cursor.execute(_ABOVE, (state.revision,)):
+            # Here that is damage; `_log_entry` would take it for a marker of the query in
+            # `read_log`.
             if row[2] is None:
                 raise self._corrupt(f"the log entry of revision {row[0]} has no content")
             entry = self._log_entry(row)
@@ -328,6 +335,7 @@ class BoardFile:
         ).fetchone()
         if not epochs:
             raise self._corrupt("its epochs are not complete")
+        # A restore has its row in the log; the first epoch may have no entry at all (revision 0).
         markers = [e.revision for e in epochs if e.revision and e.cause != RESTORE]
         markers = [revision for revision in markers if revision >= oldest]
         newest = max([last or 0, oldest - 1, *markers])
@@ -359,6 +367,7 @@ class BoardFile:
             if loaded.clean != durable:
                 self._writer.execute("UPDATE head SET clean = ?", (int(durable),))
             if not durable:
+                # After the record, which has to reach the disk.
                 self._writer.execute("PRAGMA synchronous=OFF")
 
     def begin_epoch(self, loaded: Loaded, epoch: Epoch, time_ms: Milliseconds) -> Loaded:
@@ -414,6 +423,7 @@ class BoardFile:
     def _failed(self, error: sqlite3.Error | Corrupt, *, certain: bool) -> WriteError:
         """A transaction failed: roll it back."""
         self._note(error)
+        # After some errors SQLite has rolled back already.
         with contextlib.suppress(sqlite3.Error):
             self._writer.rollback()
         reason = f"{self.path}: {error}"
@@ -439,6 +449,7 @@ class BoardFile:
 
     def _stage(self, writes: Writes) -> bool:
         connection, more = self._writer, False
+        # IMMEDIATE: if another program has the lock, this fails before anything is staged.
         connection.execute("BEGIN IMMEDIATE")
         if writes.log_below is not None:  # first: its pages are used again
             more = self._shorten_log(writes.log_below)
@@ -455,6 +466,7 @@ class BoardFile:
         [first] = self._writer.execute("SELECT min(revision) FROM log").fetchone()
         if first is None or first >= below:
             return False
+        # Read before the rows go, and written after: the pages that they free are used for it.
         reach, moved = movable(self._writer, min(first + _COMPACT_ROWS, below), _MOVED_BYTES)
         self._writer.execute("DELETE FROM log WHERE revision < ?", (reach,))
         insert(self._writer, MOVE, moved)
@@ -528,6 +540,7 @@ class BoardFile:
             if self._closed:
                 raise Unavailable(what=str(self.path), reason="it was closed")
             if self._reader is None:
+                # Opened on demand: most readers get what they need from the tail in memory.
                 self._reader = _connect(self.path, read_only=bool(self.read_only))
             wanted = {"after": after, "last": last, "limit": limit}
             with closing(self._reader.execute(_READ_LOG, wanted)) as rows:
@@ -542,6 +555,7 @@ class BoardFile:
         revision, time_ms, body, large, results, digest, sealed = row
         if body is None:
             assert self._reader is not None
+            # Not in the union, whose columns are those of the log.
             query = "SELECT * FROM epoch WHERE revision = ?"
             marker = self._reader.execute(query, (revision,)).fetchone()
             return marker_entry(read_epoch_row(marker), time_ms)
@@ -561,6 +575,8 @@ class BoardFile:
                     # Without a frame to copy, SQLite would not sync the file itself.
                     self._writer.execute("UPDATE head SET clean = 0")
                     self._empty_journal()
+                    # Only after everything else was synced: otherwise the mark could reach the disk
+                    # first.
                     self._writer.execute("UPDATE head SET clean = 1")
                 self._empty_journal()
         except BaseException:
@@ -583,6 +599,7 @@ class BoardFile:
                 self._reader.close()
             self._writer.close()
         if self._index is not None:
+            # After the connections: see `open_index`.
             self._index.close()
 
     def _corrupt(self, reason: str) -> Corrupt:
@@ -648,8 +665,10 @@ def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?{how}",
         uri=True,
+        # Transactions are begun and ended by us.
         isolation_level=None,
         check_same_thread=False,
+        # Nobody else writes the file, so a lock that is taken is reported, and holds up no thread.
         timeout=0,
     )
     try:

@@ -93,6 +93,8 @@ class Backlog:
         """Record what `entry`, which is not applied yet, is going to change; `row` is its row of
         the log, which a marker has none of."""
         size = 0 if row is None else row_bytes(row)
+        # `setdefault` throughout: what counts is what the file holds, and only the first note has
+        # that.
         entries, tombstones, leases, next_items, answers = self.before
         if entry.epoch is not None:
             self.epochs.append(epoch_row(entry.epoch, entry.time_ms))
@@ -105,6 +107,7 @@ class Backlog:
                 continue
             old = state.entries.get(key)
             entries.setdefault(key, old)
+            # A tombstone comes or goes only with the existence of its key.
             if old is None or change.value is None:
                 tombstones.setdefault(key, state.tombstones.get(key))
             if change.item is not None:
@@ -164,6 +167,8 @@ class Backlog:
         if everything or log_below is not None or count >= len(entries):
             return self._take_all(state, log, log_below)
         keys = list(islice((key for key in entries if _has_row(state, key)), count))
+        # What is left are keys without a row, for the transaction that records the compaction: this
+        # one.
         if len(keys) < count:
             return self._take_all(state, log, log_below)
         both = [{key: held.pop(key) for key in keys if key in held} for held in self.before[:2]]
@@ -198,6 +203,7 @@ class Backlog:
         """Record again what was taken for a transaction that certainly failed and had no log."""
         for table, items in taken.items:
             held = self.before[TABLES.index(table)]
+            # Over what was noted meanwhile: the file still has the older item.
             held.update((key, old) for key, old, _ in items)
         self.epochs[:0] = taken.epochs
         self.places = taken.places | self.places

@@ -85,6 +85,7 @@ class WriteGroup:
         for answer, batch, _ in self.calls:
             if answer.done():
                 continue
+            # A compaction is a call without commits: it has no outcomes that could be unknown.
             if failure.certain or not batch:
                 answer.set_exception(Unavailable(f"board {board}", failure.reason))
             else:

@@ -77,6 +77,7 @@ def decode(path: Path, data: bytes) -> dict[str, KnownHead]:
     try:
         if hashlib.sha256(body).hexdigest().encode() != seal.strip():
             raise ValueError("it is not what was written")
+        # Before the rest, which a newer version may write in another form.
         mark = json.decode(body, type=_FileMark)
         if mark.format != FORMAT:
             raise ValueError(f"it is {mark.format!r}")
@@ -166,6 +167,7 @@ class KnownHeads:
             self._read()
             known = self._bounded(_newest(self._known, newer), existing)
             replace_file(self.path, encode(known))
+            # Only now: what could not be written counts as new the next time.
             self._known = known
             self._went_well()
         except (BlackboardError, OSError) as error:
@@ -267,7 +269,9 @@ class HeadsTimer:
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._look)
 
     def _look(self) -> None:
+        # The next look does not depend on how this one ends.
         self.start()
+        # One at a time: a disk that hangs must not collect waiting threads.
         if self._writing is not None and not self._writing.done():
             return
         now = self._durable()
@@ -278,8 +282,11 @@ class HeadsTimer:
 
     def _written(self, now: Mapping[str, Head]) -> "asyncio.Future[None] | None":
         newer = self._heads.newer(now)
+        # With a warning it is tried even if nothing is new: that is how it is noticed that it works
+        # again.
         if not newer and not self._heads.warnings:
             return None
+        # Not in the threads of the boards: no commit waits for this file.
         run = asyncio.get_running_loop().run_in_executor
         return run(None, self._heads.write, newer, self._existing)
 

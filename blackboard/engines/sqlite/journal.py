@@ -95,6 +95,7 @@ def forgotten(path: Path, page_bytes: int, index: BinaryIO) -> int:
         head = file.read(_HEAD_BYTES)
         if len(head) < _HEAD_BYTES:
             return 0
+        # Of a journal with a damaged header SQLite reads nothing.
         valid = valid_frames(index) if _is_whole(head) else 0
         return _ends(file, _HEAD_BYTES + valid * (_FRAME.size + page_bytes), page_bytes, head)
 
@@ -111,6 +112,7 @@ def _ends(file: BinaryIO, at: int, page_bytes: int, head: bytes) -> int:
     while len(frame := file.read(_FRAME.size)) == _FRAME.size:
         page, pages, own = _FRAME.unpack(frame)
         this = (frame[:8], file.read(page_bytes))
+        # If the header is damaged, the first frame says which salts are those of this journal.
         salts = salts or own
         found += bool(page and pages and own == salts and this != last)
         last = this
@@ -119,6 +121,8 @@ def _ends(file: BinaryIO, at: int, page_bytes: int, head: bytes) -> int:
 
 def _is_whole(head: bytes) -> bool:
     """Whether the checksum of a journal's header is right."""
+    # The magic number says in which byte order the checksum was computed: big-endian if it is odd.
+    # The checksum itself is always big-endian.
     order = ">" if head[3] & 1 else "<"
     first = second = 0
     for one, other in struct.iter_unpack(f"{order}2I", head[:24]):
@@ -144,6 +148,8 @@ def look_at_journal(path: Path, connection: sqlite3.Connection) -> None:
     changed.
     """
     [clean] = connection.execute("SELECT clean FROM head").fetchone()
+    # A run without syncs may leave any number of incomplete transactions: that is no damage, and an
+    # epoch begins after it.
     if clean:
         with open_index(path) as index:
             check_journal(path, index)
@@ -162,6 +168,7 @@ def cut(path: Path, index: BinaryIO) -> None:
         return
     with journal_path(path).open("r+b", buffering=0) as file:
         end = _end(file.read(_HEAD_BYTES), index)
+        # Not to 0: the valid frames may not be in the file yet.
         if end is not None and end < os.fstat(file.fileno()).st_size:
             os.ftruncate(file.fileno(), end)
             sync(file.fileno())

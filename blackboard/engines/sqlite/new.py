@@ -44,6 +44,8 @@ def create(path: Path, board: str, epoch: Epoch, time_ms: Milliseconds) -> None:
 
     Errors: Unavailable.
     """
+    # Not at `seed_path`: a file there keeps others from making the board. What a crash leaves of an
+    # empty one is replaced.
     new = NewFile(path, path.with_name(f"{path.name}.new"))
     try:
         new.begin()
@@ -133,6 +135,7 @@ class NewFile:
     def begin(self) -> None:
         """Make it, empty, in place of what a crash left there."""
         with self._one, translated(self._beside):
+            # The caller was cancelled before a thread began this.
             if self._abandoned:
                 return
             self._beside.unlink(missing_ok=True)
@@ -163,16 +166,20 @@ class NewFile:
             # The head's time is that of the newest log entry.
             place = (first, seed.time_ms if first else 0, max(first, 1), first)
             head = (board, *place, checksum(self._weight, *place))
+            # Clean (1), because it is synced before it gets its name.
             connection.execute("INSERT INTO head VALUES (?, ?, ?, ?, ?, ?, 1)", head)
             connection.execute(INSERT_EPOCH, begun)
             connection.execute("COMMIT")
+            # Only now: nothing of the content has to go through a journal.
             use_journal(connection, self._beside)
+            # Before the sync: with this last connection SQLite copies and removes its journal.
             self._close()
             sync_path(self._beside)
             _remove_beside(self._path)  # of a board of that name that was removed
             suspect.forget(self._path)
             self._beside.replace(self._path)
             self._sync_name()
+            # Not synced: a record that comes back does not count while there is a board.
             removed_path(self._path).unlink(missing_ok=True)  # the board exists again
 
     def _sync_name(self) -> None:

@@ -40,6 +40,7 @@ def weigh(row: Row) -> int:
     """What a row adds to the checksum of its file. A NULL in the last column adds nothing, so that
     rows from before a table got that column count as they did."""
     packed = _encode(row[:-1] if row[-1] is None else row)
+    # Two different sums: a change would have to leave both as they are.
     return crc32(packed) + (adler32(packed) << _ADLER_SHIFT)
 
 
@@ -91,6 +92,7 @@ def _pack_lease(lease: Lease) -> bytes:
     """A lease without its deadlines, which only the process that has the board open knows."""
     waiters = [[waiter.holder, waiter.ttl_ms] for waiter in lease.waiters]
     parts = [lease.holder, lease.fence, lease.ttl_ms, waiters]
+    # Left out if none is known: so a lease from before accounts were kept weighs what it did.
     if any(found := [*accounts(lease)]):
         parts.append(found)
     packed: bytes = msgpack.packb(parts)
@@ -110,6 +112,8 @@ def _unpack_lease(key: str, packed: bytes, time_ms: Milliseconds) -> Lease:
 
 def _is_dated(parts: list[Any]) -> bool:
     """Whether a lease is of the older form: with its deadline, without its time to live."""
+    # The older form has three parts, and three for each waiter. The present one has four, or five
+    # with the accounts.
     return len(parts) % 3 == 0
 
 
@@ -395,6 +399,7 @@ class Taken:
                     weight += weigh(row)
                     present.append(self._stored(new, row) if table is ENTRY else row)
                 if old is not None:
+                    # `old` is what the file has, so its row need not be read to know its weight.
                     weight -= weigh(row_of(key, old))
                     if new is None:
                         gone.append(key if isinstance(key, tuple) else (key,))
@@ -408,6 +413,7 @@ class Taken:
         """The row of an entry as the file has it. Its value is in the log if the row of its
         revision holds it, and stays."""
         revision, place = self.places.get(entry.key, (0, 0))
+        # The second: its row of the log goes in this transaction.
         if revision != entry.mod_revision or revision < (self.log_below or 0):
             return stored(row)
         return stored(row, place)

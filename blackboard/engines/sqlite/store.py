@@ -193,6 +193,8 @@ class SqliteStore:
     async def open(self, board: str, *, again: bool = False) -> Head:
         """As `Store.open`."""
         if again and (gone := await self._removed(board)) is not None:
+            # A client of the removed board may adopt the new epoch, so none of its revisions comes
+            # again.
             revision, number = gone[0] + limits.EPOCH_JUMP, gone[1] + 1
             epoch = Epoch(number, uuid.uuid4().hex, revision=revision)
             with contextlib.suppress(InvalidRequest):  # another call began it in between
@@ -231,6 +233,7 @@ class SqliteStore:
                 epoch = _next_epoch(state, max(above, known))
                 file.begin_epoch(loaded, epoch, self._now_ms())
             else:
+                # Closing copies the journal, and the head must say before that where the log ends.
                 file.follow(loaded)
             file.close()
 
@@ -249,6 +252,7 @@ class SqliteStore:
         _check_size("BATCH_COMMITS_MAX", len(batch), limits.BATCH_COMMITS_MAX)
         opened = await self._board(board)
         if opened.read_only:
+            # Tried with each commit, because nothing reports that a disk has room again.
             is_over: bool = await asyncio.to_thread(has_room, self._path(board), ROOM_BYTES)
             if is_over:
                 opened.give_up("it is opened again: there is room on the disk now")
@@ -351,6 +355,7 @@ class SqliteStore:
                     await self._step(partial(new.add, page))
                 await self._step(partial(new.finish, board, seed))
             finally:
+                # A draft that stayed would keep the name: no board is begun beside one.
                 with anyio.CancelScope(shield=True):
                     await asyncio.to_thread(new.abandon)
         return await self.open(board)
@@ -375,6 +380,7 @@ class SqliteStore:
             self._put_back.pop(board, None)
             await self._step(partial(remove, self._path(board)))
             self._left.pop(board, None)
+            # Last: while the board may still be there, its known head protects it.
             self._heads.forget(board)
 
     async def remove(self, board: str, *, above: Revision = 0, epoch: str | None = None) -> None:
@@ -392,9 +398,12 @@ class SqliteStore:
         async with self._alone(board):
             await self._let_go_of(board)
             if gone is None:
+                # First: after a crash in between there is a board, beside which the record does not
+                # count.
                 await self._step(partial(keep_in_mind, path, last, number))
             self._seen.discard(board)
             self._put_back.pop(board, None)
+            # The known head stays: an older copy may be put back after the removal.
             await self._step(partial(remove, path))
 
     async def scrub(self, board: str) -> str:
@@ -471,6 +480,7 @@ class SqliteStore:
         self._check_trusted(name)
         if not create and not await asyncio.to_thread(path.exists):
             raise InvalidRequest(field="board", reason=f"there is no board {name!r}")
+        # Again: it may have begun during the waits above.
         if name in self._busy:
             raise _unfinished(name)
         loading = self._loading.get(name)
@@ -510,6 +520,7 @@ class SqliteStore:
 
     async def _load(self, name: str, path: Path) -> EmbeddedBoard:
         await self._let_go_of(name)
+        # A file that this process had open before has lost nothing since: no epoch has to begin.
         first = name not in self._seen
         run = asyncio.get_running_loop().run_in_executor
         file, loaded = await run(self._threads.writers, self._load_file, name, path, first)
@@ -590,6 +601,7 @@ class SqliteStore:
                 if known is not None or (first and not loaded.clean):
                     epoch = _next_epoch(loaded.state, self._known_above(known))
                     loaded = file.begin_epoch(loaded, epoch, now_ms)
+                # Last: at level `memory` nothing is synced after it.
                 file.begin_run(loaded)
             if known is not None:
                 self._note_put_back(name, known, loaded.state.epoch)
@@ -682,6 +694,7 @@ class SqliteStore:
 
     def _begin_again(self, name: str, path: Path) -> None:
         """Check a copy of a board's file, and begin an epoch in it."""
+        # Whatever the level of the store is: the copy counts only once the disk holds it.
         file = BoardFile(path, level="disk")
         try:
             loaded = file.load(name)
@@ -705,6 +718,7 @@ class SqliteStore:
                 await board.aclose()
             except Unavailable as error:
                 errors.append(error)
+        # After the boards: their last commits count as known heads, too.
         await self._heads_timer.aclose()
         self._threads.writers.shutdown(wait=False)
         self._threads.readers.shutdown(wait=False)

@@ -95,6 +95,7 @@ def trust_journal(path: Path) -> None:
         return
     try:
         write_over(journal)
+        # The name of the journal, too: its file is of no use if it is not found after a power loss.
         sync_path(path.parent)
     except SyncError as error:
         mark(path, str(error))
@@ -132,6 +133,8 @@ def write_again(
     whole.replace(path)
     sync_path(path)
     sync_path(path.parent)
+    # Last: with the mark gone and the new name not durable, a power loss would bring back the old
+    # file, and it would be trusted.
     _beside(path, _MARK).unlink(missing_ok=True)
     sync_path(path.parent)
     log.warning("%s was written again, and all of it is on the disk", path)
@@ -181,5 +184,6 @@ def kept_as_it_is(path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(sqlite3.Error):
             holder = stack.enter_context(closing(read_only(path)))
+            # SQLite opens the journal with the first read, so an unused connection holds nothing.
             holder.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         yield

@@ -24,7 +24,10 @@ class LogTail:
             return []
         if not self._entries or after + 1 < self._entries[0].revision:
             return None
+        # Revisions count as places: only the marker of an epoch of the engine skips some, and none
+        # is written while the board is open.
         start = after + 1 - self._entries[0].revision
+        # The bytes before each entry. So the first one is always taken, however large it is.
         sizes = accumulate(islice(self._sizes, start, start + limit), initial=0)
         count = sum(1 for before in sizes if before < limits.PAGE_BYTES_MAX)
         return self._entries[start : start + min(count, limit)]

@@ -90,6 +90,7 @@ def places_of(entry: LogEntry, row: Row) -> Places:
     _, _, body, large, *_ = row
     inline, outside = _Search(body), _Search(large or b"", len(body))
     for change in entry.changes:
+        # An earlier change of the key in this commit is not what the entry holds.
         found.pop(change.key, None)
         value = change.value
         if value is not None and len(value) >= REFERRED_BYTES:

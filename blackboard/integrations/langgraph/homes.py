@@ -73,6 +73,7 @@ def home_of(board: "Board | blackboard.sync.Board") -> Home:
     return LoopHome(board) if isinstance(board, Board) else SyncHome(board)
 
 
+# `run_coroutine_threadsafe` takes a coroutine, and `work` may return any awaitable.
 async def _awaited(work: Work[T]) -> T:
     return await work()
 
@@ -103,6 +104,7 @@ class FromConnString(Generic[Made]):
     ) -> None:
         is_remote = conn_string.partition("://")[0] in SCHEMES
         self._make = make
+        # Resolved, so that two spellings of a directory share one client.
         self._where = conn_string if is_remote else str(Path(conn_string).resolve())
         self._is_remote = is_remote
         self._board = board
@@ -141,6 +143,7 @@ class FromConnString(Generic[Made]):
         shared.users += 1
         exits.push_async_callback(_aleave, key)
         try:
+            # Others may wait for the same opening, so a cancelled one must not end it.
             client = await asyncio.shield(shared.client)
         except BaseException:
             await exits.aclose()

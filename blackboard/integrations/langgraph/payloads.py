@@ -66,6 +66,7 @@ class Payloads:
                 await self._board.files.put(file, data)
             receipt = await self._board.commit(first, conditions=conditions, fences=fences)
         except Rejected:
+            # Only after a refusal: after any other error the commit may have been made.
             for file in self._files:
                 await self._board.files.delete(file)
             raise

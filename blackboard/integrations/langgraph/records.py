@@ -276,6 +276,7 @@ def _writes_of(tasks: Sequence[Any], pieces: Sequence[bytes]) -> list[TaskWrite]
 
 
 def _packed(fields: Any) -> bytes:
+    # -15: raw deflate, without zlib's header and checksum, which small records would pay for.
     squeeze = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15, zdict=_COMMON)
     return FORMAT + squeeze.compress(msgpack.packb(fields)) + squeeze.flush()
 
@@ -290,6 +291,7 @@ def inflated(data: bytes) -> bytes:
         raise ValueError(f"format {data[:1]!r} of a checkpoint is not known")
     stretch = zlib.decompressobj(-15, zdict=_COMMON)
     try:
+        # Bounded: deflate shrinks by up to a thousand, and a record may have been put by hand.
         found = stretch.decompress(data[1:], RECORD_BYTES_MAX)
     except zlib.error as error:
         raise ValueError(str(error)) from error

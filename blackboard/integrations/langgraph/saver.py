@@ -293,6 +293,7 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """As `aget_delta_channel_history`."""
+        # Outside of the lambda, in which `super()` finds no `self`.
         history = super().aget_delta_channel_history
         return self._home.run(lambda: history(config=config, channels=channels))
 

@@ -125,6 +125,7 @@ class BlackboardStore(BaseStore):
             if not isinstance(op, GetOp | SearchOp | ListNamespacesOp | PutOp):
                 raise ValueError(f"Unknown operation type: {type(op)}")
             validate_op_namespace(op)
+        # Of several puts of one item in a batch, the last counts.
         puts = {(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}
         results = [None if isinstance(op, PutOp) else await self._read(op) for op in ops]
         await self._put(list(puts.values()))

@@ -91,6 +91,7 @@ class ThreadBook:
     ) -> None:
         """Put a checkpoint, with the writes that wait for it. Errors: Fenced when another worker
         owns the thread by now; Conflict when its parent is gone; as of `Board.commit`."""
+        # Before anything is awaited: `_are_taken` sees by it that its writes are on their way.
         waiting = self._waiting.pop((place, parent or ""), [])
         writes = [write for each in waiting for write in each.writes]
         is_put = False
@@ -154,6 +155,8 @@ class ThreadBook:
         try:
             return await payloads.commit(conditions, fences)
         except StaleEpoch:
+            # Not refreshed at once: a run that goes on from what a restore took back is refused
+            # until its end. The next one begins with `get`.
             self._is_stale = True
             raise
 

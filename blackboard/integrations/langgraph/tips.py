@@ -127,6 +127,7 @@ def following(
         else:
             held, at = _store(record, tip, after, channel, value)
             if isinstance(held, Version):
+                # A copy, because the graph may go on to change its own list.
                 after.objects[channel] = list(value)
         if at:
             record.at[channel] = at

@@ -117,10 +117,12 @@ class Claims:
             raise refused("too_many_claims", what, f"Release some first: {names} ...")
         held = HeldClaim(self._board.lock(key, timeout_ms=round(wait_s * 1000)), seconds)
         self._held[key] = held
+        # A task of its own, because a lock is a block of one task, and each tool call is another.
         task = asyncio.create_task(held.hold(), name=f"claim of {key}")
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._forget(key, held))
         try:
+            # A call that is cancelled must not cancel the future that `hold` completes.
             await asyncio.shield(held.granted)
         except BaseException:
             task.cancel()

@@ -108,6 +108,7 @@ class TokenSessions:
             connected.used_s = asyncio.get_running_loop().time()
 
     async def _connected(self, name: str, token: str) -> _Connected:
+        # This reference keeps the lock in the weak dictionary until the call ends.
         lock = self._opening.setdefault(name, asyncio.Lock())
         async with lock:
             known = self._open.get(name)

@@ -23,6 +23,7 @@ CALLS_MAX: Final = 32
 """Calls of one agent at a time: most of them would be waits."""
 CONFIRM_MS: Final = 600_000
 """How long the preview of a restore can be confirmed: a person decides in that time."""
+# New in each process: no confirmation outlives it.
 _SECRET: Final = secrets.token_bytes(32)
 
 

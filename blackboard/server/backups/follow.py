@@ -117,6 +117,7 @@ class BackupFollower:
         failure is logged."""
         try:
             async with asyncio.timeout(self._finish_ms / 1000):
+                # A scan finds the boards that this process did not follow, too.
                 self._scanned_s = float("-inf")
                 await self._round()
                 await self._shipper.end()
@@ -145,6 +146,7 @@ class BackupFollower:
         if not self._begun:
             await self._begin()
         archiver = self._archiver
+        # Before the round: what the archive lacks now, the round cannot ship.
         late_ms = 0 if archiver is None else archiver.statistics().lag_ms
         is_scan = begun_s - self._scanned_s >= self._scan_ms / 1000
         if is_scan or archiver is None:
@@ -190,9 +192,11 @@ class BackupFollower:
             head = await self._store.open(board)
             if head.revision < newest.last:
                 await self._begin_above(board, head, newest)
+        # Last: a comparison that failed is made again the next time that the board is used.
         self._newest.pop(board, None)
 
     async def _begin_above(self, board: str, head: Head, newest: SegmentFile) -> None:
+        # The older the backup is, the more may have been given out since: so the jump grows.
         above = jump(newest.last, newest.time_ms, time.time_ns() // 1_000_000)
         new = await self._store.begin_epoch(board, head, above=above)
         text = (

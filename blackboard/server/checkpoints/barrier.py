@@ -69,6 +69,7 @@ class Barrier:
     async def __aenter__(self) -> Self:
         self._deadline_s = asyncio.get_running_loop().time() + self._timeout_ms / 1000
         try:
+            # Agents whose turn to be asked did not come in time count as not fresh.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(self._deadline_s):
                     await self._ask_in_turn()
@@ -104,9 +105,11 @@ class Barrier:
             chunks = [agents[i : i + _ASKED_AT_ONCE] for i in range(0, len(agents), _ASKED_AT_ONCE)]
             try:
                 for chunk in chunks:
+                    # Not to be interrupted: only what is in `_asked_at` is lifted again.
                     await finish(self._ask(chunk))
                 return
             except Conflict as other:
+                # It must hold nothing while it waits: the other barrier may need the same agents.
                 await finish(self._lift())
                 await self._lifted(other)
 
@@ -128,8 +131,10 @@ class Barrier:
         for agent in agents:
             key = cut_key(agent)
             ops += [Put(barrier_key(agent), asked, ttl_ms), Put(key, asked, ttl_ms)]
+            # Of the two entries, only this one tells of another barrier: an agent removes its gate.
             conditions.append(KeyAt(key, left_behind.get(key, ABSENT)))
         done = await self._board.commit_as_system(ops, conditions)
+        # Of the first commit: an answer to that may come before the last one is made.
         self._asked = done.revision if not self._asked_at else self._asked
         self._asked_at |= dict.fromkeys(agents, done.revision)
 
@@ -148,6 +153,7 @@ class Barrier:
             while True:
                 for entry in (await anext(watcher)).revisions:
                     gone = {c.key for c in entry.changes if c.kind is ChangeKind.DELETE}
+                    # If the engine lost the entry, the log has a marker, and no removal.
                     if other.key in gone or entry.epoch is not None:
                         return
 
@@ -165,6 +171,7 @@ class Barrier:
         self._asked_at = {}
         for start in range(0, len(asked), _ASKED_AT_ONCE):
             chunk = asked[start : start + _ASKED_AT_ONCE]
+            # Only as they were put: once they have expired, another barrier may have put its own.
             ops = [Delete(key(agent)) for agent, _ in chunk for key in (barrier_key, cut_key)]
             conditions = [KeyAt(cut_key(agent), revision) for agent, revision in chunk]
             with contextlib.suppress(BlackboardError):
@@ -186,6 +193,7 @@ class Barrier:
     def _notice(self, entry: LogEntry) -> Iterator[str]:
         """Process a log entry; yields the agents as which another process has attached since."""
         for change in entry.changes:
+            # The third segment of a barrier's entry, the second one of the key of an identity.
             agent = change.key.split("/")[2 if change.lease is None else 1]
             if agent not in self._asked_at:
                 continue

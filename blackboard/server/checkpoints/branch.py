@@ -44,6 +44,8 @@ async def alone(archive: Archive, board: str) -> AsyncIterator[None]:
 
     Errors: Unavailable when another one is in progress. Cancellation: the next one need not wait.
     """
+    # A few rows for all names, because each lease leaves a row in the archive. CRC-32, because all
+    # processes must agree, and Python's `hash` differs between them.
     slot = _SLOT.format(zlib.crc32(board.encode()) % _SLOTS)
     owner = secrets.token_hex(8)
     for _ in range(_ALONE_WAIT_MS // _PAUSE_MS):
@@ -78,6 +80,7 @@ async def _give_back(archive: Archive, slot: str, taking: "asyncio.Future[int | 
 
 
 async def _give_up(archive: Archive, slot: str, fence: int, keeping: "asyncio.Task[None]") -> None:
+    # First, or it could take the lease again after it was given up.
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     await archive.give_up(slot, fence)
@@ -117,6 +120,7 @@ class Branches:
     async def _make_alone(self, spec: BranchRequest, origin: Point, by: str) -> Head:
         """Make the branch, while other makers of that name are excluded."""
         async with alone(self._past.archive, spec.new):
+            # Asked again: another maker may have had the turn before.
             if await self._host.exists(spec.new):
                 return await self._asked_before(spec)
             return await self._make(spec, origin, by)
@@ -138,6 +142,8 @@ class Branches:
         try:
             head = await store.seed(spec.new, seed, self._pages(origin, last, record))
         except InvalidRequest:
+            # Only possible if the lease ran out: another maker was faster, and the archive may have
+            # the origin of this branch instead of its own.
             await self._settle(spec.new)
             return await self._asked_before(spec)
         await self._settle(spec.new)
@@ -157,6 +163,7 @@ class Branches:
             if page:
                 yield page
         try:
+            # Before the last page, without which the engine makes no board.
             await sums.check(digests, f"board {origin.board} at revision {origin.revision}")
         except Corrupt:
             await self._past.check_same(origin, mark)

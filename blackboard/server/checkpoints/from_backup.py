@@ -88,6 +88,8 @@ async def recover_from(
     manifests = await _chosen(place, wanted)
     async with _opened(settings, limits) as (store, archive):
         target = _Target(place, store, archive, wanted, limits, progress)
+        # What the target itself has is archived first: `check` looks there, and the engine's part
+        # of a board is dropped later.
         await complete(store, archive, limits)
         await target.check(manifests)
         for manifest in manifests:
@@ -225,6 +227,7 @@ class _Target:
         head = None
         if await self._store.exists(board):
             head = await self._store.open(board)
+            # Put there by an earlier attempt, and perhaps changed since: it stays.
             if (await self._store.list(board, "", limit=1)).entries:
                 return
         state = await folded(self._place, manifest)
@@ -258,6 +261,7 @@ async def _recover(
     done = Recovered(False, 0, 0, 0, "")
     while not done.done:
         done = await Recoveries.of(service.boards).recover(board, request)
+    # The archive was checked before. This checks what was written.
     await _compare(service, board, done)
     return BoardRecovered(board, done.from_revision, through, done.revision, done.epoch)
 

@@ -165,6 +165,7 @@ class _Import:
             return  # its answer was lost; a page that differs is found by the digests
         if number != self._next or not entries:
             raise InvalidRequest(field="number", reason=f"page {self._next} comes next")
+        # Before the wait, so that the same page is recognised if it comes again meanwhile.
         self._next += 1
         await self._give(tuple(entries))
 
@@ -172,6 +173,7 @@ class _Import:
         if self.ending is None:
             self.ending = asyncio.create_task(self._end(then), name=f"end of {self._what}")
             self.ending.add_done_callback(lambda task: task.cancelled() or task.exception())
+        # A client that goes away does not interrupt the end: it asks again, and gets the answer.
         return await asyncio.shield(self.ending)
 
     async def _end(self, then: Then) -> Head:
@@ -186,6 +188,7 @@ class _Import:
         try:
             await asyncio.wait([giving, self.task], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # What is done cannot be cancelled any more: then the queue has the page.
             is_given = not giving.cancel()
         if is_given and not self.task.done():
             return
@@ -200,6 +203,7 @@ class _Import:
     async def _seed(self) -> Head:
         revision = self._manifest.revision
         removed = await self._store.removed(self.board)
+        # Above all revisions of a removed board of this name, none of which may count on this one.
         first = revision + 1 if removed is None else max(revision, removed + EPOCH_JUMP) + 1
         number = self._manifest.epoch.number + 1
         epoch = Epoch(number, secrets.token_hex(8), BRANCH, revision, first)
@@ -213,6 +217,7 @@ class _Import:
                 self._check(entry)
             await self._sums.add_all(page)
             yield page
+        # Before the last page, without which the engine makes no board.
         await self._sums.check(self._manifest.digests, self._what)
         manifest, spec = self._manifest, self.spec
         yield (

@@ -85,6 +85,7 @@ class HistoryReader:
         """
         head = await self._board.head()
         if isinstance(moment, Instant):
+            # Otherwise the answer would depend on how far the archive happens to be.
             await self.reach(head.revision)
             return await self.archive.at_time(self._name, moment.time_ms)
         if isinstance(moment, str):
@@ -376,6 +377,7 @@ async def _cause(past: HistoryReader, at: Cause, readable: Callable[[Key], bool]
 async def _grounds(past: HistoryReader, key: Key, entry: LogEntry) -> tuple[Ground, ...]:
     if entry.epoch is None or entry.epoch.cause != RESTORE:
         return entry.based_on
+    # The commit of a restore names no grounds: the value has those of the version that came back.
     written = await past.put_back(key, entry.epoch.from_revision)
     return () if written is None else ((key, written),)
 

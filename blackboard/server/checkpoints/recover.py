@@ -103,6 +103,7 @@ class _Recovery:
         self._archive = self._archiver.archive
         self.so_far = Recovered(False, 0, 0, 0, "")
         self.task = asyncio.create_task(self._run(), name=f"recovery of {board}")
+        # Retrieved, even if nobody repeats the request: asyncio reports errors that nobody took.
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _run(self) -> Recovered:
@@ -127,6 +128,7 @@ class _Recovery:
             epoch = head.epoch
             return Recovered(True, 0, epoch.from_revision, epoch.revision, epoch.id)
         last = await self._archive.mark_at(target)
+        # Before others are held: to read the whole board may take longer than a hold.
         await self._check(target)
         try:
             if head is not None:
@@ -207,6 +209,7 @@ class _Recovery:
         assert mark is not None
         if head is not None:
             number = max(number, head.epoch.number)
+            # Only what is archived may be replaced.
             if mark.revision != head.revision:
                 raise HeadMoved(head.revision, mark.revision)
         torn = self._torn() if head is None else None
@@ -220,6 +223,7 @@ class _Recovery:
         store = self._host.store
         if torn is not None:
             log.warning("board %s: the engine's part of it is dropped", self._board)
+            # Such a board cannot be opened, so `seed` could not compare its head.
             await store.drop(self._board)
         await store.seed(self._board, seed, self._counted(target), replaces=head)
         self._archiver.poke(self._board)

@@ -234,6 +234,7 @@ class _Running:
         left = tuple(dict.fromkeys([*await self._scrub(), *self._left()]))
         boards = tuple(sorted(self._removed))
         done = Redaction(True, _DONE, boards, rows.versions, rows.guessable, left)
+        # Last: without this record the next service does it all again.
         await self._record(_DONE)
         what = f"{self._spec.key} by {self._by}: {self._spec.why}".removesuffix(": ")
         self._host.audit.note_service("redact", self._board, what)
@@ -259,6 +260,7 @@ class _Running:
 
     async def _is_stable(self) -> bool:
         """Whether nothing brought the values back in the meantime."""
+        # A branch may have begun with the values since, and a restore may have put them back.
         if not set(await _family(self._host, self._board)) <= self._removed.keys():
             return False
         heads = {name: await self._host.store.open(name) for name in self._removed}
@@ -283,6 +285,7 @@ class _Running:
                 if len(ops) == _DELETES:
                     await opened.commit_as_system(ops)
                     ops.clear()
+        # The record once more: by that and the note, the feed recognises a redaction.
         ops = [self._put_record(board, state), Delete(key), *map(DeletePrefix, below)]
         committed = await opened.commit_as_system(ops, note=NOTE)
         self._removed[board] = committed.revision
@@ -306,11 +309,13 @@ class _Running:
         """Cut the log of a board up to its archived revision, so that no old value is in it."""
         store = self._host.store
         for _ in range(_TRIES):
+            # Before the hold as well, which then lasts only for what came since.
             await self._archived(board)
             await store.hold(board, HOLD_MS_MAX)
             try:
                 revision = await self._archived(board, HOLD_MS_MAX)
                 head = await store.compact(board, revision + 1)
+                # It must be empty: Redis keeps trimmed entries while others of their node stay.
                 if head.revision == revision:
                     return
             except Unavailable as error:

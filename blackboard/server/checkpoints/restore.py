@@ -129,6 +129,7 @@ class Restores:
             return done
         target = await self._past.point(spec.to)
         await self._past.archive.mark_at(target)  # refused before anything is changed
+        # It gives the abandoned future a name, by which that can be read and restored.
         before = await self._checkpoint_before(spec, by)
         record = {"by": by, "note": spec.note, "to": target.revision, "before": before}
         attempt = _Attempt(self._board, self._past, target, spec, record, permit)
@@ -279,6 +280,7 @@ class _Attempt:
             system_id(),
             head.epoch.id,
             (*deletes, *puts, *self._counted(), *documents, *await self._kept_calls(head), answer),
+            # Of two attempts of one request that get here, one takes effect.
             (KeyAt(restore_key(self.spec.request), ABSENT),),
             note=self.spec.note,
             begins=epoch,
@@ -342,6 +344,7 @@ class _Attempt:
         found: dict[Key, bytes] = {}
         async for page in self.board.pages(prefix):
             if page.revision != head.revision:
+                # What is undone must be the state at the revision that the restore follows.
                 raise HeadMoved(head.revision, page.revision)
             found.update((entry.key, entry.value) for entry in page.entries)
         return found
@@ -359,6 +362,7 @@ class _Attempt:
                 self._forget()
                 await self._begin()
                 continue
+            # So few are compared without a pause: during one, a busy board would move on again.
             if len(self._unsettled) <= _KEYS_AT_ONCE:
                 self._settle_some()
                 return head
@@ -405,6 +409,7 @@ class _Attempt:
         async for key, then, at_mark in self._archived(now):
             self._then[key], self._now[key] = then, at_mark
             self._unsettled.add(key)
+            # A bound on memory. Twice, because some keys may be equal again at the head.
             if len(self._then) > 2 * RESTORE_CHANGES_MAX:
                 count = len(self._then)
                 raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
@@ -414,6 +419,7 @@ class _Attempt:
             await self.past.check_same(now, mark)
             raise
         await self._count_items(now)
+        # Last: it says that the differences are complete up to here.
         self._through = mark.revision
 
     async def _count_items(self, now: Point) -> None:

@@ -64,6 +64,7 @@ def kept_by(
     """The names of the checkpoints that `policy` keeps; `checkpoints` are sorted, oldest first."""
     kept = {c.name for c in checkpoints if c.pinned or (policy.named and c.kind == NAMED)}
     kept |= {c.name for c in checkpoints[len(checkpoints) - policy.last :]}
+    # They are sorted, so the last one of each day stays in the dictionary.
     newest_of_day = {c.time_ms // _DAY_MS: c.name for c in checkpoints}
     today = now_ms // _DAY_MS
     kept |= {name for day, name in newest_of_day.items() if day > today - policy.days}
@@ -105,6 +106,7 @@ class Retention:
         for start in range(0, len(names), OPERATIONS_MAX):
             some = names[start : start + OPERATIONS_MAX]
             ops = [Delete(checkpoint_key(name)) for name in some]
+            # Before the manifests: an entry without one would be an unreadable checkpoint.
             await self._board.commit_as_system(ops, note=_NOTE)
             for name in some:
                 await self._past.archive.forget(self._board.name, name)

@@ -156,6 +156,7 @@ class Checkpoints:
                 [Put(key, record)], [KeyAt(key, ABSENT)], spec.note
             )
         except (Conflict, OutcomeUnknown):
+            # It may be this request's own: of an attempt without an answer, or of a copy.
             found = await self._asked_before(spec)
             if found is None:
                 raise
@@ -207,6 +208,7 @@ class Checkpoints:
         gone: dict[str, Checkpoint] = {}
         for lost in await self._past.lost_checkpoints():
             if lost.name not in names:
+                # They come newest first, and of one name the newest counts.
                 gone.setdefault(lost.name, _lost(lost))
         return sorted([*present, *gone.values()], key=lambda found: found.revision)
 
@@ -237,6 +239,7 @@ class Checkpoints:
         entry = reading.entries[0]
         await self._past.reach(entry.mod_revision)
         for stored in await self.stored():
+            # By the revision, too: a lost checkpoint may have had the same name.
             if (stored.name, stored.revision) == (name, entry.mod_revision):
                 return checkpoint_of(self._board.name, entry, pinned=stored.pinned), stored
         raise NoSuchCheckpoint(self._board.name, name)

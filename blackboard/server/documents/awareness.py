@@ -159,12 +159,14 @@ class Presences:
         """Record the state of a client; False when it is not new."""
         there = self._there.get(presence.client)
         if there is None:
+            # Others repeat the last state of a client: that echo must not bring it back.
             gone_clock, _ = self._gone.get(presence.client, (-1, 0.0))
             if presence.state is None or presence.clock <= gone_clock:
                 return False
             if len(self._there) >= AWARENESS_STATES_MAX:
                 return False
         elif presence.state is None:
+            # A removal counts with the clock of the state that it ends, as in y-protocols.
             if presence.clock < there.presence.clock:
                 return False
             self._drop(there)
@@ -181,6 +183,7 @@ class Presences:
         self._gone[client] = clock, _now()
         if len(self._gone) > AWARENESS_STATES_MAX:
             del self._gone[next(iter(self._gone))]
+        # With the client's own clock, not a later one: if it comes back, it goes on from there.
         return AwarenessState(client, clock, None)
 
 

@@ -104,6 +104,7 @@ class EditsInFlight:
         try:
             await writer.commit(CommitRequest(ops), with_held=False)
         except BaseException:
+            # If the log has brought it by now, it was committed, whatever the error says.
             if self._in_flight.pop(data, None) is not None:
                 self._failed()
             raise
@@ -172,6 +173,7 @@ class Room:
 
     def start(self, ended: Callable[["Room"], None]) -> None:
         """Begin to load; `ended` is called when the room has ended."""
+        # It outlives the request that opened it, and must not be served in its trace.
         with telemetry.apart():
             self._task = asyncio.create_task(self._run(), name=f"document {self.key}")
         self._task.add_done_callback(lambda _: ended(self))
@@ -244,6 +246,7 @@ class Room:
             for found, entry in watch.state.items():
                 if storage.is_update(self.key, found):
                     self._tail.add(found, entry.mod_revision, len(entry.value["update"]))
+            # `live` has all of it now, and a document may be large.
             watch.state.clear()
             self._watch, watch.on_progress = watch, self._reached
             self._reached()
@@ -262,6 +265,7 @@ class Room:
         self._owners = dict(stored.base.owners)
         bad: set[bytes] = set()
         while True:
+            # From the beginning again: an update that failed may have been applied in part.
             self.live = Replica(stored.base.state)
             try:
                 for item in stored.items:
@@ -281,6 +285,8 @@ class Room:
         fresh: list[Item] = []
         for revised in revisions:
             if revised.epoch is not None and revised.epoch.cause == RESTORE:
+                # Its members may have edits of the abandoned future. They come back with their
+                # state, which shows whether they have seen the restore (`is_stale`).
                 return False
             if self._tail.is_lost(revised):
                 for member in list(self.members):
@@ -288,6 +294,7 @@ class Room:
                 return False
             fresh += self._take(revised)
         self._broadcast([found for item in fresh for found in self._apply_once(item)])
+        # After they were sent: until here it is known by which member each was made.
         for item in fresh:
             self._in_flight.came_back(item.update)
         self._reached()
@@ -332,6 +339,7 @@ class Room:
                 self._apply(item)
         except DamagedError:
             log.exception("document %s is loaded again", self.key)
+            # It is committed and was sent, so `live` must not go on without it.
             if self._task is not None:
                 self._task.cancel()
 
@@ -399,6 +407,7 @@ class Room:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((head.revision, waiter))
         assert self._watch is not None, "the room is ready"
+        # If the revisions up to the head change nothing here, nothing else would tell for seconds.
         await self._watch.request_progress()
         await waiter
 
@@ -431,6 +440,7 @@ class Room:
                 raise DocumentRefused(self.key, "foreign", reason)
         news, update = self._staging.take(data, update)
         if news != crdt.EMPTY_UPDATE:
+            # Before the commit: meanwhile no other author may begin to write as this client.
             self._owners.update(dict.fromkeys(clients, signed))
         return news, update
 
@@ -564,6 +574,7 @@ class Room:
                 delay_s = self.limits.documents.compaction_delay_ms / 1000
                 async with asyncio.timeout(random.uniform(0, delay_s)):
                     await self._closing.wait()
+            # What waits for another update is not in `live`, so the new base would lack it.
             if not self._tail.is_due or self._late:
                 return
             new = Base(self.live.update_since(), self._owners, self.mark)

@@ -53,6 +53,7 @@ class Documents:
         access.require_below(principal, Right.READ, prefix)
         can_edit = _can_edit(principal, key)
         room = self._room(board, key)
+        # Counted while it loads: another user that gives up must not close it.
         room.users += 1
         try:
             await room.ready()

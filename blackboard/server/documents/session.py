@@ -329,6 +329,7 @@ class Session:
             except SnapshotFirst:
                 if loop.time() > deadline:
                     raise
+                # The refusal dropped the copy on which it was tried.
                 self._room.admit(*news, self.signed)
                 await asyncio.sleep(_BARRIER_PAUSE_S)
 
@@ -344,6 +345,7 @@ class Session:
 def _together(updates: list[bytes]) -> bytes:
     """Errors: InvalidRequest when one of several is malformed; DamagedError."""
     found = joined(updates)
+    # Before the library merges them: what is malformed could end the process there.
     if len(found) > 1:
         for update in found:
             crdt.read_update(update)

@@ -92,6 +92,7 @@ class EditStaging:
                 check_harmless(news)
                 update = crdt.read_update(news)
         except (DamagedError, InvalidRequest) as error:
+            # The library may have applied a part of it.
             self.forget()
             raise self.refused("malformed", str(error)) from error
         if news != crdt.EMPTY_UPDATE:
@@ -103,6 +104,8 @@ class EditStaging:
         self.bytes += more
         if self.bytes <= DOCUMENT_BYTES_MAX:
             return
+        # The sum also counts what was deleted or repeated. The true size is found by encoding
+        # everything, so it is asked only when the sum is too large.
         self.bytes = len(self._made().update_since())
         if self.bytes > DOCUMENT_BYTES_MAX:
             size = self.bytes

@@ -194,6 +194,7 @@ class _Routes:
             await self._serve(session, principal, admission, event)
         arrays = session.bytes_to_send()
         if body.lstrip().startswith(b"{"):
+            # The session writes arrays; without its brackets this one is the single answer.
             return arrays[0][1:-1]
         return b"[" + b",".join(array[1:-1] for array in arrays) + b"]"
 
@@ -238,6 +239,7 @@ class _Routes:
     async def _engine_failure(self) -> str | None:
         """Why the engine does not serve; None if it does. The answer is cached for `_READY_S`."""
         if time.monotonic() - self._looked_at > _READY_S:
+            # Before the question, so that many requests at once ask it once.
             self._looked_at = time.monotonic()
             try:
                 await self._gate.service.host.look()

@@ -168,6 +168,7 @@ class Handshake:
                 if span is not None:
                     span.turn_away(principal.status)
                 return await self._turn_away(scope, send, principal)
+            # Before it waits for its share: connections that wait are counted, too.
             connection = self._counted_in(scope, receive, send, principal)
             try:
                 account = STRANGERS if principal is None else principal.account

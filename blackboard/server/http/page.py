@@ -99,6 +99,7 @@ class OneTimeLink:
 
     def take(self, code: str) -> str | None:
         """A token for the first who shows the code in time; else None."""
+        # In constant time, so that a code cannot be guessed character by character.
         known = secrets.compare_digest(code.encode(), self.code.encode())
         if not known or self._used or self._clock() > self._until:
             return None
@@ -152,6 +153,7 @@ async def _code(request: Request, patience_s: float) -> str | None:
 
 
 def _sent(request: Request, path: str) -> Response:
+    # Only what is in the dictionary is sent: no path leads out of the folders.
     file = files().get(path)
     if file is None:
         return Response("There is no such file.\n", 404, HEADERS, "text/plain")

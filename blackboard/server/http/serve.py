@@ -165,6 +165,7 @@ def tune_interpreter() -> None:
     search for cycles takes a tenth of the time, and causes long pauses with large boards.
     """
     gc.set_threshold(*GC_THRESHOLDS)
+    # What is loaded by now lives as long as the process, and need not be searched any more.
     gc.freeze()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
@@ -305,6 +306,7 @@ async def serve_app(
     with Thinned(errors, limits), Thinned(refusals, limits), sent:
         running = asyncio.create_task(server.serve([listener]), name="uvicorn")
         try:
+            # A cancellation must not reach the server, which has an order in which it stops.
             await asyncio.shield(running)
         except asyncio.CancelledError:
             server.should_exit = True
@@ -480,6 +482,7 @@ class _Server(uvicorn.Server):
         self._gate.stopping = True
         await self._be_left()
         began = time.monotonic()
+        # The port first: a client that is sent away must not come back here through a balancer.
         for server in self.servers:
             server.close()
         await self._gate.drain()

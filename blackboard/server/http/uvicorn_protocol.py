@@ -152,6 +152,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         found = [self.queue.get_nowait() for _ in range(min(count, self.queue.qsize()))]
         for message in found:
             self._show(message)
+        # uvicorn resumes reading in `receive`, which these messages did not pass.
         if found and self.read_paused and self.queue.empty():
             self.read_paused = False
             self.transport.resume_reading()

@@ -123,6 +123,7 @@ class Watches:
         """
         watch = self._find(number)
         del self._open[number]
+        # Its pump is cancelled below, and will not answer the request any more.
         if watch.stream is None:
             reason = "it was ended before it was live"
             self._session.respond_error(watch.request, Unavailable(f"watch {number}", reason))
@@ -141,6 +142,7 @@ class Watches:
         for number, watch in list(self._open.items()):
             self.close(number)
             if watch.sent is not None:
+                # From this position the client watches on elsewhere.
                 self._session.send_changes(number, watch.sent, [])
                 self._session.send_cancelled(number, error)
         self._wake()
@@ -185,6 +187,7 @@ class Watches:
         while True:
             if payer.is_due:
                 await payer.turn()
+            # Before a delivery is taken: one that is left in the stream costs no memory here.
             await sending.room()
             delivery = await anext(deliveries)
             await sending.share(DELIVERY_US)

@@ -92,6 +92,7 @@ class BegunBoards:
         for _ in range(_TRIES):
             head = await self._store.open(BOARDS_BOARD)
             turn = f"{_TURNS}/{account}"
+            # Before the records: what changes them after this makes the commit below fail.
             found = (await self._store.read(BOARDS_BOARD, [turn])).entries
             since_ms = head.time_ms - self._request_ms
             others, stale = await self._others(account, board, since_ms)
@@ -128,6 +129,7 @@ class BegunBoards:
         found: list[Entry] = []
         async for page in pages_of(self._store, BOARDS_BOARD, f"{_OF}/{account}"):
             found += [entry for entry in page.entries if _name(entry) != board]
+        # Whether each of its boards exists is asked only at the limit.
         if len(found) < self._count_max:
             return [entry.key for entry in found], []
         others: list[Key] = []

@@ -79,6 +79,7 @@ class Admission:
                 is_refused = True
                 await self.pause()
             count += 1
+        # The waiting above was the pause.
         self.pause_ms = 0
         debt_s = self.charges.debt_s(self.account)
         if debt_s > 0:

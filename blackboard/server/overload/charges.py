@@ -327,6 +327,7 @@ class Charges:
         try:
             return await given
         except asyncio.CancelledError:
+            # Its turn came in the same moment as the cancellation.
             if given.done() and not given.cancelled() and given.exception() is None:
                 account.reserved_us -= given.result()
             with contextlib.suppress(ValueError):  # it was already answered
@@ -538,6 +539,7 @@ class FairQueue(Generic[T]):
         self._ends[account] = start + cost
         self._waiting[account] += 1
         self._number += 1
+        # The number keeps items with one start in order, and keeps the heap from comparing items.
         heapq.heappush(self._heap, (start, self._number, cost, account, item))
 
     def take(self) -> tuple[T, float]:

@@ -115,6 +115,7 @@ class Intake:
             if self._held[holder].waiting and account in (None, self._held[holder].account)
         ]
         size_of = self._per_account
+        # Of equals `max` returns the first: the newest connection of the account with the most.
         return max(
             able, key=lambda h: size_of[self._held[h].account] // FRAME_BYTES_MAX, default=None
         )

@@ -169,6 +169,7 @@ class Meters:
         found = self._kept.get(account)
         if found is None:
             self._make_room()
+            # A connection may still use the meter that was dropped; two would allow twice the rate.
             found = self._in_use.get(account) or Meter(account, self._rates)
             self._kept[account] = self._in_use[account] = found
         return found

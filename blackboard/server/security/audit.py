@@ -297,6 +297,7 @@ class Audit:
             raise outcome
         self.written()
         last = sent.records[-1]
+        # Only now: the chain must not go on from a record that was not written.
         self._number, self._previous = last.number, last.hash()
         self._last = (str(outcome.results[-1]), last.time_ms)
         written = [self._waiting.popleft() for _ in sent.records]
@@ -390,6 +391,7 @@ def missing(
 
 def looks_into_others(principal: Principal, patterns: Iterable[str]) -> bool:
     """Whether a read of `patterns` shows `principal` private data of another agent."""
+    # No agent has this name, so only a grant on all private namespaces matches.
     if not allows(principal.grants, Right.READ, "private/~/x"):
         return False  # a narrower grant was given for that purpose
     own = {f"private/{principal.name}", f"inbox/{principal.name}"}

@@ -200,9 +200,11 @@ def _listed(then: Entries, now: Entries) -> Iterator[Op]:
         return
     since = [e for key, e in now.items() if key not in then or then[key].value != e.value]
     room = max(0, RESTORE_CHANGES_MAX - 2 * len(since))
+    # The newest ones, if one commit has no room for all.
     for entry in changed[-room:] if room else []:
         item = _index(entry.key)
         yield PutBack(entry.key, entry.value, entry.expires_at_ms, item)
+    # Above every number that either side has used.
     following = max(_index(key) for key in (*then, *now)) + 1
     for item, entry in enumerate(since, following):
         prefix = entry.key.rpartition("/")[0]

@@ -130,12 +130,14 @@ class Revocations:
         credential = principal.credential
         if credential is None:  # used from its own process, where there are no tokens
             return
+        # As long as the record is unknown, no token is called invalid: its client may try again.
         if self._held_back:
             raise Unavailable("revocations", self._held_back)
         if self._is_stale():
             raise Unavailable("revocations", "the engine, which has them, is unavailable")
         if self._is_over(principal):
             raise Unauthenticated(reason="the token has expired")
+        # Checked for every request, and for most services nothing was ever revoked.
         if self._until and self._is_revoked(principal.name, credential):
             raise Unauthenticated(reason="the token was revoked")
 
@@ -144,6 +146,7 @@ class Revocations:
         if why == self._held_back:
             return
         self._held_back = why
+        # So commits that wait for their engine are checked again: their permits are older.
         self.epoch += 1
         self._tell()
 
@@ -154,6 +157,7 @@ class Revocations:
 
     async def confirm(self, principal: Principal) -> None:
         """As `check`, after reading the record from the engine. Errors: as of `check`."""
+        # Only where other processes write the record can it have more than this one has seen.
         if principal.credential is not None and shared_of(self._store) is not None:
             await self.catch_up()
         self.check(principal)
@@ -174,6 +178,7 @@ class Revocations:
             if permit is None:
                 continue
             principal, epoch = permit
+            # No record says that a token runs out, so the epoch does not show it.
             ends_ms = principal.expires_at_ms
             if epoch != self.epoch or is_stale or (ends_ms is not None and ends_ms <= now_ms):
                 try:
@@ -187,8 +192,11 @@ class Revocations:
 
     def _is_revoked(self, name: str, credential: Credential) -> bool:
         """Whether the token, a name above it, or the token that had it issued is revoked."""
+        # Each name between account and agent counts, even if no link of the chain has it: otherwise
+        # narrowing a token in one step past the revoked name would undo the revocation.
         names = {credential.subject, *names_above(name, credential.subject)}
         before = max(self._before.get(f"{_PRINCIPALS}/{name}", -1) for name in names)
+        # Of the same millisecond counts too: which of the two came first is not known.
         if credential.issued_at_ms <= before:
             return True
         if any(f"{_TOKENS}/{one}" in self._until for one in credential.ids):
@@ -232,6 +240,7 @@ class Revocations:
         over = [key for key, until in self._until.items() if until <= now_ms and key not in names]
         ops: list[Op] = [Put(name, encode_value(record)) for name in names]
         ops += [Delete(key) for key in over[: OPERATIONS_MAX - len(ops)]]
+        # First: a board whose number is above the record takes no commit under a token.
         revision = await self._commit(ops)
         for name in names:
             self._note(name, record)  # here at once; the feed brings it to other processes
@@ -280,6 +289,7 @@ class Revocations:
             is_known = revision is not None and self.through >= revision
             if self._done <= begun and not is_known:
                 self._begun = number = self._begun + 1
+                # If this fails, it does not count: the next caller in line reads for itself.
                 await self._read_on()
                 self._done = number
         if revision is not None and self.through < revision:
@@ -298,8 +308,10 @@ class Revocations:
                 self._note_all(change for entry in page.entries for change in entry.changes)
                 head = page.head.revision
                 last = page.entries[-1].revision if page.entries else head
+                # The follower reads the same log, and may have come further during the call.
                 self.through = max(self.through, last)
         except (Compacted, FutureRevision, RolledBack):
+            # What was missed cannot be read entry by entry any more: all records are read instead.
             self.through = UNKNOWN
         if self.through == UNKNOWN:
             await self._load()
@@ -320,6 +332,7 @@ class Revocations:
     async def _load(self) -> Position:
         """Read all records; returns the position from which to watch. Reading a record twice is
         safe."""
+        # Before the pages: a record that is written meanwhile is in them, or comes with the watch.
         head = await self._store.open(ACCESS_BOARD)
         async for page in pages_of(self._store, ACCESS_BOARD, _BELOW):
             self._note_all(page.entries)
@@ -329,6 +342,7 @@ class Revocations:
 
     async def _take_in(self, watcher: Watcher) -> None:
         async for delivery in watcher:
+            # Progress marks count too: a record to which nothing is added does not become stale.
             self._heard()
             changes = [c for entry in delivery.revisions for c in entry.changes]
             self._note_all(changes)
@@ -353,6 +367,8 @@ class Revocations:
         try:
             before_ms, until_ms = int(record["before_ms"]), int(record["until_ms"])
         except (KeyError, TypeError, ValueError) as error:
+            # Not skipped: it may have named a token. While the table cannot be read, it becomes
+            # stale, and no token is accepted.
             raise Corrupt(what=key, reason="no record of a revocation") from error
         self.epoch += 1
         self._until[key] = until_ms
@@ -381,6 +397,7 @@ def is_over(entry: Entry, now_ms: Milliseconds) -> bool:
 
 def shared_of(store: Store) -> Shared | None:
     """The engine's port for several processes, if it has one."""
+    # An encrypting store has the methods of the port whatever is behind it.
     engine = store.raw if isinstance(store, SealedStore) else store
     return cast("Shared", store) if isinstance(engine, Shared) else None
 
@@ -455,6 +472,7 @@ class Permits:
             await self._look_again(board, batch, behind, self._shared)
             if not batch.left:
                 break
+        # They were not decided in any attempt, so the refusal is certain.
         for number in batch.left:
             reason = "tokens are revoked all the time"
             batch.decisions[number] = Unavailable(what=f"board {board}", reason=reason)
@@ -465,6 +483,8 @@ class Permits:
         permitted."""
         try:
             await self._revocations.catch_up(behind.access)
+            # A board that no revocation has raised yet. The record was read after the board
+            # answered, so whatever was revoked before this commit is in it.
             if behind.access is None:
                 await engine.raise_access(board, self._revocations.through)
         except BlackboardError as error:
