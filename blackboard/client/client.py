@@ -117,6 +117,8 @@ class Client:
         Returns the number of destroyed keys. Errors: AccessDenied; InvalidRequest without
         encryption at rest.
         """
+        # The id makes a late copy of this request known: it must destroy no key
+        # that was made since.
         return await self.link.erase(agent, board, secrets.token_hex(8))
 
     async def redact(
@@ -138,13 +140,16 @@ class Client:
 
         Errors: AccessDenied without the admin right on the whole board, or on one that shares its
         history; NoSuchBoard; InvalidRequest for a record of the service; Corrupt when the archive
-        is damaged; Unavailable: repeat the call. Cancellation: it continues in the service.
+        is damaged; Unavailable and OutcomeUnknown: repeat the call. Cancellation: it continues in
+        the service.
         """
         name = board or self._board
 
         async def redact(seen: Reading) -> Redaction:
             spec, step = RedactRequest(key, why, secrets.token_hex(8), seen.revision), ""
             while True:
+                # Each request waits for a part of the work only, which may take
+                # longer than any request.
                 found = await self.link.redact(name, spec)
                 if found.done:
                     return found
@@ -203,7 +208,7 @@ class Client:
         Reads, watches, checkpoints and restores continue, and leases can be renewed. If the board
         is already frozen, nothing changes. Returns the freeze, with its author and note. Errors:
         AccessDenied without the admin right on the whole board; NoSuchBoard; Conflict when somebody
-        else has frozen and thawed it just now.
+        else has frozen and thawed it just now; OutcomeUnknown: repeat the call.
         """
         name = board or self._board
 
@@ -230,6 +235,7 @@ class Client:
         """What `ask` returns, which requests something as of what was seen of a board; seen again
         when the board began an epoch in between, so that nothing was done. Errors: StaleEpoch when
         it does so all the time."""
+        # The last attempt is outside of the loop, so that its StaleEpoch reaches the caller.
         for _ in range(_SEEN_TRIES - 1):
             with suppress(StaleEpoch):
                 return await ask(await self._seen(board))

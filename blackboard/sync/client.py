@@ -101,7 +101,8 @@ class Client(Mirror[asynchronous.Client]):
 
         Errors: AccessDenied without the admin right on the whole board, or on one that shares its
         history; NoSuchBoard; InvalidRequest for a record of the service; Corrupt when the archive
-        is damaged; Unavailable: repeat the call. Cancellation: it continues in the service.
+        is damaged; Unavailable and OutcomeUnknown: repeat the call. Cancellation: it continues in
+        the service.
         """
         return self._portal.run(
             lambda: self._inner.redact(key, board=board, why=why, progress=progress)
@@ -155,7 +156,7 @@ class Client(Mirror[asynchronous.Client]):
         Reads, watches, checkpoints and restores continue, and leases can be renewed. If the board
         is already frozen, nothing changes. Returns the freeze, with its author and note. Errors:
         AccessDenied without the admin right on the whole board; NoSuchBoard; Conflict when somebody
-        else has frozen and thawed it just now.
+        else has frozen and thawed it just now; OutcomeUnknown: repeat the call.
         """
         return self._portal.run(lambda: self._inner.freeze(board, note=note))
 

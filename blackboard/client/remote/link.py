@@ -205,11 +205,11 @@ class RemoteTransport:
     lost_boards = _asking(methods.LostBoardsParams)
     whoami = _asking(methods.WhoAmIParams)
     differences = _asking(methods.DifferencesParams.of)
-    freeze = _asking(methods.FreezeParams)
-    thaw = _asking(methods.ThawParams)
+    freeze = _asking(methods.FreezeParams, changes=True)
+    thaw = _asking(methods.ThawParams, changes=True)
     verify = _asking(methods.VerifyParams, is_long=True)
-    recover = _asking(methods.RecoverParams.of, is_long=True)
-    redact = _asking(methods.RedactParams.of, is_long=True)
+    recover = _asking(methods.RecoverParams.of, is_long=True, changes=True)
+    redact = _asking(methods.RedactParams.of, is_long=True, changes=True)
     pin = _asking(methods.PinParams, changes=True)
     rewrap = _asking(methods.RewrapParams, changes=True)
     remove = _asking(methods.RemoveParams, is_long=True, changes=True)
@@ -221,6 +221,7 @@ class RemoteTransport:
         """As `Transport.commit`."""
         params = self._written(methods.CommitParams.of(board, commit))
         try:
+            # Not by `insist`: the writer repeats it, because a retry has to be marked as one.
             message = await self._channel.ask("commit", params, self._answer_ms)
         except LostError as lost:
             if not lost.written:
@@ -289,6 +290,7 @@ class RemoteTransport:
             spec.stale_ok,
             spec.kind == AUTOMATIC,
         )
+        # The service answers after the barrier.
         patience_ms = self.limits.connection.request_timeout_ms + (spec.barrier_ms or 0)
         return await self._do(params, patience_ms)
 
@@ -303,6 +305,7 @@ class RemoteTransport:
             policy.history_bytes,
             dry_run,
         )
+        # A dry run changes nothing, so there is nothing of which the outcome could be unknown.
         prune = self._ask if dry_run else self._do
         return await prune(params, self._long_ms)
 
@@ -397,6 +400,7 @@ class RemoteTransport:
                 raise
             except OutcomeUnknown as unknown:
                 doubts.append(unknown.reason)
+                # As Unavailable, so that `insist` repeats it: the same request may get its outcome.
                 raise Unavailable(what=self._channel.url, reason=unknown.reason) from unknown
 
         try:

@@ -146,7 +146,7 @@ export class Client {
     // A late copy of the request is older than the freeze that it asked for, or found.
     const frozen = seen.entries[0]
     const known = frozen ? frozen.mod_revision - 1 : seen.revision
-    return await this._channel.look('freeze', given({ board: name, note, known }), signal)
+    return await this._channel.act('freeze', given({ board: name, note, known }), signal)
   }
 
   /**
@@ -157,7 +157,7 @@ export class Client {
   async thaw ({ board, note, signal } = {}) {
     const name = board ?? this._board
     const known = (await this._freezeSeen(name, signal)).revision
-    return await this._channel.look('thaw', given({ board: name, note, known }), signal)
+    return await this._channel.act('thaw', given({ board: name, note, known }), signal)
   }
 
   /**

@@ -20,12 +20,15 @@ from blackboard.core.access import TokenRequest
 from blackboard.core.checkpoints import (
     BranchRequest,
     CheckpointRequest,
+    RecoverRequest,
+    RedactRequest,
     RestoreRequest,
     RetentionPolicy,
 )
 from blackboard.errors import NoSuchCheckpoint, OutcomeUnknown, Unavailable
 from blackboard.limits import Limits
 from blackboard.server.service import Service
+from blackboard.wire.methods import METHODS
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import PATIENCE_S
 from tests.unit.server.http.line import CuttingStore, Line
@@ -107,7 +110,17 @@ DEEDS: dict[str, Ask] = {
     "erase": lambda link: link.erase("ada"),
     "rewrap": lambda link: link.rewrap(),
     "revoke": lambda link: link.revoke(tokens=["no-such-token"]),
+    "freeze": lambda link: link.freeze("b", ""),
+    "thaw": lambda link: link.thaw("b", ""),
+    "recover": lambda link: link.recover("b", RecoverRequest()),
+    "redact": lambda link: link.redact("b", RedactRequest("public/a", "", REQUEST)),
 }
+WITHOUT_DOUBT = {
+    **dict.fromkeys(["audit", "export", "verify"], "it changes nothing"),
+    "issue": "nothing is stored, and another token does no harm",
+    "import_begin": "there is no board before the import ends",
+}
+"""Methods that are audited, and why nothing is in doubt when their answer is lost."""
 LOOKS: dict[str, Ask] = {
     "head": lambda link: link.head("b"),
     "read": lambda link: link.read("b", ["public/a"]),
@@ -116,7 +129,7 @@ LOOKS: dict[str, Ask] = {
     "whoami": lambda link: link.whoami(),
     "issue": lambda link: link.issue(TokenRequest("kim", None, frozenset(), 60_000)),
 }
-NAMED = {"checkpoint", "restore", "branch", "import_end"}
+NAMED = {"checkpoint", "restore", "branch", "import_end", "redact"}
 
 
 async def lost(client: Client, served: Served, line: Line, ask: Ask) -> asyncio.Task[Any]:
@@ -132,6 +145,12 @@ async def lost(client: Client, served: Served, line: Line, ask: Ask) -> asyncio.
     line.kill()
     line.speak()
     return asking
+
+
+def test_each_change_of_the_table_of_methods_is_tried() -> None:
+    """One that is added is one that can be in doubt, or there is a reason."""
+    audited = {method.name for method in METHODS.values() if method.audited}
+    assert audited - WITHOUT_DOUBT.keys() == DEEDS.keys()
 
 
 @pytest.mark.parametrize("method", DEEDS)
