@@ -37,8 +37,15 @@ MUTANTS = (
     Mutant(
         "who keeps the last none keeps all",
         "blackboard/server/checkpoints/schedule.py",
-        "checkpoints[len(checkpoints) - policy.last :]",
+        "checkpoints[newest:]",
         "checkpoints[-policy.last :]",
+        f"{UNIT}/server/checkpoints/test_retention.py",
+    ),
+    Mutant(
+        "who keeps more than there are keeps few",
+        "blackboard/server/checkpoints/schedule.py",
+        "max(0, len(checkpoints) - policy.last)",
+        "len(checkpoints) - policy.last",
         f"{UNIT}/server/checkpoints/test_retention.py",
     ),
     Mutant(

@@ -63,7 +63,9 @@ def kept_by(
 ) -> set[str]:
     """The names of the checkpoints that `policy` keeps; `checkpoints` are sorted, oldest first."""
     kept = {c.name for c in checkpoints if c.pinned or (policy.named and c.kind == NAMED)}
-    kept |= {c.name for c in checkpoints[len(checkpoints) - policy.last :]}
+    # Not below 0: a slice counts a negative start from the end, and `-last` would keep all for 0.
+    newest = max(0, len(checkpoints) - policy.last)
+    kept |= {c.name for c in checkpoints[newest:]}
     # They are sorted, so the last one of each day stays in the dictionary.
     newest_of_day = {c.time_ms // _DAY_MS: c.name for c in checkpoints}
     today = now_ms // _DAY_MS

@@ -2,6 +2,7 @@
 nobody knows, unless asking again finds out."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from blackboard.limits import Limits
 from blackboard.server.service import Service
 from blackboard.wire.methods import METHODS
 from tests.serving import Served, serving
+from tests.source_tree import ROOT
 from tests.unit.server.http.conversation import PATIENCE_S
 from tests.unit.server.http.line import CuttingStore, Line
 from tests.waiting import wait_until
@@ -151,6 +153,14 @@ def test_each_change_of_the_table_of_methods_is_tried() -> None:
     """One that is added is one that can be in doubt, or there is a reason."""
     audited = {method.name for method in METHODS.values() if method.audited}
     assert audited - WITHOUT_DOUBT.keys() == DEEDS.keys()
+
+
+def test_the_javascript_client_only_looks_with_what_changes_nothing() -> None:
+    """It has two ways to ask, too; a dry run of `prune` goes the other one."""
+    code = "".join(path.read_text() for path in (ROOT / "clients/js/src").glob("*.js"))
+    looked = set(re.findall(r"\blook\('(\w+)'", code))
+    assert {"read", "verify", "prune"} <= looked
+    assert looked & DEEDS.keys() == {"prune"}
 
 
 @pytest.mark.parametrize("method", DEEDS)

@@ -45,6 +45,14 @@ def test_a_policy_keeps(policy: RetentionPolicy, kept: set[str]) -> None:
     assert kept_by(policy, CHECKPOINTS, NOW_MS) == kept
 
 
+@pytest.mark.parametrize("last", range(2 * len(CHECKPOINTS) + 2))
+def test_of_few_checkpoints_a_larger_number_keeps_all(last: int) -> None:
+    """Whatever the difference between both numbers is."""
+    kept = kept_by(RetentionPolicy(last=last, days=0, named=False), CHECKPOINTS, NOW_MS)
+    newest = [c.name for c in reversed(CHECKPOINTS)][:last]
+    assert kept == {"ancient", *newest}
+
+
 def test_nothing_is_kept_of_nothing() -> None:
     assert kept_by(RetentionPolicy(), [], NOW_MS) == set()
 
