@@ -21,8 +21,13 @@ from blackboard.integrity.private_files import naming, open_new_binary
 _CHUNK_BYTES: Final = 256 * 1024
 
 
-_NAMES: Final = ("ENOSPC", "EDQUOT", "EFBIG")  # not every system has all of them
-_FULL: Final = frozenset(getattr(errno, name) for name in _NAMES if hasattr(errno, name))
+def _numbers(*names: str) -> frozenset[int]:
+    """The numbers of errors; not every system has all of them."""
+    return frozenset(getattr(errno, name) for name in names if hasattr(errno, name))
+
+
+_FULL: Final = _numbers("ENOSPC", "EDQUOT", "EFBIG")
+_NO_FULL_SYNC: Final = _numbers("ENOTSUP", "EOPNOTSUPP", "ENOSYS", "EINVAL", "ENOTTY")
 
 
 def is_full(error: OSError) -> bool:
@@ -118,8 +123,14 @@ def sync(file: int) -> None:
         if sys.platform == "darwin":  # fsync alone does not reach the disk there
             import fcntl
 
-            with contextlib.suppress(OSError):  # some file systems do not know it
+            try:
                 fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+            except OSError as error:
+                # Some file systems do not know it. Any other error is a failed sync, and the next
+                # one would succeed although nothing reached the disk.
+                if error.errno not in _NO_FULL_SYNC:
+                    raise
+            else:
                 return
         os.fsync(file)
     except OSError as error:

@@ -318,7 +318,7 @@ def decode_entry(
         raise Corrupt(what=f"log entry {revision}", reason=repr(error)) from error
 
 
-# What decoding foreign bytes may raise. The assertions are in core/history.py: a result must fit
+# What decoding foreign bytes may raise. The assertions are in core/log_entry.py: a result must fit
 # its operation.
 _DAMAGE = (
     AssertionError,

@@ -190,7 +190,7 @@ def read_commits(frame: bytes) -> list[UsualCommit]:
 
     Only a frame that is byte for byte what encoding its requests gives is taken: it has one
     meaning, with no member twice and nothing unknown. Every other frame is left to `frames.split`
-    and `methods.parse`, which say what is wrong; a large one too, since `split` counts what it
+    and `parse`, which say what is wrong; a large one too, since `split` counts what it
     builds.
     """
     if len(frame) > CONTAINERS_MAX:

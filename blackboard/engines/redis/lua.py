@@ -1,6 +1,6 @@
 """Runs the scripts of `scripts/` on one board, and repeats them where necessary.
 
-Every script begins with `prelude.lua` and gets the same KEYS; `commit.lua` has two more parts. A
+Every script begins with `prelude.lua` and gets the same KEYS; `commit.lua` has three more parts. A
 script that finds that the board was opened on another run of the server replies with nothing: then
 `open.lua` runs, and the script again. A script that finds the board held replies for how long, and
 runs again afterwards.

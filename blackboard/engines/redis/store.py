@@ -1,6 +1,6 @@
 """The Redis engine: `Store` over one server or a Redis Cluster, Redis or Valkey 7.0 and newer.
 
-A board is a handful of keys in one hash slot (`keys.py`), a commit is one atomic script
+A board is a handful of keys in one hash slot (`layout.py`), a commit is one atomic script
 (`scripts/commit.lua`), and the log is a stream.
 
 Invariants
@@ -357,8 +357,8 @@ class RedisStore:
     async def compact(self, board: str, oldest: Revision) -> Head:
         """Drop log entries and tombstones below `oldest`, in slices of bounded size.
 
-        A value above the head empties the log. NotNowError, the low-water mark has already risen;
-        the next call continues with what is left below it. Errors: Unavailable.
+        A value above the head empties the log. If it is interrupted, the low-water mark has risen
+        already; the next call continues with what is left below it. Errors: Unavailable.
         """
         cursor: bytes | str = ""
         self._handovers.forget(board)  # also what a redaction takes away

@@ -58,9 +58,13 @@ def _take(where: DataDirectory, heads_max: int) -> TakenDirectory:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise _in_use(directory) from error
-        # After the lock: until then the files may be those of a running process.
-        close_tree(directory)
-        write_owner(directory, None)
+        try:
+            # After the lock: until then the files may be those of a running process.
+            close_tree(directory)
+            write_owner(directory, None)
+        except BaseException:
+            lock.release()
+            raise
     file, is_apart = where.heads_file or directory / FILE_NAME, where.heads_file is not None
     heads = KnownHeads(file, apart=is_apart, heads_max=heads_max)
     try:

@@ -350,7 +350,7 @@ class BoardFile:
         if not loaded.outdated:
             return
         place = (*loaded.backlog.mark, loaded.state.revision)
-        with translated(self.path):
+        with self._translated():
             self._writer.execute("BEGIN IMMEDIATE")
             insert(self._writer, LEASE.upsert, loaded.outdated)
             self._writer.execute(_HEAD, (*place, checksum(loaded.weight, *place)))

@@ -118,6 +118,11 @@ class KnownHeads:
         """Why it is not kept, and that it was damaged."""
         return tuple(text for text in (self._damage, self._failure) if text)
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the file could not be read or written, and another attempt may succeed."""
+        return bool(self._failure) and not self._is_newer
+
     # --- what is known ----------------------------------------------------------------------------
 
     def get(self, board: str) -> KnownHead | None:
@@ -282,9 +287,8 @@ class HeadsTimer:
 
     def _written(self, now: Mapping[str, Head]) -> "asyncio.Future[None] | None":
         newer = self._heads.newer(now)
-        # With a warning it is tried even if nothing is new: that is how it is noticed that it works
-        # again.
-        if not newer and not self._heads.warnings:
+        # After a failure it is tried even if nothing is new, to notice that it works again.
+        if not newer and not self._heads.is_failing:
             return None
         # Not in the threads of the boards: no commit waits for this file.
         run = asyncio.get_running_loop().run_in_executor

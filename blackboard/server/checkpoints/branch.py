@@ -30,8 +30,9 @@ from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.wire.codec import decode_value
 
 _SLOT: Final = "~branches.{}"
+"""Names of the leases that serialize the makers of branches, by a number that follows from the
+name of the new board."""
 _SLOTS: Final = 64
-"""Prefix of the leases that serialize the makers of branches, followed by the new board's name."""
 _ALONE_MS: Final = 10_000
 """Time to live of that lease, in case its holder dies."""
 _ALONE_WAIT_MS: Final = 3 * _ALONE_MS // 2

@@ -1,7 +1,9 @@
 """Files outside SQLite: what could not be synced was not written, and is written again."""
 
 import errno
+import fcntl
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,3 +128,25 @@ def test_what_is_written_over_is_as_it_was(tmp_path: Path, syncs: Syncs) -> None
     syncs.fails = syncs.done + 1
     with pytest.raises(SyncError):
         disk.write_over(path)
+
+
+@pytest.mark.parametrize(
+    ("number", "fails"), [(errno.EIO, True), (errno.ENOTSUP, False), (errno.ENOTTY, False)]
+)
+def test_a_full_sync_that_fails_is_not_tried_in_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, fails: bool
+) -> None:
+    """On macOS, where fsync alone does not reach the disk; some file systems know nothing more."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setitem(vars(fcntl), "F_FULLFSYNC", 51)
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with (tmp_path / "file").open("wb") as file:
+        if fails:
+            with pytest.raises(SyncError):
+                disk.sync(file.fileno())
+        else:
+            disk.sync(file.fileno())

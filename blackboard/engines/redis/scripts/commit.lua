@@ -1,6 +1,6 @@
 -- Decides many commits on ONE board, each on its own, in order. Twin: `decide` of core/model.py.
 --   KEYS  see prelude.lua
---   ARGV  1 limits, msgpack map of name to number (rows of blackboard/types.py)
+--   ARGV  1 limits, msgpack map of name to number (blackboard/limits.py)
 --         2 msgpack array: how many large values each commit has
 --         3 the access number at which the tokens of these commits were checked; '' = no tokens
 --         then for each commit: control, body (wire/codec.py), its large values
@@ -58,7 +58,7 @@ local function check_limits(c)
 end
 
 -- A frozen board accepts restores, the service's own commits, and commits that only renew or
--- release leases. Twin: `_passes` of core/freeze.py.
+-- release leases. Twin: `_passes_freeze` of core/model.py.
 local function check_frozen(c)
   if c.begins or c.agent == '~system' then return end
   local only_keeps = true
@@ -222,7 +222,7 @@ end
 
 local FORMS = {[0xcc] = '>I1', [0xcd] = '>I2', [0xce] = '>I4', [0xcf] = '>I8',
   [0xd0] = '>i1', [0xd1] = '>i2', [0xd2] = '>i4', [0xd3] = '>i8'}
--- The integer that msgpack bytes encode, nil if they do not. Twin: core/model.py.
+-- The integer that msgpack bytes encode, nil if they do not. Twin: `read_integer` of core/commit.py.
 local function integer(value)
   local first, number = byte(value)
   if first < 0x80 then

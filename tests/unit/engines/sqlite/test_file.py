@@ -13,7 +13,7 @@ from blackboard.engines.sqlite.file import BoardFile, WriteError, translated
 from blackboard.engines.sqlite.follower import Backlog
 from blackboard.engines.sqlite.journal import PAGE_BYTES
 from blackboard.engines.sqlite.new import create
-from blackboard.engines.sqlite.rows import LogRows, Taken
+from blackboard.engines.sqlite.rows import LEASE, LogRows, Taken
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.limits import REVISION_MAX
 from blackboard.wire.codec import encode_results, marker_entry, prepare
@@ -319,3 +319,24 @@ def test_no_error_of_a_driver_comes_through(
         fail()
     assert "board.db" in str(caught.value)
     assert caught.value.__cause__ is not None
+
+
+def test_a_sync_that_fails_while_older_rows_are_replaced_is_noted(
+    path: Path, written: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As each failed sync is: the file is not opened again as if it were whole."""
+    file = BoardFile(path, level="disk")
+    loaded = file.load(NAME)
+    loaded.outdated.extend(LEASE.row(*each) for each in loaded.state.leases.items())
+    assert loaded.outdated
+
+    def fail(*_: object) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+    monkeypatch.setattr("blackboard.engines.sqlite.file.insert", fail)
+    with pytest.raises(Unavailable):
+        file.update(loaded)
+    assert file.suspect
+    file.abandon()

@@ -15,6 +15,7 @@ from blackboard.engines.sqlite.directory import DataDirectory
 from blackboard.engines.sqlite.heads import (
     DAMAGED,
     FILE_NAME,
+    HeadsTimer,
     KnownHead,
     KnownHeads,
     decode,
@@ -49,6 +50,12 @@ async def put(store: SqliteStore, value: int) -> int:
     done = await writer.commit(Put("public/a", encode_value(value)))
     assert isinstance(done, Committed)
     return done.revision
+
+
+def of_a_newer_version() -> bytes:
+    """A file that a version yet to come wrote."""
+    body = json.dumps({"format": "blackboard heads", "version": 2, "more": 1}).encode()
+    return body + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 
 def known(path: Path) -> int:
@@ -121,12 +128,23 @@ async def test_a_damaged_file_is_set_aside_and_said(tmp_path: Path, what: str) -
         assert not await warnings(store)
 
 
+def test_a_file_that_is_set_aside_or_newer_is_not_written_without_news(tmp_path: Path) -> None:
+    """Every second, until the process ends: an idle directory would be synced all the time."""
+    damaged, newer = tmp_path / "damaged", tmp_path / "newer"
+    damaged.write_bytes(b"")
+    newer.write_bytes(of_a_newer_version())
+    for file in (damaged, newer):
+        heads = KnownHeads(file, apart=False, heads_max=9)
+        heads.read()
+        assert heads.warnings
+        assert HeadsTimer(heads, dict, list, print, 1_000)._written({}) is None
+
+
 async def test_a_newer_file_stays_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / FILE_NAME
     async with opened(tmp_path) as store:
         await put(store, 1)
-    body = json.dumps({"format": "blackboard heads", "version": 2, "more": 1}).encode()
-    newer = body + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n"
+    newer = of_a_newer_version()
     file.write_bytes(newer)
     with pytest.raises(NewerFormat):
         decode(file, newer)

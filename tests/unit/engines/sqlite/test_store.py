@@ -5,6 +5,7 @@ What every engine promises is in tests/conformance; kills and cuts are in tests/
 
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -618,3 +619,20 @@ async def _can_be_opened(directory: Path) -> bool:
         return False
     await store.aclose()
     return True
+
+
+async def test_a_directory_that_could_not_be_taken_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and not when the error is forgotten: an error that is kept keeps what it came by."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "cannot be written")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(data_directory, "write_owner", fail)
+        with pytest.raises(Unavailable) as failed:
+            await SqliteStore.at(tmp_path)
+    store = await SqliteStore.at(tmp_path)
+    await store.aclose()
+    assert "cannot be written" in str(failed.value)
