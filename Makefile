@@ -67,7 +67,7 @@ check: $(STAMP) lint ## 2 min: Check what needs no server: style, types, rules, 
 	$(call tests_and_types,-q -m quick)
 
 # The servers come from elsewhere than the packages: neither waits for the other.
-test: ## 17 min: Check all behaviour, on each engine and transport
+test: ## 14 min: Check all behaviour, on each engine and transport
 	@$(MAKE) -j2 venv servers
 	@echo "test: each behaviour once, $(WORKERS) tests at a time"
 	$(PYTEST) -m "not long"
