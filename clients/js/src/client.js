@@ -2,10 +2,13 @@
 import { Board } from './board.js'
 import { Channel } from './channel.js'
 import { openDocument } from './documents.js'
-import { InvalidRequest } from './errors.js'
+import { InvalidRequest, StaleEpoch } from './errors.js'
 import { DEFAULTS } from './limits.js'
 import { given } from './records.js'
 import { websocketUrl } from './socket.js'
+
+/** Attempts to freeze a board that begins epochs all the time. */
+const SEEN_TRIES = 5
 
 /** @import { Document, DocumentOptions } from './documents.js' */
 /** @import { AccessGrant, AuditMessage, Freeze, ListResult, WhoamiResult } from './methods.js' */
@@ -142,11 +145,18 @@ export class Client {
    */
   async freeze ({ board, note, signal } = {}) {
     const name = board ?? this._board
-    const seen = await this._freezeSeen(name, signal)
-    // A late copy of the request is older than the freeze that it asked for, or found.
-    const frozen = seen.entries[0]
-    const known = frozen ? frozen.mod_revision - 1 : seen.revision
-    return await this._channel.act('freeze', given({ board: name, note, known }), signal)
+    for (let tries = 1; ; tries += 1) {
+      const seen = await this._freezeSeen(name, signal)
+      // A late copy of the request is older than the freeze that it asked for, or found.
+      const frozen = seen.entries[0]
+      const known = frozen ? frozen.mod_revision - 1 : seen.revision
+      try {
+        return await this._channel.act('freeze', given({ board: name, note, known }), signal)
+      } catch (error) {
+        // The board began an epoch after it was seen: nothing was done.
+        if (!(error instanceof StaleEpoch) || tries === SEEN_TRIES) throw error
+      }
+    }
   }
 
   /**

@@ -15,6 +15,7 @@ from blackboard.client.leases.claim import Claimed
 from blackboard.client.views import Change, Entry, Listing, Receipt, RevisionEvent, Version
 from blackboard.core.checkpoints import Checkpoint, Pruned, Restored, RetentionPolicy, Verified
 from blackboard.core.commit import Cause, Directory, Epoch, Head, HeldFence, Lease
+from blackboard.core.freeze import Freeze
 from blackboard.errors import Corrupt
 from blackboard.limits import LEASE_TTL_MS
 from blackboard.wire.codec import decode_value
@@ -94,6 +95,17 @@ class JsClient:
         """As `Client.boards`."""
         found: Sequence[str] = await self.node.call(self.handle, "boards")
         return found
+
+    async def freeze(self, board: str, *, note: str = "") -> Freeze:
+        """As `Client.freeze`."""
+        given = options(board=board, note=note)
+        return made(Freeze, await self.node.call(self.handle, "freeze", given))
+
+    async def thaw(self, board: str, *, note: str = "") -> Freeze | None:
+        """As `Client.thaw`."""
+        given = options(board=board, note=note)
+        found = await self.node.call(self.handle, "thaw", given)
+        return None if found is None else made(Freeze, found)
 
     async def aclose(self) -> None:
         """As `Client.aclose`."""

@@ -15,9 +15,9 @@ from anyio.lowlevel import checkpoint
 from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
-from blackboard.core.access import Principal
+from blackboard.core.access import Principal, operator
 from blackboard.engines.base import Store
-from blackboard.errors import Fenced, InvalidRequest
+from blackboard.errors import BoardFrozen, Fenced, InvalidRequest
 from blackboard.limits import Limits
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardAgents
@@ -176,6 +176,20 @@ class OwnRules:
         for moments in wrong:
             with pytest.raises(InvalidRequest):
                 await board.rewind(**moments)
+
+    async def test_a_board_is_frozen_and_thawed(self, team: Team, ada: Board) -> None:
+        admin = await team.client(operator())
+        await ada.put("public/a", 1)
+        freeze = await admin.freeze(team.name, note="nonsense in the plan")
+        assert await admin.freeze(team.name, note="again") == freeze
+        with pytest.raises(BoardFrozen) as refused:
+            await ada.put("public/a", 2)
+        assert refused.value.note == freeze.note == "nonsense in the plan"
+        assert await admin.thaw(team.name) == freeze
+        assert await admin.thaw(team.name) is None
+        await ada.put("public/a", 2)
+        await (await team.operator()).restore(1)
+        assert (await admin.freeze(team.name)).revision > freeze.revision
 
 
 class JavaScriptRules(
