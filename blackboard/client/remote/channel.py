@@ -31,6 +31,7 @@ from blackboard.errors import (
     LocalProtocolError,
     Overloaded,
     RemoteProtocolError,
+    Unauthenticated,
     Unavailable,
 )
 from blackboard.limits import (
@@ -62,6 +63,10 @@ _FIRST_PAUSE_MS: Final = 500
 """The longest pause before the first connection: a caller waits for it."""
 _ASKED_MAX: Final = REQUESTS_IN_FLIGHT_MAX - 2 * WATCHES_PER_CONNECTION_MAX
 """Requests in flight; the rest of what the service allows is reserved for `tell`."""
+
+
+_Asked = dict[str, Any] | Callable[[], dict[str, Any]]
+"""The params of a request, or what makes them."""
 
 
 class LostError(Exception):
@@ -217,10 +222,11 @@ class Channel:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    async def ask(
-        self, method: str, params: dict[str, Any], timeout_ms: Milliseconds | None = None
-    ) -> Any:
+    async def ask(self, method: str, params: _Asked, timeout_ms: Milliseconds | None = None) -> Any:
         """Send one request and wait for its result, for at most `timeout_ms`, or the usual limit.
+
+        `params` may be a function: it is called when there is a connection, just before the request
+        is sent on it.
 
         Errors: the error that the service answers; Unavailable when there was no connection for
         `patience_ms`; LostError when the answer can no longer come, or did not come in time.
@@ -231,7 +237,8 @@ class Channel:
         traceparent = telemetry.traceparent() if self._traces else ""
         # Nothing is awaited from here to the registration: a connection that was lost in between
         # would not know of this request, and nothing would fail it.
-        number = session.send_request(method, params, traceparent)
+        members = params() if callable(params) else params
+        number = session.send_request(method, members, traceparent)
         loop = self._loop
         request = _Request(loop.create_future(), timeout_ms, loop.time() + timeout_ms / 1000)
         self._requests[number] = request
@@ -339,6 +346,7 @@ class Channel:
             # Reset only after the greeting: a service that accepts connections and then refuses or
             # drops them is given pauses, too.
             failures += 1
+            session: ClientSession | None = None
             try:
                 # A token for each attempt: the last one may have expired during the pauses.
                 async with self._dial(self._address, await self._address.fresh_token()) as socket:
@@ -347,6 +355,11 @@ class Channel:
                     await self._serve(socket, session)
             except (OSError, TimeoutError, WebSocketException, BlackboardError) as error:
                 found = translated(error, self.url)
+                has_next = session is not None and callable(self._address.token)
+                if isinstance(found, Unauthenticated) and has_next:
+                    # The token was good, and has ended. If the source gives no better one, the next
+                    # attempt is refused, and that is final.
+                    found = Unavailable(what=self.url, reason=f"the token ended: {found.reason}")
                 if not self._is_waited_for(error):
                     self._lose(found)
                 elif failures == 1:
@@ -446,17 +459,21 @@ class Channel:
         percent = self.limits.client.token_refresh_percent
         try:
             identity = await self.ask("whoami", {})
-            while (expires_at_ms := identity.get("expires_at_ms")) is not None:
-                left_s = expires_at_ms / 1000 - time.time()
-                # At least a moment: a source may return a token that has almost expired,
-                # or is the old one.
-                await asyncio.sleep(max(left_s * percent / 100, _PAUSE_S_MIN))
+        except (BlackboardError, LostError) as error:
+            # The service closes the connection when the token expires, and the source is called.
+            log.warning("when the token expires is not known: %s", error)
+            return
+        while (expires_at_ms := identity.get("expires_at_ms")) is not None:
+            left_s = expires_at_ms / 1000 - time.time()
+            # At least a moment: a source may return a token that has almost expired,
+            # or is the old one.
+            await asyncio.sleep(max(left_s * percent / 100, _PAUSE_S_MIN))
+            try:
                 params = {"token": await self._address.fresh_token()}
                 identity = await self.ask("refresh", params)
-        except (BlackboardError, LostError, OSError) as error:
-            # The service closes the connection when the token expires. Then the source is called
-            # again; if that fails too, the caller gets the error.
-            log.warning("the token was not refreshed: %s", error)
+            except (BlackboardError, LostError) as error:
+                # It is tried again, ever nearer to the end of the token that is in use.
+                log.warning("the token was not refreshed: %s", error)
 
     async def _write(self, socket: Open, session: ClientSession) -> None:
         while True:

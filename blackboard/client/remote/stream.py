@@ -74,19 +74,25 @@ class RemoteStream:
 
     async def _begin(self) -> Position:
         """One attempt to open the watch, on the present connection."""
-        # Registered before the request, because deliveries may come in one frame with its
-        # answer. A new number for each attempt: late deliveries for an earlier one must not
-        # be taken for these.
-        self._number = number = self._channel.add_watch(self)
-        params = {**self._params, "watch": number, "after": self._edge and str(self._edge)}
         try:
-            result = await self._channel.ask("watch", params)
+            result = await self._channel.ask("watch", self._registered)
         except BaseException:
             # Also after a cancellation: the service may have opened it, and `unwatch` ends it.
             self._give_up()
             raise
         position: Position = answers.read(WatchMessage, result)
         return position
+
+    def _registered(self) -> dict[str, Any]:
+        """Register the watch for the request that is sent now, and return its params."""
+        if self._closed:  # while it waited for a connection
+            raise LocalProtocolError(reason="the watch was closed")
+        # Before the request, because deliveries may come in one frame with its answer; and not
+        # while it waits for a connection, which forgets what was registered on the one before. A
+        # new number for each attempt: late deliveries for an earlier one must not be taken for
+        # these.
+        self._number = number = self._channel.add_watch(self)
+        return {**self._params, "watch": number, "after": self._edge and str(self._edge)}
 
     def close(self) -> None:
         """End the watch."""

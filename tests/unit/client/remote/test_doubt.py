@@ -26,7 +26,12 @@ from blackboard.core.checkpoints import (
     RestoreRequest,
     RetentionPolicy,
 )
-from blackboard.errors import NoSuchCheckpoint, OutcomeUnknown, Unavailable
+from blackboard.errors import (
+    LocalProtocolError,
+    NoSuchCheckpoint,
+    OutcomeUnknown,
+    Unavailable,
+)
 from blackboard.limits import Limits
 from blackboard.server.service import Service
 from blackboard.wire.methods import METHODS
@@ -261,3 +266,41 @@ async def test_a_refusal_of_what_is_asked_again_does_not_mean_that_it_was_not_do
 async def is_pinned(board: Board) -> bool:
     """Whether its checkpoint is kept from being pruned."""
     return any(checkpoint.pinned for checkpoint in await board.checkpoints())
+
+
+async def test_a_watch_that_waits_for_a_connection_is_opened_once(
+    client: Client, line: Line, board: Board, service: Service
+) -> None:
+    """However many attempts to connect fail meanwhile: each change would come twice."""
+    channel_of(client).patience_ms = 60_000
+    async with client.board("b").watch("public/**") as watch:
+        watchers = service.statistics().watchers
+        line.kill()
+        news = asyncio.create_task(anext(watch))
+        await wait_until(partial(noticed, client))
+        tried = line.connections
+
+        async def was_tried_again() -> bool:
+            return line.connections > tried + 1
+
+        await wait_until(was_tried_again)
+        line.revive()
+        await board.put("public/a", 3)
+        assert (await asyncio.wait_for(news, PATIENCE_S)).changes[0].value == 3
+        assert service.statistics().watchers == watchers
+
+
+async def test_a_watch_that_is_closed_while_it_waits_for_a_connection_stays_closed(
+    client: Client, line: Line, board: Board, service: Service
+) -> None:
+    channel_of(client).patience_ms = 60_000
+    watchers = service.statistics().watchers
+    async with client.board("b").watch("public/**") as watch:
+        line.kill()
+        news = asyncio.create_task(anext(watch))
+        await wait_until(partial(noticed, client))
+    line.revive()
+    await asyncio.wait([news])
+    assert isinstance(news.exception(), LocalProtocolError)
+    assert await client.board("b").get("public/a") == 2
+    assert service.statistics().watchers == watchers

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -28,7 +29,7 @@ from blackboard.server.security import revocations
 from blackboard.server.service import Service
 from tests.lowered import lowered
 from tests.redis_process import RedisProcess
-from tests.serving import Served, serving
+from tests.serving import TOKEN_TTL_MS, Served, serving
 from tests.unit.server.http.conversation import PATIENCE_S, talking
 from tests.waiting import wait_until
 
@@ -390,3 +391,40 @@ async def test_a_failing_token_source_is_reported_and_asked_again(served: Served
             connection.drain()
         assert await client.board().increment("public/n") == 1
     assert not answers
+
+
+async def test_a_client_goes_on_after_its_token_ended_while_the_source_failed(
+    served: Served,
+) -> None:
+    """The next token is good; the one before was, too, when it was sent."""
+    lives_ms, is_down = [1_000], False
+
+    def source() -> str:
+        if is_down:
+            raise OSError("the provider of tokens is down")
+        return served.token(ADA, ttl_ms=lives_ms.pop() if lives_ms else TOKEN_TTL_MS)
+
+    async with blackboard.connect(served.url, token=source) as client:
+        await client.board().put("public/a", 1)
+        is_down = True
+        await wait_until(partial(is_alone, served))
+        is_down = False
+        async with asyncio.timeout(PATIENCE_S):
+            await client.board().put("public/a", 2)
+
+
+async def test_a_source_that_gives_the_token_that_ended_is_not_asked_for_ever(
+    served: Served,
+) -> None:
+    token = served.token(ADA, ttl_ms=1_000)
+    async with blackboard.connect(served.url, token=lambda: token) as client:
+        await client.board().put("public/a", 1)
+        await wait_until(partial(is_alone, served))
+        with pytest.raises(Unauthenticated):
+            async with asyncio.timeout(PATIENCE_S):
+                await client.board().put("public/a", 2)
+
+
+async def is_alone(served: Served) -> bool:
+    """Whether the service has no connection any more."""
+    return not served.gate._open
