@@ -239,12 +239,14 @@ async def _newest(board: "Board", limit: int) -> Sequence["RevisionEvent"]:
     """The newest `limit` revisions that may be seen; fewer if they are not near the head."""
     head = await board.head()
     start = max(head.oldest - 1, head.revision - limit)
-    found = await board.log(after=start)
+    found = await board.log(after=start, limit=limit)
     if len(found) < limit and start > head.oldest - 1:
         # Some revisions were skipped by an epoch, or are not visible to us: look further back,
         # once.
         near = min(start, head.epoch.from_revision if head.epoch.revision > start else start)
-        found = await board.log(after=max(head.oldest - 1, near - _LOOK_BACK * limit))
+        start = max(head.oldest - 1, near - _LOOK_BACK * limit)
+        # All of them, up to the head: those that are wanted are the last ones.
+        found = await board.log(after=start, limit=(_LOOK_BACK + 1) * limit)
     return found[-limit:]
 
 

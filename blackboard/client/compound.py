@@ -35,7 +35,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import document_of, document_prefix
 from blackboard.errors import Conflict, LimitExceeded
-from blackboard.limits import CHECKPOINTS_PAGE_MAX, OPERATIONS_MAX
+from blackboard.limits import CHECKPOINTS_PAGE_MAX, LOG_ENTRIES_MAX, OPERATIONS_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import encode_value
 
@@ -157,7 +157,7 @@ async def log_pages(
     `scanned` revisions are looked through for each, as many as are missing if that is 0."""
     left = limit
     while left > 0:
-        page = await look(after, limit=scanned or left)
+        page = await look(after, limit=scanned or min(left, LOG_ENTRIES_MAX))
         yield page
         left -= len(page.entries)
         if page.through <= after or page.through >= page.head.revision:

@@ -1,5 +1,6 @@
 """Board, reading: entries, listings, the log, reasons."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -17,7 +18,13 @@ from blackboard.errors import (
     LimitExceeded,
     NoSuchBoard,
 )
-from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, OPERATIONS_MAX, READ_KEYS_MAX
+from blackboard.limits import (
+    DEFAULT,
+    LIST_ENTRIES_MAX,
+    LOG_ENTRIES_MAX,
+    OPERATIONS_MAX,
+    READ_KEYS_MAX,
+)
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import Team
 
@@ -317,6 +324,13 @@ class BoardReadRules:
         assert (page.entries, page.through) == ((), 6)
         monkeypatch.setattr(board_module, "LOG_ENTRIES_MAX", 3)
         assert [r.revision for r in await ada.log(pattern="public/odd", limit=9)] == [4, 8]
+
+    async def test_more_of_the_log_than_one_request_gives(self, ada: Board) -> None:
+        for _ in range(12):
+            await asyncio.gather(*(ada.increment("public/n") for _ in range(100)))
+        for limit in (LOG_ENTRIES_MAX, LOG_ENTRIES_MAX + 1, 1_200, 5_000):
+            found = await ada.log(limit=limit)
+            assert [r.revision for r in found] == [*range(1, min(limit, 1_200) + 1)]
 
     async def test_a_trimmed_log_is_read_on_from_the_archive(
         self, team: Team, ada: Board, bob: Board

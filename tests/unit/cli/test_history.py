@@ -1,5 +1,6 @@
 """Which revisions `blackboard log` finds when it is asked for some of them."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,17 @@ async def test_it_looks_back_so_far_and_no_further(
     assert await found(tmp_path, _Wanted("public/plan", None), 1) == []
     monkeypatch.setattr(history, "_LOOK_BACK_MAX", 38)
     assert await found(tmp_path / "again", _Wanted("public/plan", None), 1) == [3]
+
+
+@pytest.mark.parametrize(("limit", "first"), [(1_500, 200), (200, 1_500)])
+async def test_the_newest_are_those_at_the_head(tmp_path: Path, limit: int, first: int) -> None:
+    """However many are wanted, and although one of them cannot be seen."""
+    async with embedded.open(tmp_path, level="memory") as client:
+        board = client.board("team")
+        await asyncio.gather(*(board.put(f"public/{n % 9}", n) for n in range(1_600)))
+        await board.put("private/bob/secret", 1)
+        await asyncio.gather(*(board.put(f"public/{n % 9}", n) for n in range(99)))
+        seen = await _Wanted(None, None).newest(board.as_agent("ada"), limit)
+    assert [revised.revision for revised in seen] == [
+        revision for revision in range(first, 1_701) if revision != 1_601
+    ]
