@@ -234,6 +234,10 @@ class Archive(Protocol):
     async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
         """The newest revision that was committed at `time_ms` or before; 0 if none was."""
 
+    async def before_time(self, board: str, time_ms: Milliseconds) -> Revision:
+        """The revision before the first one that was committed after `time_ms`; the newest one if
+        none was. That of `at_time` can be newer, if a clock was behind for a while."""
+
     async def facts_at(self, at: Point) -> Facts:
         """Digests and steps as they were."""
 

@@ -187,6 +187,10 @@ class SealedArchive:
         """As `Archive.at_time`."""
         return await self.raw.at_time(board, time_ms)
 
+    async def before_time(self, board: str, time_ms: Milliseconds) -> Revision:
+        """As `Archive.before_time`."""
+        return await self.raw.before_time(board, time_ms)
+
     async def facts_at(self, at: Point) -> Facts:
         """As `Archive.facts_at`: the digests are those of the ciphertext."""
         return await self.raw.facts_at(at)

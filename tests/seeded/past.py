@@ -58,8 +58,8 @@ MUTANTS = (
     Mutant(
         "history of checkpoints that stay is forgotten",
         "blackboard/server/checkpoints/schedule.py",
-        "        revisions = sorted(c.revision for c in checkpoints if c.name in kept)\n",
-        "        revisions: list[int] = []\n",
+        "[c.revision for c in await self._checkpoints.present() if c.name not in removed]\n",
+        "list[Revision]()\n",
         f"{BOARD} -k history_that_is_pruned",
     ),
     Mutant(
@@ -93,15 +93,15 @@ MUTANTS = (
     Mutant(
         "a checkpoint by time of a board that rests",
         "blackboard/server/checkpoints/schedule.py",
-        "now_ms - time_ms >= every_ms and head.revision > revision:",
-        "now_ms - time_ms >= every_ms:",
+        "                if await _is_changed(board, since):\n",
+        "                if True:\n",
         f"{UNIT}/server/checkpoints/test_schedule.py",
     ),
     Mutant(
         "a board that was only read gets a checkpoint",
         "blackboard/server/checkpoints/schedule.py",
-        "            if head.revision > max(",
-        "            if head.revision >= max(",
+        "    return not is_whole or any(\n",
+        "    return not entries or any(\n",
         f"{UNIT}/server/checkpoints/test_schedule.py",
     ),
     # --- branches and recovery --------------------------------------------------------------------

@@ -129,7 +129,8 @@ class Restores:
             return done
         target = await self._past.point(spec.to)
         await self._past.archive.mark_at(target)  # refused before anything is changed
-        # It gives the abandoned future a name, by which that can be read and restored.
+        # It gives the abandoned future a name, by which that can be read and restored. What others
+        # commit from here to the switch comes after it.
         before = await self._checkpoint_before(spec, by)
         record = {"by": by, "note": spec.note, "to": target.revision, "before": before}
         attempt = _Attempt(self._board, self._past, target, spec, record, permit)
@@ -159,7 +160,9 @@ class Restores:
             done = await self._asked_before(spec, by)
             if done is not None:
                 return done
-        except Unavailable as error:
+        except InvalidRequest:
+            raise
+        except BlackboardError as error:
             cause = error
         raise OutcomeUnknown.of("restore", by, str(cause), request=spec.request) from cause
 

@@ -12,10 +12,11 @@ The module also prunes checkpoints. Invariants:
 - A checkpoint that is kept can be read, restored and branched as before.
 """
 
+import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -23,6 +24,7 @@ from typing import Final
 from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import (
     AUTOMATIC,
+    CHECKPOINTS,
     NAMED,
     SHUTDOWN,
     Checkpoint,
@@ -33,8 +35,15 @@ from blackboard.core.checkpoints import (
     checkpoint_key,
     named_by_time,
 )
-from blackboard.core.commit import Delete, Head
-from blackboard.errors import BlackboardError, Conflict, InvalidRequest
+from blackboard.core.commit import Delete, Head, KeyAt
+from blackboard.errors import (
+    BlackboardError,
+    Compacted,
+    Conflict,
+    FutureRevision,
+    InvalidRequest,
+    NoSuchBoard,
+)
 from blackboard.limits import INTEGER_MAX, OPERATIONS_MAX
 from blackboard.server.boards import Boards, OpenBoard
 from blackboard.server.checkpoints.reader import HistoryReader
@@ -94,37 +103,50 @@ class Retention:
         kept = kept_by(policy, checkpoints, head.time_ms)
         branched = await self._branched_off()
         kept |= {c.name for c in checkpoints if c.revision in branched}
-        removed = [c.name for c in checkpoints if c.name not in kept]
-        left = tuple(c.name for c in checkpoints if c.name in kept)
+        doomed = [c for c in checkpoints if c.name not in kept]
         if not dry_run:
-            await self._remove(removed)
+            doomed = await self._remove(doomed)
+        removed = {c.name for c in doomed}
+        left = tuple(c.name for c in checkpoints if c.name not in removed)
         if policy.history_ms is None and policy.history_bytes is None:
-            return Pruned(tuple(removed), left)
-        revisions = sorted(c.revision for c in checkpoints if c.name in kept)
-        gone = await self._forget_history(policy, revisions, dry_run=dry_run)
-        return Pruned(tuple(removed), left, gone.versions, gone.value_bytes)
+            return Pruned(tuple(c.name for c in doomed), left)
+        gone = await self._forget_history(policy, removed, dry_run=dry_run)
+        return Pruned(tuple(c.name for c in doomed), left, gone.versions, gone.value_bytes)
 
-    async def _remove(self, names: Sequence[str]) -> None:
-        for start in range(0, len(names), OPERATIONS_MAX):
-            some = names[start : start + OPERATIONS_MAX]
-            ops = [Delete(checkpoint_key(name)) for name in some]
+    async def _remove(self, doomed: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Remove checkpoints, except those that were pinned or taken again meanwhile; returns those
+        that are gone."""
+        gone: list[Checkpoint] = []
+        for start in range(0, len(doomed), OPERATIONS_MAX):
+            # Read again just before: others pin, prune and take checkpoints all the time.
+            there = {c.name: c for c in await self._checkpoints.present() if not c.pinned}
+            some = [c for c in doomed[start : start + OPERATIONS_MAX] if c == there.get(c.name)]
+            conditions = [KeyAt(checkpoint_key(c.name), c.revision) for c in some]
+            ops = [Delete(checkpoint_key(c.name)) for c in some]
+            if not some:
+                continue
             # Before the manifests: an entry without one would be an unreadable checkpoint.
-            await self._board.commit_as_system(ops, note=_NOTE)
-            for name in some:
-                await self._past.archive.forget(self._board.name, name)
+            with contextlib.suppress(Conflict):  # the next pruning removes what is left of them
+                await self._board.commit_as_system(ops, conditions, _NOTE)
+                for each in some:
+                    await self._past.archive.forget(self._board.name, each.name)
+                gone += some
+        return gone
 
     async def _forget_history(
-        self, policy: RetentionPolicy, keep: Sequence[Revision], *, dry_run: bool
+        self, policy: RetentionPolicy, removed: Collection[str], *, dry_run: bool
     ) -> PrunedRows:
         name, archive = self._board.name, self._past.archive
         head = await self._board.head()
         await self._past.reach(head.revision)
         below: Revision = 0
         if policy.history_ms is not None:
-            below = await archive.at_time(name, head.time_ms - policy.history_ms)
+            below = await archive.before_time(name, head.time_ms - policy.history_ms)
         if policy.history_bytes is not None:
             below = max(below, await archive.since_bytes(name, policy.history_bytes))
-        return await archive.prune(name, keep, below, dry_run=dry_run)
+        # After the head: those that are taken from here on are above it, and need nothing below.
+        keep = [c.revision for c in await self._checkpoints.present() if c.name not in removed]
+        return await archive.prune(name, keep, min(below, head.revision), dry_run=dry_run)
 
     async def _branched_off(self) -> set[Revision]:
         """Revisions at which other boards branched off."""
@@ -173,8 +195,13 @@ class AutomaticCheckpoints:
             try:
                 head = await board.head()
                 name = self._due(board, head)
-                if name is not None:
+                if name is None:
+                    continue
+                since, time_ms = self._last[board.name]
+                if await _is_changed(board, since):
                     await self._take(board, name, head, AUTOMATIC)
+                else:
+                    self._last[board.name] = (head.revision, time_ms)
             except BlackboardError as error:
                 log.warning("board %s: no automatic checkpoint: %s", board.name, error)
 
@@ -184,6 +211,9 @@ class AutomaticCheckpoints:
             try:
                 await Retention(board).prune(self._settings.keep)
                 self._taken.discard(board)
+            except NoSuchBoard:
+                self._taken.discard(board)
+                self._last.pop(board.name, None)
             except BlackboardError as error:
                 log.warning("board %s: its checkpoints were not pruned: %s", board.name, error)
 
@@ -198,7 +228,7 @@ class AutomaticCheckpoints:
         try:
             head = await board.head()
             taken = await Checkpoints(board).entries()
-            if head.revision > max((entry.mod_revision for entry in taken), default=0):
+            if await _is_changed(board, max((entry.mod_revision for entry in taken), default=0)):
                 name = named_by_time(datetime.now(UTC), secrets.token_hex(2))
                 await self._take(board, f"shutdown-{name}", head, SHUTDOWN)
         except BlackboardError as error:
@@ -212,7 +242,7 @@ class AutomaticCheckpoints:
         if self._settings.at_shutdown:
             await self._at_end(board)
         revision, time_ms = self._last.get(board.name, (0, 0))
-        if (await board.head()).revision <= revision or not self._settings.repeats:
+        if not self._settings.repeats or not await _is_changed(board, revision):
             self._last.pop(board.name, None)
             return None
         every_ms = self._settings.every_ms
@@ -242,6 +272,21 @@ class AutomaticCheckpoints:
         except Conflict:
             pass  # another service was faster
         self._last[board.name] = (revision, _now_ms())
+
+
+async def _is_changed(board: OpenBoard, since: Revision) -> bool:
+    """Whether anything was committed since, apart from checkpoints and their removal: those alone
+    are no reason for another one, which would be removed in its turn."""
+    try:
+        page = await board.log(since)
+    except (Compacted, FutureRevision):  # much was, or this is another board of that name
+        return True
+    entries = page.entries
+    is_whole = not entries or entries[-1].revision == page.head.revision
+    return not is_whole or any(
+        entry.epoch is not None or not all(c.key.startswith(CHECKPOINTS) for c in entry.changes)
+        for entry in entries
+    )
 
 
 def _now_ms() -> Milliseconds:

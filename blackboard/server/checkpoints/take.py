@@ -155,12 +155,9 @@ class Checkpoints:
             committed = await self._board.commit_as_system(
                 [Put(key, record)], [KeyAt(key, ABSENT)], spec.note
             )
-        except (Conflict, OutcomeUnknown):
+        except (Conflict, OutcomeUnknown) as error:
             # It may be this request's own: of an attempt without an answer, or of a copy.
-            found = await self._asked_before(spec)
-            if found is None:
-                raise
-            return found
+            return await self._find_out(spec, error)
         telemetry.reached(committed.revision)
         return Checkpoint(
             self._board.name,
@@ -172,6 +169,21 @@ class Checkpoints:
             spec.note,
             answers,
         )
+
+    async def _find_out(
+        self, spec: CheckpointRequest, failure: Conflict | OutcomeUnknown
+    ) -> Checkpoint:
+        """The checkpoint of a request whose commit ended with `failure`. Errors: that, if there is
+        none; a commit whose outcome is unknown stays unknown if it cannot be looked for."""
+        try:
+            found = await self._asked_before(spec)
+        except Conflict:
+            raise
+        except BlackboardError as error:
+            raise failure from error
+        if found is None:
+            raise failure
+        return found
 
     async def _asked_before(self, spec: CheckpointRequest) -> Checkpoint | None:
         """The checkpoint that the same request took. Errors: Conflict if another request took

@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 
 from blackboard.archive.sql import archive_beside
+from blackboard.cli.render import print_restored
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.core.checkpoints import Mark, Restored, RestoreRequest
+from blackboard.core.checkpoints import (
+    CHECKPOINTS,
+    CheckpointRequest,
+    Mark,
+    Restored,
+    RestoreRequest,
+)
 from blackboard.core.commit import Commit, Grant, Head, Op, Put, Reading
 from blackboard.core.model import Outcome
+from blackboard.engines.base import BatchAnswer
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import LimitExceeded, OutcomeUnknown, Unavailable
 from blackboard.limits import Limits
@@ -124,14 +132,26 @@ class ForgetfulStore(SqliteStore):
 
 
 class DoubtfulStore(SqliteStore):
-    """An engine that does not know what became of a restore, and cannot be asked either."""
+    """An engine that does not know what became of a restore, or of a checkpoint, and cannot be
+    asked either."""
 
     in_doubt = is_away = False
+    about = "restore"
+
+    def begin(self, board: str, batch: Sequence[Prepared], answer: BatchAnswer) -> bool:
+        """As `Begins.begin`, but `commit` is called."""
+        return False
+
+    def is_meant(self, commit: Commit) -> bool:
+        """Whether a commit makes that about which there is doubt."""
+        if self.about == "restore":
+            return commit.begins is not None
+        return any(isinstance(op, Put) and op.key.startswith(CHECKPOINTS) for op in commit.ops)
 
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """As `Store.commit`."""
         outcomes = await super().commit(board, batch)
-        if self.in_doubt and batch[0].commit.begins is not None:
+        if self.in_doubt and self.is_meant(batch[0].commit):
             self.is_away = True
             name = batch[0].commit.id
             return [OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, "lost")]
@@ -169,6 +189,21 @@ async def test_a_restore_of_which_the_engine_knows_nothing_is_unknown(
         store.in_doubt = store.is_away = False
         assert (await link.restore(BOARD, spec)).epoch.number == 2
         assert await Board(link, BOARD).get("public/a") is None
+
+
+async def test_a_checkpoint_of_which_the_engine_knows_nothing_is_unknown(tmp_path: Path) -> None:
+    """That it cannot be looked for does not mean that it was not taken."""
+    store = await DoubtfulStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        link = service.link(access.operator())
+        await Board(link, BOARD).put("public/a", 1)
+        store.in_doubt, store.about = True, "checkpoint"
+        spec = CheckpointRequest("one", REQUEST)
+        with pytest.raises(OutcomeUnknown):
+            await link.checkpoint(BOARD, spec)
+        store.in_doubt = store.is_away = False
+        taken = await link.checkpoint(BOARD, spec)
+        assert await Board(link, BOARD).checkpoints() == (taken,)
 
 
 async def test_a_restore_is_done_even_if_the_hold_cannot_be_ended(
@@ -223,6 +258,23 @@ async def test_a_lease_that_changes_meanwhile_is_no_change_of_its_key(tmp_path: 
         entry = await board.entry("public/same")
         assert entry is not None
         assert entry.mod_revision == 1
+
+
+async def test_the_abandoned_revisions_end_just_before_the_restore(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What others commit until the switch is among them, after the checkpoint; people are told."""
+    store = await BusyStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        board = Client(service.link(access.operator())).board(BOARD)
+        before = await board.put("public/plan", 1)
+        restored = await board.restore(before.revision)
+        last = restored.revision - 1
+        assert (await board.show(restored.before)).checkpoint.revision < last
+        assert await board.get("public/bob", at=restored.before) is None
+        assert await board.get("public/bob", at=last) is not None
+    print_restored(restored, as_json=False)
+    assert f"the abandoned revisions end at {last}," in capsys.readouterr().err
 
 
 async def test_the_same_request_that_was_faster_answers_when_no_try_is_left(

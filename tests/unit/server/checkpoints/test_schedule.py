@@ -1,5 +1,6 @@
 """Checkpoints that nobody asks for."""
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.checkpoints import RetentionPolicy
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
+from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints, Retention
 from blackboard.server.service import Service
+
+DAY_NS = 24 * 3600 * 10**9
 
 
 async def service_at(path: Path, automatic: Automatic | None = None) -> Service:
@@ -83,6 +86,86 @@ async def test_what_is_not_kept_is_pruned(service: Service) -> None:
     assert len(taken) > 1
     await automatic.tidy()
     assert await board.checkpoints() == taken[-1:]
+
+
+async def test_a_board_at_rest_gets_none_for_those_that_were_pruned(service: Service) -> None:
+    """The removal of a checkpoint is a commit; for it, another one would be taken and removed."""
+    board = board_of(service)
+    keep = RetentionPolicy(last=1, days=0)
+    settings = Automatic(every_ms=1, at_shutdown=True, keep=keep)
+    automatic = AutomaticCheckpoints(service.boards, settings)
+    await board.put("public/n", 0)
+    await automatic.look()
+    for number in (1, 2):
+        before = await board.checkpoints()
+        await board.put("public/n", number)
+        while await board.checkpoints() == before:
+            await automatic.look()
+    await automatic.tidy()
+    revision = (await board.head()).revision
+    assert len(await board.checkpoints()) == 1
+    for _ in range(10):
+        await automatic.look()
+        await automatic.tidy()
+        await automatic.at_shutdown()
+    assert (await board.head()).revision == revision
+
+
+async def test_a_board_that_was_removed_is_forgotten(service: Service) -> None:
+    board = board_of(service)
+    automatic = AutomaticCheckpoints(service.boards, Automatic(every_revisions=1))
+    await board.put("public/n", 0)
+    await automatic.look()
+    await board.put("public/n", 1)
+    await automatic.look()
+    assert automatic._taken
+    await service.boards.remove("main")
+    await automatic.tidy()
+    assert not automatic._taken
+    assert not automatic._last
+
+
+async def test_what_is_pinned_or_taken_while_it_is_pruned_stays(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = board_of(service)
+    for name in ("pinned", "again", "old", "last"):
+        await board.put("public/n", name)
+        await board.checkpoint(name)
+    real = Retention._branched_off
+
+    async def meanwhile(self: Retention) -> set[int]:
+        found = await real(self)
+        await board.pin("pinned")
+        await board.put("public/n", "during")
+        await board.checkpoint("during")
+        await board.put("public/n", "after")
+        return found
+
+    monkeypatch.setattr(Retention, "_branched_off", meanwhile)
+    policy = RetentionPolicy(last=1, days=0, named=False, history_ms=0)
+    pruned = await board.prune(policy)
+    assert pruned.removed == ("again", "old")
+    assert [c.name for c in await board.checkpoints()] == ["pinned", "last", "during"]
+    for name in ("pinned", "last", "during"):
+        assert await board.get("public/n", at=name) == name
+
+
+async def test_a_commit_of_a_clock_that_was_behind_makes_nothing_old(tmp_path: Path) -> None:
+    """What was committed before it is as new as it was."""
+    now_ns = time.time_ns()
+    store = await SqliteStore.at(tmp_path, "memory", clock_ns=lambda: now_ns)
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        board = board_of(service)
+        for number in range(5):
+            await board.put("public/n", number)
+        now_ns -= 400 * DAY_NS
+        await board.put("public/n", "long ago")
+        now_ns += 400 * DAY_NS
+        await board.put("public/n", "now")
+        pruned = await board.prune(RetentionPolicy(history_ms=90 * DAY_NS // 10**6))
+        assert pruned.versions == 0
+        assert await board.get("public/n", at=3) == 2
 
 
 async def test_the_last_one_is_taken_at_shutdown(tmp_path: Path) -> None:
