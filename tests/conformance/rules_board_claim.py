@@ -85,9 +85,9 @@ async def overtaken(team: Team, key: str, act: Callable[[], Awaitable[object]]) 
     return board
 
 
-async def steal(thief: Board) -> None:
-    """End the one lease there is behind its holder's back, and take it."""
-    [lease] = await thief.leases()
+async def steal(thief: Board, pattern: str = "**") -> None:
+    """End the one lease that matches behind its holder's back, and take it."""
+    [lease] = await thief.leases(pattern)
     # Started in no block, so that it does not rely on what it ends.
     ended = Release(lease.key, lease.holder, lease.fence)
     taken = thief.commit([ended, Grant(lease.key, "thief~1", HOUR_MS)])

@@ -14,7 +14,7 @@ import {
 import { Lock } from './lock.js'
 import { merged } from './merge.js'
 import { encodeValue } from './msgpack.js'
-import { documentOf } from './paths.js'
+import { documentOf, namespaceOf } from './paths.js'
 import { entriesOf, entryOf, given, momentOf, revisionOf, versionOf } from './records.js'
 import { Step } from './step.js'
 import { randomHex } from './waiting.js'
@@ -63,16 +63,20 @@ export class Board {
   get agent () { return this._writer.agent }
 
   /**
-   * The same board with the name and the rights of `agent`; it needs its own `refresh`. Throws (on
-   * use) AccessDenied unless you are `agent`, or an operator.
+   * The same board with the name and the rights of `agent`; it needs its own `refresh`. Its commits rely
+   * on the locks of this one whose keys are public. Throws (on use) AccessDenied unless you are `agent`,
+   * or an operator.
    * @param {string} agent
    * @returns {Board}
    */
   asAgent (agent) {
     if (agent === this.agent) return this
-    const known = this._agents.get(agent) ?? new Board(this._channel, this.name, agent)
-    this._agents.set(agent, known)
-    return known
+    const known = this._agents.get(agent)
+    if (known !== undefined) return known
+    const fences = this.fences.filter(({ key }) => namespaceOf(key) === 'public')
+    const board = new Board(this._channel, this.name, agent, { fences })
+    this._agents.set(agent, board)
+    return board
   }
 
   /**

@@ -15,7 +15,7 @@ import {
 } from './limits.js'
 import { pack, unpack } from './msgpack.js'
 import { openSocket, translated } from './socket.js'
-import { Turn, pause, pauseAfter, shortened } from './waiting.js'
+import { Turn, endAfter, pause, pauseAfter, shortened } from './waiting.js'
 
 /** @import { Methods, ChangesNotice, RevisionMessage } from './methods.js' */
 /** @import { SocketLike, Closed } from './socket.js' */
@@ -109,6 +109,7 @@ export class Channel {
     this._end = new AbortController()
     /** @type {((error: Error | Closed) => void) | null} */
     this._broken = null
+    /** When the last message came, by the monotonic clock. */
     this._heard = 0
     /** @type {Set<() => void>} */
     this.closers = new Set()
@@ -122,7 +123,7 @@ export class Channel {
    * @param {AbortSignal} [signal]
    */
   async open (wait_ms, signal) {
-    const until = Date.now() + wait_ms
+    const until = performance.now() + wait_ms
     for (let failures = 0; ; failures++) {
       signal?.throwIfAborted()
       try {
@@ -136,7 +137,7 @@ export class Channel {
       } catch (error) {
         const failure = this._described(error)
         const rest = Math.min(shortened(this.limits.connect_pauses_ms, failures + 1), FIRST_PAUSE_MS)
-        const waits = failure instanceof Unavailable && Date.now() + rest < until
+        const waits = failure instanceof Unavailable && performance.now() + rest < until
         if (!waits) throw failure
         await pause(rest, signal)
       }
@@ -195,7 +196,7 @@ export class Channel {
     }
     this._forget('the connection was replaced')
     this._socket = socket
-    this._heard = Date.now()
+    this._heard = performance.now()
     try {
       await Promise.race([broken, this._greet(token)])
     } catch (error) {
@@ -211,7 +212,7 @@ export class Channel {
   /** @param {string | null} token */
   async _greet (token) {
     const params = { client: 'javascript', ...(token === null ? {} : { token }), ...this._agent() }
-    const welcome = await this._request('hello', params, this.limits.handshake_timeout_ms)
+    const welcome = await this.request('hello', params, this.limits.handshake_timeout_ms)
     if (typeof welcome?.agent !== 'string' || typeof welcome.limits !== 'object') {
       throw new RemoteProtocolError({ reason: 'bad answer to hello' })
     }
@@ -276,9 +277,9 @@ export class Channel {
     try {
       for (;;) {
         await pause(idle / 2, signal)
-        if (Date.now() - this._heard < idle) continue
+        if (performance.now() - this._heard < idle) continue
         try {
-          await this._request('whoami', {}, idle)
+          await this.request('whoami', {}, idle)
         } catch (error) {
           if (error instanceof BlackboardError) continue // it answers
           throw error
@@ -301,8 +302,7 @@ export class Channel {
       let identity = await this.ask('whoami', this._agent())
       while (typeof identity.expires_at_ms === 'number') {
         const left = identity.expires_at_ms - Date.now()
-        // Timers of browsers end at 2^31 ms; a longer wait looks again in between.
-        await pause(Math.min(Math.max(left * this.limits.token_refresh_percent / 100, 50), 2 ** 30), signal)
+        await pause(Math.max(left * this.limits.token_refresh_percent / 100, 50), signal)
         const token = await this.freshToken()
         identity = await this.ask('refresh', { token: token ?? '', ...this._agent() })
       }
@@ -327,12 +327,15 @@ export class Channel {
    * @returns {Promise<Methods[M]['result']>}
    */
   async ask (method, params, timeout_ms, signal) {
-    await this._waitReady(signal)
-    return await this._request(method, params, timeout_ms ?? this.limits.request_timeout_ms, signal)
+    await this.ready(signal)
+    return await this.request(method, params, timeout_ms ?? this.limits.request_timeout_ms, signal)
   }
 
-  /** @param {AbortSignal} [signal] */
-  async _waitReady (signal) {
+  /**
+   * Wait until a request can be sent, for at most `patience_ms`.
+   * @param {AbortSignal} [signal]
+   */
+  async ready (signal) {
     signal?.throwIfAborted()
     const until = performance.now() + this.patience_ms
     while (!this._ready || this._inFlight.size >= ASKED_MAX || this._inFlightBytes > IN_FLIGHT_BYTES_MAX) {
@@ -348,13 +351,14 @@ export class Channel {
   }
 
   /**
+   * As `ask`, without the wait for a connection.
    * @param {string} method
    * @param {object} params
    * @param {number} timeout_ms
    * @param {AbortSignal} [signal]
    * @returns {Promise<any>}
    */
-  _request (method, params, timeout_ms, signal) {
+  request (method, params, timeout_ms, signal) {
     return new Promise((resolve, reject) => {
       const id = this._nextId
       const bytes = packed(id, method, params)
@@ -364,7 +368,7 @@ export class Channel {
       this._nextId++
       const ended = () => {
         this._requests.delete(id)
-        clearTimeout(timer)
+        callOff()
         signal?.removeEventListener('abort', abort)
       }
       /** @type {Request} */
@@ -376,7 +380,7 @@ export class Channel {
       }
       const abort = () => request.reject(signal?.reason)
       const late = () => request.reject(new Lost(`no answer in ${timeout_ms} ms`, request.written))
-      const timer = setTimeout(late, Math.min(timeout_ms, 2 ** 31 - 1))
+      const callOff = endAfter(timeout_ms, late)
       signal?.addEventListener('abort', abort, { once: true })
       this._requests.set(id, request)
       this._inFlight.set(id, bytes.length)
@@ -508,7 +512,8 @@ export class Channel {
   // --- watches ------------------------------------------------------------------------------------
 
   /**
-   * A new watch number, whose changes go to `stream` while this connection lasts.
+   * A new watch number, whose changes go to `stream` while this connection lasts. Take it in the turn that
+   * sends it: during a wait for a connection it would be forgotten, and the watch could not be ended.
    * @param {Watching} stream
    */
   addWatch (stream) {
@@ -532,7 +537,7 @@ export class Channel {
     if (typeof data === 'string') throw new RemoteProtocolError({ reason: 'a text message on a binary subprotocol' })
     const bytes = data instanceof Uint8Array ? data : new Uint8Array(/** @type {ArrayBuffer} */ (data))
     if (bytes.length > FRAME_BYTES_MAX) throw new RemoteProtocolError({ reason: 'a frame that is too large', close_code: 1009 })
-    this._heard = Date.now()
+    this._heard = performance.now()
     const messages = unpack(bytes)
     if (!Array.isArray(messages) || messages.length === 0 || messages.length > MESSAGES_PER_FRAME_MAX) {
       throw new RemoteProtocolError({ reason: 'not an array of messages' })

@@ -18,7 +18,7 @@ import { Lock, newHolder } from './lock.js'
 import { encodeValue } from './msgpack.js'
 import { namespaceOf } from './paths.js'
 import { given } from './records.js'
-import { pause } from './waiting.js'
+import { endAfter, pause } from './waiting.js'
 
 /** @import { Board } from './board.js' */
 /** @import { HeldFence, LeaseMessage } from './methods.js' */
@@ -156,7 +156,7 @@ export class Claim {
     const { timeout_ms, signal } = this._options
     const patience = new AbortController()
     const abort = () => patience.abort()
-    const timer = timeout_ms === null ? undefined : setTimeout(abort, timeout_ms)
+    const callOff = endAfter(timeout_ms ?? Infinity, abort)
     signal?.addEventListener('abort', abort, { once: true })
     try {
       signal?.throwIfAborted()
@@ -174,7 +174,7 @@ export class Claim {
         watch.close()
       }
     } finally {
-      clearTimeout(timer)
+      callOff()
       signal?.removeEventListener('abort', abort)
     }
   }
@@ -265,7 +265,8 @@ export class Claim {
       [
         { kind: 'key_at', key: entry.key, revision: entry.mod_revision },
         { kind: 'key_at', key: triesKey(entry.key), revision: found?.mod_revision ?? 0 }
-      ])
+      ],
+      this._board.fences)
     const fence = { key: entry.key, holder, fence: receipt.revision }
     this._before = found
     return new Task(Lock.granted(this._board, this._writer, fence, sent, { ttl_ms, timeout_ms: null, signal }), entry, record)
@@ -280,7 +281,8 @@ export class Claim {
   async _settle (task) {
     try {
       await this._commit(
-        [...task.ops, { kind: 'delete', key: task.key }, { kind: 'delete', key: triesKey(task.key) }, releasing(task)], 'done')
+        [...task.ops, { kind: 'delete', key: task.key }, { kind: 'delete', key: triesKey(task.key) }, releasing(task)],
+        'done', [], this._board.fences)
     } catch (error) {
       if (error instanceof Fenced && error.key === task.key) return task._lock.lose('its end came too late', error)
       await this._quietly(this._failed(task, error))
@@ -337,13 +339,15 @@ export class Claim {
   }
 
   /**
-   * A commit of the claim itself. It takes no signal: what it did must be known.
+   * A commit of the claim itself. It takes no signal: what it did must be known. Without `fences`, those
+   * of the board, it gives a task back also when a lock is lost: that may be why it failed.
    * @param {Op[]} ops
    * @param {string} note
    * @param {Condition[]} [conditions]
+   * @param {ReadonlyArray<HeldFence>} [fences]
    */
-  async _commit (ops, note, conditions = []) {
-    return await this._writer.commit({ ops, conditions, fences: [...this._board.fences], note })
+  async _commit (ops, note, conditions = [], fences = []) {
+    return await this._writer.commit({ ops, conditions, fences: [...fences], note })
   }
 
   /**

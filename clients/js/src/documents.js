@@ -5,6 +5,7 @@
 import { DocumentRefused, LocalProtocolError, Unauthenticated, Unavailable } from './errors.js'
 import { websocketUrl } from './socket.js'
 import { documentToken } from './tokens.js'
+import { endAfter } from './waiting.js'
 
 /** @import { Channel } from './channel.js' */
 
@@ -112,7 +113,7 @@ function synced (channel, key, provider, signal) {
   return new Promise((resolve, reject) => {
     const what = `document ${key}`
     const limit_ms = channel.patience_ms
-    const timer = setTimeout(() => end(new Unavailable({ what, reason: `not synced in ${limit_ms} ms` })), limit_ms)
+    const callOff = endAfter(limit_ms, () => end(new Unavailable({ what, reason: `not synced in ${limit_ms} ms` })))
     const abort = () => end(signal?.reason)
     /** @param {{ code?: number, reason?: string } | null} event */
     const closed = event => {
@@ -124,7 +125,7 @@ function synced (channel, key, provider, signal) {
     }
     /** @param {unknown} [error] */
     function end (error) {
-      clearTimeout(timer)
+      callOff()
       provider.off('connection-close', closed)
       signal?.removeEventListener('abort', abort)
       if (error === undefined) resolve()

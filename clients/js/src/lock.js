@@ -15,7 +15,7 @@ import {
   Unavailable
 } from './errors.js'
 import { FENCES_MAX, SEGMENT_BYTES_MAX } from './limits.js'
-import { pause, randomHex } from './waiting.js'
+import { endAfter, pause, randomHex } from './waiting.js'
 import { Watch } from './watch.js'
 
 /** @import { Board } from './board.js' */
@@ -127,8 +127,9 @@ export class Lock {
   async _acquire () {
     const { timeout_ms, signal } = this._options
     const patience = new AbortController()
-    const timer = timeout_ms ? setTimeout(() => patience.abort(), timeout_ms) : undefined
     const abort = () => patience.abort()
+    // With 0, the board refuses what is held.
+    const callOff = endAfter(timeout_ms || Infinity, abort)
     signal?.addEventListener('abort', abort, { once: true })
     try {
       signal?.throwIfAborted()
@@ -144,7 +145,7 @@ export class Lock {
       if (signal?.aborted) throw signal.reason
       throw patience.signal.aborted ? this._inTheWay() : error
     } finally {
-      clearTimeout(timer)
+      callOff()
       signal?.removeEventListener('abort', abort)
     }
   }
@@ -194,14 +195,14 @@ export class Lock {
     try {
       while (!this._granted() && !this._outrun()) {
         const rest = new AbortController()
-        const timer = setTimeout(() => rest.abort(), Math.max(this._due() - performance.now(), 0))
+        const callOff = endAfter(this._due() - performance.now(), () => rest.abort())
         try {
           this._notice(await watch.next({ signal: rest.signal }))
         } catch (error) {
           if (signal.aborted || !rest.signal.aborted) throw error
           await this._prolong()
         } finally {
-          clearTimeout(timer)
+          callOff()
         }
       }
     } finally {

@@ -1,5 +1,6 @@
 // How a client connects: the WebSocket of the platform, and why a connection ended.
 import { AccessDenied, BlackboardError, InvalidRequest, Unauthenticated, Unavailable } from './errors.js'
+import { endAfter } from './waiting.js'
 
 export const SUBPROTOCOL = 'blackboard.v1+msgpack'
 const CLOSE_UNAUTHENTICATED = 4401
@@ -48,16 +49,16 @@ export function websocketUrl (url, path = '/v1') {
 export async function openSocket (url, given, timeout_ms) {
   const socket = await made(url, given)
   return await new Promise((resolve, reject) => {
-    const timer = setTimeout(() => fail({ code: 1006, reason: `no answer in ${timeout_ms} ms` }), timeout_ms)
+    const callOff = endAfter(timeout_ms, () => fail({ code: 1006, reason: `no answer in ${timeout_ms} ms` }))
     /** @param {Closed} closed */
     function fail (closed) {
-      clearTimeout(timer)
+      callOff()
       socket.onopen = socket.onclose = null
       socket.close()
       reject(translated(closed, url))
     }
     socket.onopen = () => {
-      clearTimeout(timer)
+      callOff()
       if (socket.protocol !== SUBPROTOCOL) return fail({ code: 1002, reason: 'it speaks another protocol' })
       socket.onopen = null
       resolve(socket)

@@ -1,17 +1,38 @@
 // Waiting that ends: with an event, after a time, or when an AbortSignal says so.
 
+/** A platform's timer that is to run for longer ends at once. */
+const TIMER_MS_MAX = 2 ** 31 - 1
+
+/**
+ * Call `end` after `ms`, however long that is. Returns what calls it off.
+ * @param {number} ms Infinity never ends
+ * @param {() => void} end
+ * @returns {() => void}
+ */
+export function endAfter (ms, end) {
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer
+  /** @param {number} left */
+  const run = left => {
+    const now = Math.min(Math.max(left, 0), TIMER_MS_MAX)
+    timer = setTimeout(() => left > now ? run(left - now) : end(), now)
+  }
+  if (ms !== Infinity) run(ms)
+  return () => clearTimeout(timer)
+}
+
 /**
  * Wait for `ms`. Throws the reason of `signal` when it aborts.
- * @param {number} ms
+ * @param {number} ms Infinity waits for ever
  * @param {AbortSignal} [signal]
  * @returns {Promise<void>}
  */
 export function pause (ms, signal) {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason)
-    const end = () => { clearTimeout(timer); reject(signal?.reason) }
-    const timer = setTimeout(() => { signal?.removeEventListener('abort', end); resolve() }, Math.max(ms, 0))
-    signal?.addEventListener('abort', end, { once: true })
+    const abort = () => { callOff(); reject(signal?.reason) }
+    const callOff = endAfter(ms, () => { signal?.removeEventListener('abort', abort); resolve() })
+    signal?.addEventListener('abort', abort, { once: true })
   })
 }
 
@@ -37,16 +58,14 @@ export class Turn {
   wait (ms, signal) {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(signal.reason)
-      /** @type {ReturnType<typeof setTimeout> | undefined} */
-      let timer
       const done = () => {
         this._waiting.delete(wake)
-        clearTimeout(timer)
+        callOff()
         signal?.removeEventListener('abort', abort)
       }
       const wake = () => { done(); resolve(true) }
       const abort = () => { done(); reject(signal?.reason) }
-      if (ms !== Infinity) timer = setTimeout(() => { done(); resolve(false) }, Math.max(ms, 0))
+      const callOff = endAfter(ms, () => { done(); resolve(false) })
       this._waiting.add(wake)
       signal?.addEventListener('abort', abort, { once: true })
     })

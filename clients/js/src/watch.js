@@ -16,7 +16,7 @@ import { Turn } from './waiting.js'
 
 /** @import { Writer } from './writer.js' */
 /** @import { Entry, RevisionEvent } from './records.js' */
-/** @import { RevisionMessage } from './methods.js' */
+/** @import { Epoch, RevisionMessage } from './methods.js' */
 
 /** @typedef {{ position: string, revisions: RevisionMessage[] }} Delivery */
 
@@ -64,13 +64,18 @@ class Stream {
 
   /** @param {AbortSignal} [signal] */
   async _begin (signal) {
-    const number = this._number = this._channel.addWatch(this)
+    const channel = this._channel
+    await channel.ready(signal)
+    if (this.closed) throw new LocalProtocolError({ reason: 'the watch was closed' })
+    if (this._number !== null) return this._edge // by another call, meanwhile
+    const number = this._number = channel.addWatch(this)
     try {
-      const { position } = await this._channel.ask('watch', { ...this._params, watch: number, after: this._edge }, undefined, signal)
-      if (typeof position !== 'string') throw new RemoteProtocolError({ reason: 'bad answer to watch' })
-      return position
+      const params = { ...this._params, watch: number, after: this._edge }
+      const found = await channel.request('watch', params, channel.limits.request_timeout_ms, signal)
+      if (typeof found?.position !== 'string') throw new RemoteProtocolError({ reason: 'bad answer to watch' })
+      return found.position
     } catch (error) {
-      this._giveUp()
+      if (this._number === number) this._giveUp()
       throw error
     }
   }
@@ -182,8 +187,10 @@ export class Watch {
     this._through = ''
     /** @type {RevisionMessage[]} */
     this._pending = []
-    /** A restore changed too much to be delivered, and the state has not been read again yet. @type {Resync | null} */
-    this._order = null
+    /** A restore changed too much to be delivered, and the state has not been read again yet. */
+    this._isStale = false
+    /** The epoch of `state`, once it was read again. @type {Epoch | undefined} */
+    this._epoch = undefined
     this._closed = false
     this._close = () => this.close()
   }
@@ -204,26 +211,38 @@ export class Watch {
   }
 
   async _start () {
-    const { after, signal } = this._options
+    const { after } = this._options
     if (typeof after === 'string') return after
-    const head = await this._writer.channel.look('head', this._writer.scope, signal)
-    return `${head.epoch.id}:${after ?? head.revision}:`
+    const present = await this._present()
+    return after === undefined ? present : `${present.split(':')[0]}:${after}:`
+  }
+
+  async _present () {
+    const head = await this._writer.channel.look('head', this._writer.scope, this._options.signal)
+    this._epoch = head.epoch
+    return `${head.epoch.id}:${head.revision}:`
   }
 
   /** @param {string} start */
   async _openAt (start) {
     const { signal, snapshot = false, coalesce = false } = this._options
-    const stream = new Stream(this._writer, this._patterns, start, coalesce)
-    try {
-      await stream.open(signal)
-      if (this._closed) throw new LocalProtocolError({ reason: 'the watch was closed' })
-      this._stream = stream
-      this._position = this._through = start
-      if (snapshot) await this._takeSnapshot()
-    } catch (error) {
-      stream.close()
-      this._stream = null
-      throw error
+    for (;;) {
+      this.state = new Map()
+      this._pending = []
+      const stream = new Stream(this._writer, this._patterns, start, coalesce)
+      try {
+        await stream.open(signal)
+        if (this._closed) throw new LocalProtocolError({ reason: 'the watch was closed' })
+        this._stream = stream
+        this._position = this._through = start
+        if (snapshot) await this._takeSnapshot()
+        return
+      } catch (error) {
+        stream.close()
+        if (!snapshot || !(error instanceof Resync)) throw error
+      }
+      // A restore came while the state was read.
+      start = await this._present()
     }
   }
 
@@ -293,6 +312,7 @@ export class Watch {
    * @param {AbortSignal} [signal]
    */
   async _receiveThrough (revision, signal) {
+    if (this._isStale) await this._startOver()
     this._opened().requestProgress()
     while (revisionIn(this._through) < revision) await this._receive(signal)
   }
@@ -302,33 +322,43 @@ export class Watch {
    * @param {AbortSignal} [signal]
    */
   async _receive (signal) {
-    if (this._order !== null) return await this._startOver(this._order)
-    let delivery
-    try {
-      delivery = await this._opened().next(signal)
-    } catch (error) {
-      if (!(error instanceof Resync) || this._options.snapshot !== true) throw error
-      return await this._startOver(error)
+    if (!this._isStale) {
+      try {
+        return await this._takeDelivery(signal)
+      } catch (error) {
+        if (!(error instanceof Resync) || this._options.snapshot !== true) throw error
+        this._isStale = true
+      }
     }
+    await this._startOver()
+  }
+
+  /** @param {AbortSignal} [signal] */
+  async _takeDelivery (signal) {
+    const delivery = await this._opened().next(signal)
     this._pending.push(...delivery.revisions)
     this._through = delivery.position
     if (this._pending.length === 0) this._position = this._through
   }
 
   /**
-   * Read the state again, and queue an empty revision that says so.
-   * @param {Resync} order
+   * Read the state again, and queue an empty revision that says so. Until that is done, each call
+   * begins here: an attempt may fail.
    */
-  async _startOver (order) {
-    this._order = order
+  async _startOver () {
+    const delivered = this.position
     this._stream?.close()
-    this.state = new Map()
-    this._pending = []
-    const head = await this._writer.channel.look('head', this._writer.scope, this._options.signal)
-    await this._openAt(`${order.epoch}:${order.revision}:`)
-    this._order = null
+    try {
+      await this._openAt(await this._present())
+    } catch (error) {
+      // Nothing of the new state was delivered. What is pending leads on from that state.
+      this._position = this._through = delivered
+      this._pending = []
+      throw error
+    }
+    this._isStale = false
     this._pending.push({
-      revision: this.revision, time_ms: 0, author: '~system', changes: [], digest: '', epoch: head.epoch
+      revision: this.revision, time_ms: 0, author: '~system', changes: [], digest: '', epoch: this._epoch
     })
   }
 
@@ -347,8 +377,13 @@ export class Watch {
 
   /** Read the pages, then apply what was committed while they were read. */
   async _takeSnapshot () {
-    await this._receiveThrough(await this._readPages(), this._options.signal)
-    for (const message of this._pending.splice(0)) this._apply(this._advance(message, false))
+    const newest = await this._readPages()
+    this._opened().requestProgress()
+    while (revisionIn(this._through) < newest) await this._takeDelivery(this._options.signal)
+    for (const message of this._pending.splice(0)) {
+      this._apply(this._advance(message, false))
+      this._epoch = message.epoch ?? this._epoch
+    }
     this._position = this._through
     this.revision = revisionIn(this._through)
   }

@@ -274,3 +274,183 @@ test('a closed client refuses, and its steps and watches end', async t => {
   await assert.rejects(found.board().get('public/a'), Unavailable)
   await assert.rejects(found.board().put('public/a', 1), Unavailable)
 })
+
+test('a state that could not be read again after a restore is read by the next call', async t => {
+  const order = { code: -32010, message: 'too much', data: { code: 'resync', fields: { revision: 3, epoch: 'f', from_revision: 0 } } }
+  const denied = { code: -32001, message: 'no', data: { code: 'access_denied', fields: { principal: 'ada', action: 'read', key: 'public/a' } } }
+  const starts = []
+  let head = HEAD
+  let lists = 0
+  const url = await service(t, ({ id, method, params }) => {
+    const { watch } = params
+    if (method === 'head') return { id, result: head }
+    if (method === 'list' && ++lists === 2) return { id, error: denied }
+    if (method === 'list') return { id, result: { revision: head.revision, epoch: head.epoch.id, entries: [] } }
+    if (method === 'watch') {
+      starts.push(params.after)
+      return { id, result: { position: params.after } }
+    }
+    if (method !== 'progress' || starts.length > 1) return undefined
+    // By the time that the watch looks, another restore has begun the next epoch.
+    head = { ...HEAD, revision: 9, epoch: { ...EPOCH, number: 3, id: 'g', cause: 'restore', revision: 9 } }
+    return { method: 'cancelled', params: { watch, error: order } }
+  })
+  const watch = await (await client(t, url)).board().watch('public/**', { snapshot: true })
+  await assert.rejects(watch.next(), { code: 'access_denied' })
+  assert.equal(watch.position, 'e:0:')
+  const again = await watch.next()
+  assert.deepStrictEqual([again.changes, again.epoch.id, watch.revision, watch.position], [[], 'g', 9, 'g:9:'])
+  assert.deepStrictEqual(starts, ['e:0:', 'g:9:', 'g:9:'])
+  watch.close()
+})
+
+/**
+ * A service with a second connection: `destroy` ends the first one, `again` says that the next one has come, and `greet`
+ * answers its hello. `asked` is what it asks then; each of its watches gets one change.
+ */
+async function twice (t) {
+  const found = { asked: [], url: '', destroy () {}, greet () {}, again: null }
+  const greeted = new Promise(resolve => { found.greet = resolve })
+  let come
+  found.again = new Promise(resolve => { come = resolve })
+  let first = null
+  found.url = await service(t, ({ id, method, params }, socket) => {
+    const send = message => socket.write(frame(Buffer.from(pack([message]))))
+    const isFirst = (first ??= socket) === socket
+    if (isFirst) found.destroy = () => socket.destroy()
+    if (method === 'hello') {
+      if (!isFirst) come()
+      void (isFirst ? Promise.resolve() : greeted).then(() => send({ id, result: WELCOME }))
+      return undefined
+    }
+    if (!isFirst) found.asked.push([method, params.watch])
+    if (method === 'head') return { id, result: HEAD }
+    if (method === 'read') return { id, result: { revision: 1, epoch: 'e', entries: [] } }
+    if (method !== 'watch') return { id, result: null }
+    send({ id, result: { position: params.after } })
+    const revision = { revision: 1, time_ms: 0, author: 'ada', digest: 'aa', changes: [] }
+    if (!isFirst) send({ method: 'changes', params: { watch: params.watch, position: 'e:1:aa', revisions: [revision] } })
+    return undefined
+  }, { greets: false })
+  return found
+}
+
+const PATIENT = { ...OPTIONS, patience_ms: 20000, limits: { ...LIMITS, handshake_timeout_ms: 20000, request_timeout_ms: 20000 } }
+
+test('a watch that waits for a connection is opened once on it', { timeout: 30000 }, async t => {
+  const other = await twice(t)
+  const board = (await client(t, other.url, PATIENT)).board()
+  const watch = await board.watch('public/**')
+  const next = watch.next()
+  other.destroy()
+  await other.again
+  other.greet()
+  assert.equal((await next).revision, 1)
+  await board.get('public/a')
+  assert.deepStrictEqual(other.asked.map(([method]) => method), ['watch', 'read'])
+  watch.close()
+  await board.get('public/a')
+  const [[, number]] = other.asked
+  assert.deepStrictEqual(other.asked.slice(2), [['unwatch', number], ['read', undefined]])
+})
+
+test('a watch that was closed while it waited for a connection is not opened', { timeout: 30000 }, async t => {
+  const other = await twice(t)
+  const board = (await client(t, other.url, PATIENT)).board()
+  const watch = await board.watch('public/**')
+  const next = watch.next()
+  other.destroy()
+  await other.again
+  watch.close()
+  other.greet()
+  await assert.rejects(next, LocalProtocolError)
+  await board.get('public/a')
+  assert.deepStrictEqual(other.asked, [['read', undefined]])
+})
+
+test('a clock that steps back does not keep a silent connection', { timeout: 20000 }, async t => {
+  let connections = 0
+  let third
+  const came = new Promise(resolve => { third = resolve })
+  const url = await service(t, message => {
+    if (message.method !== 'hello') return undefined
+    if (++connections === 3) third()
+    return { id: message.id, result: WELCOME }
+  }, { greets: false })
+  let now = Date.now()
+  t.mock.method(Date, 'now', () => now -= 3600000)
+  await client(t, url, { ...OPTIONS, limits: { ...LIMITS, ping_interval_ms: 50 } })
+  await came
+})
+
+test('a clock that steps forward does not end the wait for a service that starts', async t => {
+  let asked = 0
+  const url = await service(t, ({ id }, socket) => ++asked > 2 ? { id, result: WELCOME } : void socket.destroy(), { greets: false })
+  let now = Date.now()
+  t.mock.method(Date, 'now', () => now += 3600000)
+  await client(t, url, { ...OPTIONS, patience_ms: 10000, limits: { ...LIMITS, connect_wait_ms: 10000 } })
+  assert.equal(asked, 3)
+})
+
+test('who lost a lock still gives its task back', async t => {
+  const commits = []
+  const abort = new AbortController()
+  let aborts = false
+  const fenced = { key: 'public/lock', holder: 'ada~1', fence: 1, current: 7 }
+  const task = { key: 'public/tasks/1', value: encodeValue(1), mod_revision: 1, create_revision: 1, author: 'ada', account: 'ada', time_ms: 0, created_ms: 0 }
+  const url = await service(t, ({ id, method, params }) => {
+    if (method === 'head') return { id, result: HEAD }
+    if (method === 'list') return { id, result: { revision: 1, epoch: 'e', entries: [task] } }
+    if (method === 'leases') return { id, result: { revision: 1, epoch: 'e', leases: [] } }
+    if (method === 'read') return { id, result: { revision: 1, epoch: 'e', entries: params.keys.includes(task.key) ? [task] : [] } }
+    const { ops, note, fences = [] } = params
+    commits.push([note ?? ops[0].kind, fences.map(fence => fence.key)])
+    if (note === 'claimed' && aborts) abort.abort(new Error('enough'))
+    if (commits.length > 1 && fences.length > 0 && note !== 'claimed') {
+      return { id, error: { code: -32010, message: 'lost', data: { code: 'fenced', fields: fenced } } }
+    }
+    const results = ops.map(op => op.kind === 'grant' ? [op.holder, 1, 60000] : null)
+    return { id, result: { revision: 1, time_ms: 0, results, level: 'disk' } }
+  })
+  const board = (await client(t, url, PATIENT)).board()
+  await board.withLock('public/lock', async lock => {
+    const options = { timeout_ms: 0, ttl_ms: 60000 }
+    await assert.rejects(lock.board.withClaim('public/tasks/*', async () => { throw new Error('broken') }, options), /broken/)
+    await assert.rejects(lock.board.withClaim('public/tasks/*', () => {}, options), { code: 'fenced' })
+    await assert.rejects(lock.board.withClaim('public/tasks/*', async () => { throw new Error('broken') }, { ...options, tries_max: 1 }), /broken/)
+    aborts = true // while the task is being taken
+    await assert.rejects(lock.board.withClaim('public/tasks/*', () => {}, { ...options, signal: abort.signal }), /enough/)
+  }, { ttl_ms: 60000 })
+  const claimed = ['claimed', ['public/lock']]
+  assert.deepStrictEqual(commits.slice(1, -1), [
+    claimed, ['returned: Error: broken', []],
+    claimed, ['done', ['public/lock']], ['returned: Fenced: lost', []],
+    claimed, ['dead letter: Error: broken', []],
+    claimed, ['', []]
+  ])
+})
+
+for (const timeout_ms of [2 ** 31, Infinity]) {
+  test(`a task is waited for up to ${timeout_ms} ms`, { timeout: 30000 }, async t => {
+    const task = { key: 'public/tasks/1', value: encodeValue(1), mod_revision: 1, create_revision: 1, author: 'ada', account: 'ada', time_ms: 0, created_ms: 0 }
+    let entries = []
+    const url = await service(t, ({ id, method, params }, socket) => {
+      const send = message => socket.write(frame(Buffer.from(pack([message]))))
+      const state = { revision: entries.length, epoch: 'e' }
+      if (method === 'head') return { id, result: HEAD }
+      if (method === 'list') return { id, result: { ...state, entries } }
+      if (method === 'leases') return { id, result: { ...state, leases: [] } }
+      if (method === 'read') return { id, result: { ...state, entries: [] } }
+      if (method === 'commit') return { id, result: { revision: 2, time_ms: 0, results: params.ops.map(() => null), level: 'disk' } }
+      if (method !== 'watch') return { id, result: null }
+      setTimeout(() => {
+        entries = [task]
+        const revision = { revision: 1, time_ms: 0, author: 'ada', digest: 'aa', changes: [{ kind: 'put', key: task.key, value: task.value }] }
+        send({ method: 'changes', params: { watch: params.watch, position: 'e:1:aa', revisions: [revision] } })
+      }, 30)
+      return { id, result: { position: params.after } }
+    })
+    const board = (await client(t, url, PATIENT)).board()
+    assert.equal(await board.withClaim('public/tasks/*', ({ key }) => key, { timeout_ms }), task.key)
+  })
+}

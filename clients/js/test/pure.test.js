@@ -8,7 +8,7 @@ import { merged } from '../src/merge.js'
 import { pack, unpack } from '../src/msgpack.js'
 import { isMeant, isPrefix, prefixOf } from '../src/paths.js'
 import { momentOf } from '../src/records.js'
-import { pauseAfter, shortened } from '../src/waiting.js'
+import { Turn, endAfter, pause, pauseAfter, shortened } from '../src/waiting.js'
 import { checkPosition } from '../src/watch.js'
 
 test('a value comes back as it was, with its type', () => {
@@ -153,4 +153,44 @@ test('what is no token is not narrowed', async () => {
 
 test('a message that the protocol cannot hold is refused', () => {
   assert.throws(() => pack({ id: 1, params: { note: undefined } }), InvalidRequest)
+})
+
+test('a wait of any length ends when its time is over, not before', async t => {
+  t.mock.timers.enable({ apis: ['setTimeout'] })
+  const most = 2 ** 31 - 1
+  const ended = []
+  const waits = { short: 5, most, more: most + 1, month: 30 * 24 * 3600 * 1000, three: 3 * most, ever: Infinity }
+  for (const [name, ms] of Object.entries(waits)) {
+    endAfter(ms, () => ended.push(name))
+    void pause(ms).then(() => ended.push(`pause ${name}`))
+    void new Turn().wait(ms).then(came => ended.push(`${came} ${name}`))
+  }
+  const after = async ms => {
+    t.mock.timers.tick(ms)
+    await new Promise(resolve => setImmediate(resolve))
+    return ended.splice(0)
+  }
+  const all = name => [name, `pause ${name}`, `false ${name}`]
+  assert.deepStrictEqual(await after(4), [])
+  assert.deepStrictEqual(await after(1), all('short'))
+  assert.deepStrictEqual(await after(most - 6), [])
+  assert.deepStrictEqual(await after(1), all('most'))
+  assert.deepStrictEqual(await after(1), all('more'))
+  assert.deepStrictEqual(await after(waits.month - most - 2), [])
+  assert.deepStrictEqual(await after(1), all('month'))
+  await after(most - 1000000)
+  assert.deepStrictEqual(await after(3 * most), all('three'))
+  assert.deepStrictEqual(await after(9 * most), [])
+})
+
+test('a wait that was called off does not end, whatever its length', async t => {
+  t.mock.timers.enable({ apis: ['setTimeout'] })
+  const ended = []
+  for (const ms of [5, 2 ** 31, 2 ** 33, Infinity]) {
+    const callOff = endAfter(ms, () => ended.push(ms))
+    if (ms === 2 ** 33) t.mock.timers.tick(2 ** 31)
+    callOff()
+  }
+  t.mock.timers.tick(2 ** 34)
+  assert.deepStrictEqual(ended, [])
 })

@@ -648,6 +648,12 @@ class JsLock:
         """As `Lock.fences`."""
         return tuple(made(HeldFence, found) for found in self._block.facts["fences"])
 
+    async def board(self) -> JsBoard:
+        """The board whose commits rely on the lock."""
+        node, of = self._board.node, self._board
+        found = result(await node.do({"do": "read", "on": self._block.handle, "name": "board"}))
+        return JsBoard(node, of._client, of.name, of.agent, found["$handle"])
+
     async def __aenter__(self) -> "JsLock":
         await self._block.begin()
         return self

@@ -22,7 +22,7 @@ from blackboard.limits import Limits
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardAgents
 from tests.conformance.edge import serving
-from tests.conformance.js.client import JsClaim, JsClient
+from tests.conformance.js.client import JsClaim, JsClient, JsLock
 from tests.conformance.js.process import node
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_checkpoint import CheckpointRules
@@ -35,7 +35,9 @@ from tests.conformance.rules_board_step import StepRules
 from tests.conformance.rules_board_watch import WatchRules
 from tests.conformance.rules_board_write import BoardWriteRules
 from tests.conformance.shared import Running
-from tests.conformance.team import Team
+from tests.conformance.team import PATIENCE_S, Team
+from tests.conformance.workers import Block
+from tests.waiting import wait_until
 
 CHOSEN = (
     "commit_pauses_ms connect_pauses_ms renewals_per_ttl request_timeout_ms commit_timeout_ms"
@@ -50,6 +52,9 @@ def chosen(limits: Limits) -> dict[str, Any]:
     return {name: known[name] for name in CHOSEN}
 
 
+HELD = "public/lock"
+LONG_MS = (2**31, 30 * 24 * 3_600_000)
+"""Longer than a timer of JavaScript can run."""
 NOT_HERE = {
     "a watch is opened by its call, a step made for its body: see clients/js/test": """
         test_what_is_no_token_is_refused_at_once test_a_watch_is_used_inside_its_block_only
@@ -163,6 +168,57 @@ class OwnRules:
         assert await ada.get("public/work") == "mine"
         [lease] = await ada.leases()
         assert lease.holder == "thief~1"
+
+    @pytest.mark.parametrize(("tries_max", "state"), [(5, "returned"), (1, "dead")])
+    async def test_a_task_is_given_back_though_a_lock_was_lost(
+        self, ada: Board, team: Team, tries_max: int, state: str
+    ) -> None:
+        await ada.put("public/tasks/1", 1)
+        lock = cast(JsLock, ada.lock(HELD))
+        with pytest.raises(Fenced) as refused:
+            async with lock:
+                board = await lock.board()
+                async with board.claim("public/tasks/*", tries_max=tries_max):
+                    await steal(await team.operator(), HELD)
+                    await board.put("public/work", "late")
+        assert refused.value.key == HELD
+        assert [(task.key, task.state) for task in await ada.claims()] == [
+            ("public/tasks/1" if state == "returned" else "public/~dead/tasks/1", state)
+        ]
+
+    async def test_what_is_done_under_a_lock_in_another_name_relies_on_it(
+        self, team: Team, ada: Board
+    ) -> None:
+        boss = await team.operator()
+        lock = cast(JsLock, boss.lock(HELD))
+        with pytest.raises(Fenced):
+            async with lock:
+                as_ada = (await lock.board()).as_agent("ada")
+                await as_ada.put("public/work", "mine")
+                await steal(boss, HELD)
+                await as_ada.put("public/work", "late")
+        assert await ada.get("public/work") == "mine"
+
+    async def test_the_lock_of_a_private_key_is_not_told_in_another_name(self, team: Team) -> None:
+        boss = await team.operator()
+        lock = cast(JsLock, boss.lock(f"private/{boss.agent}/turn"))
+        async with lock:
+            as_ada = (await lock.board()).as_agent("ada")
+            await as_ada.put("public/work", "mine")
+        assert await boss.get("public/work") == "mine"
+
+    @pytest.mark.parametrize("timeout_ms", LONG_MS)
+    async def test_a_lock_may_be_waited_for_longer_than_a_timer_runs(
+        self, ada: Board, bob: Board, timeout_ms: int
+    ) -> None:
+        async def is_in_the_queue() -> bool:
+            return waiting.task.done() or any(lease.waiters for lease in await ada.leases(HELD))
+
+        async with ada.lock(HELD):
+            waiting = Block(bob.lock(HELD, timeout_ms=timeout_ms))
+            await wait_until(is_in_the_queue, timeout_s=PATIENCE_S)
+        await waiting.entered()
+        await waiting.end()
 
     async def test_a_board_is_rewound_to_a_revision_or_before_one(self, team: Team) -> None:
         board = await team.operator()
