@@ -332,7 +332,11 @@ def pack_manifest(manifest: bytes) -> bytes:
 
 
 def unpack_manifest(packed: bytes) -> bytes:
-    """The inverse of `pack_manifest`. Errors: ValueError."""
+    """The inverse of `pack_manifest`. Errors: ValueError.
+
+    Its size is not bounded: the manifest of the checkpoint before a restore, or of one that was
+    taken while the archive was away, may have more than MANIFEST_BYTES_MAX.
+    """
     inflater = zlib.decompressobj(zdict=_ALIKE)
     try:
         manifest = inflater.decompress(packed)

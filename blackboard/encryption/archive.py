@@ -67,6 +67,10 @@ class SealedArchive:
         """As `Archive.boards`."""
         return await self.raw.boards()
 
+    async def ends(self) -> Mapping[str, Revision]:
+        """As `Archive.ends`."""
+        return await self.raw.ends()
+
     async def holds(self, board: str) -> bool:
         """As `Archive.holds`."""
         return await self.raw.holds(board)

@@ -13,6 +13,9 @@ request finds it, and destroys no newer key.
 Several processes share the records: each follows the log of that board, and reads the records again
 when it meets an unknown key. A record is written again only if it is as it was read, so that a
 process that was stopped in between never brings a destroyed key back.
+
+The keys of a board whose records changed are outdated until these records were read again. Until
+then none of them encrypts or decrypts: one may have been destroyed.
 """
 
 import asyncio
@@ -105,6 +108,10 @@ class DataKeys:
         self._tables: dict[str, dict[bytes, DataKey]] = {}
         self._newest: dict[tuple[str, str], DataKey] = {}
         self._making: dict[tuple[str, str], asyncio.Lock] = {}
+        self._outdated: dict[str, int] = {}
+        """The boards whose records changed since they were read, each with the number of the last
+        change that was noticed."""
+        self._noticed = 0
         self._is_switched = False
         self._writer = SystemWriter(raw, KEYS_BOARD)
         self._follower: asyncio.Task[None] | None = None
@@ -126,7 +133,9 @@ class DataKeys:
         return self._tables.get(board, {}).get(key_id)
 
     async def find(self, board: str, key_id: bytes) -> DataKey | None:
-        """A key of a board; the records are read again when it is unknown."""
+        """A key of a board; the records are read again when it is unknown or outdated."""
+        if board in self._outdated:
+            await self._refresh(board)
         found = self.known(board, key_id)
         if found is None:
             await self._load(board)
@@ -135,8 +144,7 @@ class DataKeys:
 
     async def current(self, board: str, namespace: str) -> DataKey:
         """The key that encrypts in a namespace; it is made when there is none."""
-        if board not in self._tables:
-            await self._load(board)
+        await self._refresh(board)
         found = self._newest.get((board, namespace))
         if found is not None and found.seals < self._seals_max:
             return found
@@ -151,8 +159,7 @@ class DataKeys:
 
     async def table(self, board: str) -> Mapping[bytes, DataKey]:
         """All keys of a board, by id; a new object after a change."""
-        if board not in self._tables:
-            await self._load(board)
+        await self._refresh(board)
         return self._tables[board]
 
     async def erased(self, board: str) -> Sequence[str]:
@@ -217,8 +224,8 @@ class DataKeys:
         """Stop encrypting with keys from before the switch. So an attacker who puts the old records
         back cannot have new values decrypted with old keys."""
         self._is_switched = True
-        for board, table in self._tables.items():
-            self._set(board, tuple(table.values()))
+        for board in self._tables:
+            self._set(board, self._keys_of(board))
 
     async def _wrapped(self, key: bytes, namespace: str, key_id: bytes, form: int) -> bytes:
         """A record."""
@@ -259,10 +266,10 @@ class DataKeys:
     ) -> int:
         """Destroy every data key of namespaces, on one board or (None) on all, for good.
 
-        Returns how many. Values encrypted with them can never be decrypted again; branches with
-        copies lose those, too. A `request` that was carried out before destroys nothing, and gets
-        its first answer. Errors: InvalidRequest for the `request` of another erasure; Unavailable:
-        some may be destroyed.
+        Returns how many, without those that were destroyed before. Values encrypted with them can
+        never be decrypted again; branches with copies lose those, too. A `request` that was carried
+        out before destroys nothing, and gets its first answer. Errors: InvalidRequest for the
+        `request` of another erasure; Unavailable: some may be destroyed.
         """
         if request is not None:
             check_request(request)
@@ -282,8 +289,9 @@ class DataKeys:
             ops.append(Put(_request_key(request), encode_value(answer)))
         for some in _pages(ops):
             await self._commit(some)
+        # This process has them in memory. If the records cannot be read now, `_follow` does it.
+        self._note_change(self._tables)
         await self._forget_log()
-        # Until then this process could still decrypt with what it has in memory.
         for name in list(self._tables):
             await self._load(name)
         return len(doomed)
@@ -291,14 +299,17 @@ class DataKeys:
     async def _doomed(
         self, namespaces: Sequence[str], board: str | None
     ) -> tuple[set[bytes], list[str]]:
-        """The ids of the keys of namespaces, and the records of these keys, copies included."""
+        """The ids of the keys of namespaces, and the records of these keys, copies included; those
+        that are destroyed already are left out."""
         records = [entry async for entry in self._records(_BELOW)]
-        doomed = {
+        wanted = {
             key_id
             for place, found, key_id in (_place(entry.key) for entry in records)
             if found in namespaces and board in (None, place)
         }
-        return doomed, [entry.key for entry in records if _place(entry.key)[2] in doomed]
+        # Of all their records: a copy elsewhere may have outlived the one in this place.
+        keys = [e.key for e in records if _place(e.key)[2] in wanted and not _is_gone(e)]
+        return {_place(key)[2] for key in keys}, keys
 
     async def _answered(self, request: str, about: Mapping[str, Any]) -> int | None:
         """What the erasure `request` was answered; None if it was not carried out. Errors:
@@ -407,21 +418,58 @@ class DataKeys:
             if after is None:
                 return
 
+    async def _refresh(self, board: str) -> None:
+        """Read the keys of a board if they are unknown or outdated."""
+        if board in self._tables and board not in self._outdated:
+            return
+        try:
+            await self._load(board)
+        except BlackboardError:
+            # The records may have been read, although a new key in them cannot be unwrapped now.
+            if board not in self._tables or board in self._outdated:
+                raise
+
+    def _note_change(self, boards: Iterable[str]) -> None:
+        """Record that the records of `boards` changed; only those that were read matter."""
+        self._noticed += 1
+        for board in boards:
+            if board in self._tables:
+                self._outdated[board] = self._noticed
+
     async def _load(self, board: str) -> None:
         if self._follower is None:
             after = (await self._raw.open(KEYS_BOARD)).revision  # before any record is read
             # Asked again: another task may have started it while this one waited for the engine.
             if self._follower is None:
                 self._follower = asyncio.create_task(self._follow(after), name="data keys")
-        before = self._tables.get(board, {})
+        noticed = self._outdated.get(board)
+        records = [entry async for entry in self._records(f"{_BELOW}/{board}")]
+        # At once: to unwrap other keys may take long, and may fail.
+        self._drop_destroyed(board, records)
+        # A change that was noticed meanwhile may not be in what was read.
+        if self._outdated.get(board) == noticed:
+            self._outdated.pop(board, None)
         found: dict[bytes, DataKey] = {}
-        async for entry in self._records(f"{_BELOW}/{board}"):
+        for entry in records:
             _, namespace, key_id = _place(entry.key)
-            key = await self._key(entry, namespace, key_id, before.get(key_id))
+            key = await self._key(entry, namespace, key_id, self.known(board, key_id))
             # A forged record must not hide a genuine one.
             if key_id not in found or key.cipher is not None:
                 found[key_id] = key
-        self._set(board, tuple(found.values()))
+        # Another task may have read later records than these.
+        gone = {key.id: key for key in self._keys_of(board) if key.cipher is None}
+        self._set(board, [gone.get(key.id, key) for key in found.values()])
+
+    def _keys_of(self, board: str) -> Sequence[DataKey]:
+        """The keys of a board that this process knows."""
+        return tuple(self._tables.get(board, {}).values())
+
+    def _drop_destroyed(self, board: str, records: Iterable[Entry]) -> None:
+        """Forget the known keys that are destroyed in `records`."""
+        gone = {_place(entry.key)[1:] for entry in records if not _is_open(_read(entry))}
+        known = self._keys_of(board)
+        if any(key.cipher is not None and (key.namespace, key.id) in gone for key in known):
+            self._set(board, [_destroyed(k) if (k.namespace, k.id) in gone else k for k in known])
 
     def _set(self, board: str, keys: Iterable[DataKey]) -> None:
         self._tables[board] = {}
@@ -457,21 +505,30 @@ class DataKeys:
         """Read the records of every board again that another process changed after `after`."""
         while self._follower is asyncio.current_task():  # some drivers swallow a cancellation
             try:
+                wait_ms = 0 if self._outdated else _FOLLOW_WAIT_MS
                 page = await self._raw.log(
-                    KEYS_BOARD, after, limit=LOG_ENTRIES_MAX, wait_ms=_FOLLOW_WAIT_MS
+                    KEYS_BOARD, after, limit=LOG_ENTRIES_MAX, wait_ms=wait_ms
                 )
-                changed = {_place(c.key)[0] for entry in page.entries for c in entry.changes}
+                self._note_change({_place(c.key)[0] for e in page.entries for c in e.changes})
                 after = page.entries[-1].revision if page.entries else after
             except BlackboardError as error:
                 log.info("data keys: %s; reading all of them again", error)
-                changed = set(self._tables)
+                self._note_change(self._tables)
                 # Read before the tables, so that no change between the two goes unnoticed.
                 with contextlib.suppress(BlackboardError):
                     after = (await self._raw.open(KEYS_BOARD)).revision
                 await asyncio.sleep(_RETRY_S)
-            for board in changed & self._tables.keys():
-                with contextlib.suppress(BlackboardError):
-                    await self._load(board)
+            await self._read_outdated()
+            if self._outdated:
+                await asyncio.sleep(_RETRY_S)
+
+    async def _read_outdated(self) -> None:
+        """Read the records again that changed; what cannot be read stays outdated."""
+        for board in list(self._outdated):
+            try:
+                await self._load(board)
+            except BlackboardError as error:
+                log.info("data keys of board %s cannot be read: %s", board, error)
 
     async def aclose(self) -> None:
         """Stop following."""
@@ -479,6 +536,10 @@ class DataKeys:
         if follower is not None:
             follower.cancel()
             await asyncio.gather(follower, return_exceptions=True)
+
+
+def _destroyed(key: DataKey) -> DataKey:
+    return DataKey(key.id, key.namespace, None, key.order, form=key.form)
 
 
 def _key(board: str, namespace: str, key_id: bytes) -> str:
@@ -518,6 +579,14 @@ def _read(entry: Entry) -> Any:
 def _is_open(record: Mapping[str, Any]) -> bool:
     """Whether a record contains a key that was not destroyed."""
     return _KEY in record or _MARK in record
+
+
+def _is_gone(entry: Entry) -> bool:
+    """Whether a record says that its key was destroyed. A damaged one does not: it is replaced."""
+    try:
+        return not _is_open(_read(entry))
+    except (Corrupt, NewerFormat):
+        return False
 
 
 def _context(namespace: str, key_id: bytes, form: int) -> bytes:

@@ -6,7 +6,10 @@ authors, times, notes and sizes are not encrypted.
 
 An engine cannot increment an encrypted integer. Here such an `increment` becomes a conditional
 write, which is retried when the key changed, at most MERGE_ATTEMPTS_MAX times, with the same
-contract: one commit, its first answer to every retry, and the same errors in the same order.
+contract: one commit, its first answer to every retry, and the same errors in the same order. A
+retry gets the sums that follow from its operations and from the values that its commit left. If a
+later operation of the commit overwrote a sum, or its log entry is gone, no sum is guessed: the
+retry gets a final OutcomeUnknown.
 
 Invariants
 - No plain value of an encrypted namespace reaches the store behind.
@@ -21,7 +24,15 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -158,6 +169,41 @@ class Counters:
         self.conditions.append(condition)
         self.plan.guards.add((key, condition.revision))
         return None if entry is None else entry.value
+
+
+def sums_of(
+    ops: Sequence[Op], keys: Collection[Key], left: Mapping[Key, bytes | None]
+) -> dict[int, int] | None:
+    """The sums at `keys` of a commit that took effect, by the number of the increment.
+
+    `left` has the values that it left. None if they do not tell all sums: an operation that
+    overwrites a sum leaves no trace of it.
+    """
+    now: dict[Key, int | None] = {}
+    for key in keys:
+        if not any(_overwrites(op, key) for op in ops):
+            after = integers.read_integer(bytes(left.get(key) or b""))
+            added = sum(op.by for op in ops if isinstance(op, Increment) and op.key == key)
+            now[key] = None if after is None else after - added
+    sums: dict[int, int] = {}
+    for number, op in enumerate(ops):
+        for key in keys:
+            if _overwrites(op, key):
+                now[key] = integers.read_integer(bytes(op.value)) if isinstance(op, Put) else 0
+        if isinstance(op, Increment) and op.key in keys:
+            before = now.get(op.key)
+            if before is None:
+                return None
+            sums[number] = now[op.key] = before + op.by
+    return sums
+
+
+def _overwrites(op: Op, key: Key) -> bool:
+    """Whether an operation replaces or removes what is at `key`, whatever that is."""
+    if isinstance(op, DeletePrefix):
+        first, last = range_below(op.prefix)
+        return first <= key < last
+    return isinstance(op, Put | Delete) and op.key == key
 
 
 ERASED: Final = encode_value({"$erased": True})
@@ -409,7 +455,7 @@ class SealedStore:
                 self.places.note_own(board, plan.sent.commit, outcome)
             # A restore was sent with one operation more (`Places.telling`).
             outcome = replace(outcome, results=outcome.results[: len(plan.commit.ops)])
-        if isinstance(outcome, Committed) and plan.totals:
+        if isinstance(outcome, Committed):
             return await self._with_totals(board, plan, outcome)
         if isinstance(outcome, TypeMismatch) and plan.failure is not None:
             return plan.failure
@@ -433,37 +479,39 @@ class SealedStore:
 
     async def _with_totals(self, board: str, plan: Plan, outcome: Committed) -> Outcome:
         """The results with the sums; for a retry, those of the first attempt."""
-        totals: dict[int, int | None] = dict(plan.totals)
+        totals: dict[int, int] | None = plan.totals
         if outcome.duplicate:
-            try:
-                totals = await self._totals_then(board, plan, outcome.revision)
-            except Compacted:
-                # It was applied, but only its log entry had the sum: asking again is no use.
-                name = plan.commit.id
-                reason = "its result is no longer kept"
-                return OutcomeUnknown(
-                    name.agent, name.lane, name.incarnation, name.step, reason, final=True
-                )
+            totals = await self._totals_then(board, plan.commit, outcome)
+        if totals is None:
+            # It was applied, but nothing has the sums any more: asking again is no use.
+            name = plan.commit.id
+            reason = "its result is no longer kept"
+            return OutcomeUnknown(
+                name.agent, name.lane, name.incarnation, name.step, reason, final=True
+            )
+        if not totals:
+            return outcome
         results: list[Result] = list(outcome.results)
         for number, total in totals.items():
             results[number] = total
         return replace(outcome, results=tuple(results))
 
     async def _totals_then(
-        self, board: str, plan: Plan, revision: Revision
-    ) -> dict[int, int | None]:
-        page = await self.raw.log(board, revision - 1, limit=1)
-        changes = {
-            c.key: c for e in await self.opener.log([board], page.entries) for c in e.changes
-        }
-        found: dict[int, int | None] = {}
-        for number in plan.totals:
-            op = plan.commit.ops[number]
-            assert isinstance(op, Increment)
-            change = changes.get(op.key)
-            value = None if change is None else change.value
-            found[number] = None if value is None else integers.read_integer(bytes(value))
-        return found
+        self, board: str, commit: Commit, outcome: Committed
+    ) -> dict[int, int] | None:
+        """The sums that the first attempt of `commit` was answered; None if they are not kept."""
+        keys = self._added_to(commit)
+        # Before encryption was switched on, the engine computed the sums, and has them.
+        pairs = zip(commit.ops, outcome.results, strict=False)
+        if all(r is not None for op, r in pairs if isinstance(op, Increment) and op.key in keys):
+            return {}
+        try:
+            page = await self.raw.log(board, outcome.revision - 1, limit=1)
+        except Compacted:
+            return None
+        entries = await self.opener.log([board], page.entries)
+        left = {c.key: c.value for entry in entries for c in entry.changes}
+        return sums_of(commit.ops, keys, left)
 
     # --- plans ------------------------------------------------------------------------------------
 

@@ -167,7 +167,7 @@ class Session:
     # --- for the room -----------------------------------------------------------------------------
 
     def deliver(self, frame: bytes) -> None:
-        """As `Member.deliver`."""
+        """As `RoomPeer.deliver`."""
         if self._failure is not None or self._leaving or self._has_left(frame):
             return
         self._outgoing.append(frame)
@@ -189,7 +189,7 @@ class Session:
         return self._write(frame)
 
     def answer(self, frame: bytes) -> None:
-        """As `Member.answer`."""
+        """As `RoomPeer.answer`."""
         if self._answer is None and self._failure is None and not self._leaving:
             self._answer = frame
             self._outgoing.append(frame)
@@ -198,7 +198,7 @@ class Session:
             self.deliver(frame)  # the peer requests more than it reads
 
     def end(self, cause: str, reason: str) -> None:
-        """As `Member.end`."""
+        """As `RoomPeer.end`."""
         if self._failure is None:
             self._failure = DocumentRefused(self._room.key, cause, reason)
         self._room.leave(self)

@@ -1,6 +1,6 @@
 """The copy of a document on which edits are tried before they are committed.
 
-It holds committed edits and those in edit. Whenever it may hold more, it is dropped, and created
+It holds committed edits and those in flight. Whenever it may hold more, it is dropped, and created
 again for the next edit; readers need none.
 """
 
@@ -24,7 +24,7 @@ _FOUR_BYTES: Final = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
 
 
 class EditStaging:
-    """Tries edits of the document at `key`, on top of `live()` and the edits in edit, which
+    """Tries edits of the document at `key`, on top of `live()` and the edits in flight, which
     `flying` yields."""
 
     def __init__(self, key: Key, live: Callable[[], Replica], flying: Iterable[bytes]) -> None:

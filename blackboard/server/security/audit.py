@@ -24,7 +24,7 @@ Invariants
 `with Audited(...)` around a request records its outcome.
 
 A refused client may retry as often as it likes. So that the records cannot fill the disk, similar
-refusals (principal, token, verb, board, outcome) is recorded at most AUDIT_ALIKE_MAX times in a
+refusals (principal, token, verb, board, outcome) are recorded at most AUDIT_ALIKE_MAX times in a
 window of AUDIT_WINDOW_MS, and AUDIT_REFUSALS_MAX refusals in all; the others become one record for
 each kind, with their count, when the window is over. There are at most AUDIT_KINDS_MAX kinds in a
 window, and one for the rest of them.
@@ -171,6 +171,7 @@ class Audit:
     def __init__(self, store: Store, limits: Limits = DEFAULT) -> None:
         self._store = store
         self._limits = limits.security
+        self._patience_s = limits.engine.engine_timeout_ms / 1000
         self._keys = AuditKeys([])
         self._writer = secrets.token_hex(8)
         self._lane = int(self._writer, 16) % LANES_MAX  # other processes write, too
@@ -182,6 +183,8 @@ class Audit:
         self._repeats = Repeats(limits)
         self._window_over: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_failing = False
+        """Whether the last attempt to write records failed."""
         self.written: Callable[[], None] = lambda: None
         """Called after records were written."""
 
@@ -234,10 +237,15 @@ class Audit:
             self._task = asyncio.create_task(self._write(), name="audit")
 
     async def read(self, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
-        """Records after the one with key `after`, the oldest first. Errors: Unavailable."""
+        """Stored records after the one with key `after`, the oldest first. Errors: Unavailable.
+
+        It waits for queued records, at most ENGINE_TIMEOUT_MS, and not while they cannot be
+        written, as on a full disk.
+        """
         if after is None:
             self._tell_counts()
-        await self.settle()
+        if self._task is not None and not self._is_failing:
+            await asyncio.wait([self._task], timeout=self._patience_s)
         await self._store.open(AUDIT_BOARD)
         page = await self._store.list(
             AUDIT_BOARD, _LIST, after=after, limit=min(limit, LIST_ENTRIES_MAX)
@@ -268,7 +276,9 @@ class Audit:
         while self._waiting:
             try:
                 await self._write_some()
+                self._is_failing = False
             except BlackboardError as error:
+                self._is_failing = True
                 if str(error) != reason:  # said once, however long it lasts: the disk may be full
                     reason = str(error)
                     log.warning("audit records wait, and are tried again: %s", reason)

@@ -432,6 +432,17 @@ class _Batch:
         self.left = still
         return behind
 
+    def refuse(self, refused: Mapping[int, BlackboardError]) -> None:
+        """Record refusals, by the places of the commits in `left`."""
+        for place, refusal in refused.items():
+            # Each gets its own error, because a shared one would share its traceback among tasks.
+            self.decisions[self.left[place]] = type(refusal)(**refusal.fields())
+        self.left = [number for place, number in enumerate(self.left) if place not in refused]
+
+    def refuse_all(self, error: BlackboardError) -> None:
+        """Record `error` for all commits without a decision."""
+        self.refuse(dict.fromkeys(range(len(self.left)), error))
+
 
 class Permits:
     """Sends the commits of one process to the engine."""
@@ -465,7 +476,14 @@ class Permits:
         batch = _Batch(commits, permits, {}, list(range(len(commits))))
         for _ in range(_ATTEMPTS_MAX):
             sent = [commits[number] for number in batch.left]
-            answers = await self._shared.commit_at(board, sent, self._revocations.through)
+            try:
+                answers = await self._shared.commit_at(board, sent, self._revocations.through)
+            except BlackboardError as error:
+                # It concerns what was sent now. What was decided before keeps its decision.
+                if not batch.decisions:
+                    raise
+                batch.refuse_all(error)
+                break
             behind = batch.take(answers)
             if behind is None:
                 break
@@ -473,9 +491,7 @@ class Permits:
             if not batch.left:
                 break
         # They were not decided in any attempt, so the refusal is certain.
-        for number in batch.left:
-            reason = "tokens are revoked all the time"
-            batch.decisions[number] = Unavailable(what=f"board {board}", reason=reason)
+        batch.refuse_all(Unavailable(f"board {board}", "tokens are revoked all the time"))
         return [batch.decisions[number] for number in range(len(commits))]
 
     async def _look_again(self, board: str, batch: _Batch, behind: Behind, engine: Shared) -> None:
@@ -488,11 +504,7 @@ class Permits:
             if behind.access is None:
                 await engine.raise_access(board, self._revocations.through)
         except BlackboardError as error:
-            refused: dict[int, BlackboardError] = dict.fromkeys(range(len(batch.left)), error)
+            batch.refuse_all(error)
         else:
             permits = [batch.permits[number] for number in batch.left]
-            refused = dict(self._revocations.recheck(permits))
-        for place, refusal in refused.items():
-            # Each gets its own error, because a shared one would share its traceback among tasks.
-            batch.decisions[batch.left[place]] = type(refusal)(**refusal.fields())
-        batch.left = [number for place, number in enumerate(batch.left) if place not in refused]
+            batch.refuse(self._revocations.recheck(permits))

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,13 +12,15 @@ from blackboard.core.access import KEYS_BOARD
 from blackboard.core.commit import Commit, CommitId, Put, Reading
 from blackboard.encryption.data_keys import DataKey, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
+from blackboard.engines.base import Store
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.errors import Corrupt, InvalidRequest, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.wire.codec import decode_value, encode_value, prepare
 from tests.waiting import slow_at_first, wait_until
 
 ADA, BOB = "private/ada", "private/bob"
+MASTER_KEY = new_master_key()
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ async def raw(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 @pytest.fixture
 def wrapper() -> LocalWrapper:
     """A master key."""
-    return LocalWrapper.of(new_master_key())
+    return LocalWrapper.of(MASTER_KEY)
 
 
 @pytest.fixture
@@ -88,12 +91,7 @@ async def test_a_destroyed_key_is_gone_in_every_process(
     doomed, stays = await keys.current("a", ADA), await keys.current("a", BOB)
     await others.find("a", doomed.id)
     assert await keys.destroy([ADA], "a") == 1
-
-    async def is_gone() -> bool:
-        found = others.known("a", doomed.id)
-        return found is not None and found.cipher is None
-
-    await wait_until(is_gone)
+    await wait_until(partial(is_destroyed, others, doomed))
     assert await keys.erased("a") == [ADA]
     kept = await keys.find("a", stays.id)
     assert kept is not None
@@ -101,6 +99,115 @@ async def test_a_destroyed_key_is_gone_in_every_process(
     head = await raw.open(KEYS_BOARD)
     assert head.log_entries == 0
     assert (await keys.current("a", ADA)).id != doomed.id
+
+
+class AwayStore:
+    """The engine of another process: while `is_away`, no records can be read from it."""
+
+    def __init__(self, raw: SqliteStore) -> None:
+        self._raw = raw
+        self.is_away = False
+        self.refused = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    async def list(self, board: str, within: str, **named: Any) -> Reading:
+        """As `Store.list`."""
+        if self.is_away:
+            self.refused += 1
+            raise Unavailable("engine", "it is away for a moment")
+        return await self._raw.list(board, within, **named)
+
+
+@pytest.fixture
+async def away(raw: SqliteStore) -> AwayStore:
+    """The engine of the process `late`."""
+    return AwayStore(raw)
+
+
+@pytest.fixture
+async def late(away: AwayStore) -> AsyncIterator[DataKeys]:
+    """The data keys of a process whose engine goes away."""
+    keys = DataKeys(cast("Store", away), LocalWrapper.of(MASTER_KEY))
+    yield keys
+    await keys.aclose()
+
+
+async def is_away_while_a_key_is_destroyed(
+    keys: DataKeys, late: DataKeys, away: AwayStore
+) -> DataKey:
+    """The key; `late` has noticed that something changed, and could not read what."""
+    doomed = await keys.current("a", ADA)
+    await late.find(
+        "a", doomed.id
+    )  # it makes no key itself: so the first change is the destruction
+    away.is_away = True
+    await keys.destroy([ADA], "a")
+
+    async def is_noticed() -> bool:
+        return away.refused > 0
+
+    await wait_until(is_noticed)
+    return doomed
+
+
+async def is_destroyed(keys: DataKeys, key: DataKey) -> bool:
+    """Whether a process knows that a key of board a was destroyed."""
+    found = keys.known("a", key.id)
+    return found is not None and found.cipher is None
+
+
+async def test_records_that_could_not_be_read_are_read_as_soon_as_they_can(
+    keys: DataKeys, late: DataKeys, away: AwayStore
+) -> None:
+    """Else the destroyed key would be used until the next change."""
+    doomed = await is_away_while_a_key_is_destroyed(keys, late, away)
+    away.is_away = False
+    await wait_until(partial(is_destroyed, late, doomed))
+    assert (await late.current("a", ADA)).id != doomed.id
+
+
+async def test_a_key_is_not_used_while_its_changed_record_cannot_be_read(
+    keys: DataKeys, late: DataKeys, away: AwayStore
+) -> None:
+    """Neither to encrypt nor to decrypt."""
+    doomed = await is_away_while_a_key_is_destroyed(keys, late, away)
+    with pytest.raises(Unavailable):
+        await late.current("a", ADA)
+    with pytest.raises(Unavailable):
+        await late.find("a", doomed.id)
+
+
+class LockedWrapper(LocalWrapper):
+    """A master key that unwraps nothing while `is_locked`."""
+
+    is_locked = False
+
+    async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        """As `Wrapper.unwrap`."""
+        if self.is_locked:
+            raise Unavailable("key service", "it is away for a moment")
+        return await super().unwrap(wrapped, context)
+
+
+async def test_a_key_that_cannot_be_unwrapped_now_hides_no_destruction(
+    keys: DataKeys, raw: SqliteStore
+) -> None:
+    """Nor does it keep those from being used that are known."""
+    locked = LockedWrapper([bytes.fromhex(MASTER_KEY)])
+    others = DataKeys(raw, locked)
+    doomed, stays = await others.current("a", ADA), await others.current("a", BOB)
+    locked.is_locked = True
+    newer = await keys.current("a", "private/eve")
+    await keys.destroy([ADA], "a")
+    await wait_until(partial(is_destroyed, others, doomed))
+    assert await others.current("a", BOB) is stays
+    with pytest.raises(Unavailable):
+        await others.find("a", newer.id)
+    locked.is_locked = False
+    assert await others.find("a", newer.id) is not None
+    await others.aclose()
 
 
 async def test_a_destroyed_key_that_is_put_back_stays_destroyed_where_that_is_known(
@@ -128,7 +235,26 @@ async def test_a_request_that_comes_late_destroys_no_newer_key(
     found = await others.find("a", newer.id)
     assert found is not None
     assert found.cipher is not None
-    assert await others.destroy([ADA], "a", request="twice") == 2  # this counts the destroyed one
+    assert await others.destroy([ADA], "a", request="twice") == 1
+
+
+async def test_what_was_destroyed_before_is_not_destroyed_again(
+    keys: DataKeys, raw: SqliteStore
+) -> None:
+    """It is not counted, and its record still says when that was; a damaged record is replaced."""
+    doomed = await keys.current("a", ADA)
+    assert await keys.destroy([ADA], "a") == 1
+    (before,) = (await raw.list(KEYS_BOARD, "system/keys/a", limit=10)).entries
+    assert await keys.destroy([ADA]) == 0
+    assert (await raw.read(KEYS_BOARD, [before.key])).entries == (before,)
+    copy = before.key.replace("/a/", "/branch/")
+    for damaged in (encode_value({"wrapped": b"x"}), encode_value("junk")):
+        await put_record(raw, copy, damaged)
+        assert await keys.destroy([ADA], "a") == 1
+        (entry,) = (await raw.read(KEYS_BOARD, [copy])).entries
+        assert decode_value(entry.value).keys() == {"erased_ms"}
+    assert (await raw.read(KEYS_BOARD, [before.key])).entries == (before,)
+    assert await is_destroyed(keys, doomed)
 
 
 async def test_a_request_that_found_no_key_destroys_none_that_was_made_since(
@@ -195,7 +321,7 @@ async def test_a_key_that_is_destroyed_while_its_record_is_copied_stays_destroye
 async def put_record(raw: SqliteStore, key: str, value: bytes) -> None:
     """As somebody with access to the engine."""
     epoch = (await raw.open(KEYS_BOARD)).epoch.id
-    change = Commit(CommitId("thief", 0, "i", 1), epoch, (Put(key, value),))
+    change = Commit(CommitId("thief", 0, value.hex(), 1), epoch, (Put(key, value),))
     await raw.commit(KEYS_BOARD, [prepare(change)])
 
 

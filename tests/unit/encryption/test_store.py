@@ -15,6 +15,7 @@ from blackboard.core.commit import (
     CommitId,
     Committed,
     Delete,
+    DeletePrefix,
     Entry,
     Epoch,
     Increment,
@@ -32,7 +33,14 @@ from blackboard.encryption.store import ERASED, SealedStore
 from blackboard.engines.base import Behind
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import Conflict, Corrupt, LimitExceeded, StaleEpoch, TypeMismatch
+from blackboard.errors import (
+    Conflict,
+    Corrupt,
+    LimitExceeded,
+    OutcomeUnknown,
+    StaleEpoch,
+    TypeMismatch,
+)
 from blackboard.integrity.envelope import is_sealed
 from blackboard.limits import INTEGER_MAX
 from blackboard.units import Key, Revision
@@ -104,21 +112,45 @@ async def test_only_what_is_private_is_sealed_behind_it(store: SealedStore, ada:
 async def test_a_sealed_counter_counts_and_answers_retries_as_at_first(
     store: SealedStore, ada: Writer
 ) -> None:
-    """Several in one commit, after a put, after a delete."""
-    first = await ada.make(Increment(COUNT, 2), Increment(COUNT, 3))
-    done = await ada.send(first)
-    assert isinstance(done, Committed)
-    assert done.results == (2, 5)
-    again = await ada.send(first)
-    assert again == replace(done, duplicate=True) or (
-        isinstance(again, Committed) and again.results[-1] == 5
-    )
-    seven = encode_value(7)
-    made = await ada.commit(
-        Put(COUNT, seven), Increment(COUNT, 1), Delete(COUNT), Increment(COUNT, 4)
-    )
-    assert made.results == (None, 8, 1, 4)
-    assert await values(store, COUNT) == [4]
+    """Several in one commit, after a put, after a delete; also once something else is there."""
+    other = "private/ada/other"
+    for ops, results, value in (
+        ((Increment(COUNT, 2), Increment(other, 1), Increment(COUNT, 3)), (2, 1, 5), 5),
+        ((Increment(COUNT, -2),), (3,), 3),
+        ((Increment(COUNT, 1), Increment(COUNT, 0)), (4, 4), 4),
+        ((Put(COUNT, encode_value(7)), Increment(COUNT, 1)), (None, 8), 8),
+        ((Delete(COUNT), Increment(COUNT, 4), Increment(COUNT, 5)), (1, 4, 9), 9),
+        ((DeletePrefix("private/ada"), Increment(COUNT, 6)), ((COUNT, other), 6), 6),
+        (
+            (Put(COUNT, encode_value(7)), Increment(COUNT, 1), Delete(COUNT), Increment(COUNT, 4)),
+            (None, 8, 1, 4),
+            4,
+        ),
+    ):
+        commit = await ada.make(*ops)
+        done = await ada.send(commit)
+        assert isinstance(done, Committed), done
+        assert done.results == results
+        assert await values(store, COUNT) == [value]
+        assert await ada.send(commit) == replace(done, duplicate=True)
+        bob = replace(commit, id=CommitId("bob", 0, "i", ada.step), ops=(Put(COUNT, CANARY),))
+        assert isinstance(await ada.send(bob), Committed)
+        assert await ada.send(commit) == replace(done, duplicate=True)
+        restored = replace(bob, id=CommitId("bob", 1, "i", ada.step))
+        restored = replace(restored, ops=(Put(COUNT, encode_value(value)),))
+        assert isinstance(await ada.send(restored), Committed)
+
+
+@pytest.mark.parametrize("last", [Delete(COUNT), Put(COUNT, CANARY), DeletePrefix("private/ada")])
+async def test_a_sum_that_its_commit_overwrote_is_not_guessed_for_a_retry(
+    ada: Writer, last: Op
+) -> None:
+    """Nothing has it any more; another sum of the commit is no answer to it."""
+    commit = await ada.make(Increment(COUNT, 2), last)
+    assert isinstance(await ada.send(commit), Committed)
+    again = await ada.send(commit)
+    assert isinstance(again, OutcomeUnknown), again
+    assert again.final
 
 
 async def test_many_writers_of_a_sealed_counter_lose_nothing(store: SealedStore) -> None:

@@ -222,7 +222,7 @@ end
 
 local FORMS = {[0xcc] = '>I1', [0xcd] = '>I2', [0xce] = '>I4', [0xcf] = '>I8',
   [0xd0] = '>i1', [0xd1] = '>i2', [0xd2] = '>i4', [0xd3] = '>i8'}
--- The integer that msgpack bytes encode, nil if they do not. Twin: `read_integer` of core/commit.py.
+-- The integer that msgpack bytes encode, nil if they do not. Twin: `read_integer` (core/commit.py).
 local function integer(value)
   local first, number = byte(value)
   if first < 0x80 then

@@ -97,6 +97,21 @@ async def test_nothing_prevents_a_restore(board: Board, monkeypatch: pytest.Monk
     assert await board.get("public/a") is None
 
 
+async def test_a_manifest_of_before_a_restore_may_be_larger_and_is_read(
+    board: Board, service: Service
+) -> None:
+    """Reading it knows no bound: else what the restore abandoned could not be brought back."""
+    before = await board.head()
+    for number in range(MANIFEST_BYTES_MAX // VALUE_BYTES_MAX // 3 + 1):
+        text = "ä" * (VALUE_BYTES_MAX // 2 - 8)
+        await board.as_agent(f"a{number}").put(f"public/~declared/a{number}", text)
+    await board.restore(before.revision)
+    [saved] = await board.checkpoints()
+    assert await size_of(service, saved.name) > MANIFEST_BYTES_MAX
+    await board.restore(saved.name)
+    assert await board.get("public/~declared/a0") == text
+
+
 async def test_an_archive_that_is_away_refuses_nothing(
     board: Board, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,11 @@
 """What is imported is what a service could have exported, whatever a client sends."""
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,12 +15,13 @@ from blackboard.client.client import Client
 from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.checkpoints import ORIGIN_KEY, ExportPage, ImportRequest
-from blackboard.core.commit import Entry
+from blackboard.core.commit import Entry, Head
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.limits import DEFAULT, INTEGER_MAX
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
+from tests.waiting import wait_until
 
 REQUEST = "ab" * 8
 
@@ -172,3 +176,93 @@ async def test_a_request_is_repeated_when_its_answer_was_lost(link: Transport) -
     await link.import_begin("made", spec)
     assert (await link.read("made", ["public/b"])).entries == page.entries[1:]
     assert (await Client(link).board("made").verify()).findings == ()
+
+
+@pytest.mark.parametrize("is_repeated_first", [False, True])
+async def test_a_page_that_waits_when_its_connection_breaks_is_not_lost(
+    service: Service, monkeypatch: pytest.MonkeyPatch, is_repeated_first: bool
+) -> None:
+    """Whether it is repeated before or after the service notices that the old one is gone."""
+    seed, goes_on = SqliteStore.seed, asyncio.Event()
+
+    async def held(*arguments: Any, **named: Any) -> Head:
+        await goes_on.wait()
+        return await seed(*arguments, **named)
+
+    monkeypatch.setattr(SqliteStore, "seed", held)
+    link = service.link(access.operator())
+    page = await link.export("main", "one", after=None)
+    spec = ImportRequest(REQUEST, page.manifest, page.signature, page.items)
+    await link.import_begin("made", spec)
+    await link.import_page("made", REQUEST, 0, page.entries[:1])
+    running = service.host.imports._open["made", REQUEST]
+
+    async def is_waiting() -> bool:
+        return running._next == 2
+
+    again: list[asyncio.Task[None]] = []
+
+    def repeat() -> None:
+        again.append(asyncio.create_task(link.import_page("made", REQUEST, 1, page.entries[1:])))
+
+    first = asyncio.create_task(link.import_page("made", REQUEST, 1, page.entries[1:]))
+    await wait_until(is_waiting)
+    if is_repeated_first:
+        repeat()
+    first.cancel()
+    with suppress(asyncio.CancelledError):
+        await first
+    if not is_repeated_first:
+        repeat()
+    goes_on.set()
+    await asyncio.gather(*again)
+    await link.import_end("made", REQUEST)
+    assert (await link.read("made", ["public/a", "public/b"])).entries == page.entries
+
+
+async def test_an_import_is_done_though_its_archive_is_away_at_the_end(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its archiver begins as soon as the archive is back."""
+    archive = service.host.archive
+    assert archive is not None
+    join, failures = archive.join, [Unavailable("archive", "it is gone for a moment")]
+
+    async def away_once(*arguments: Any, **named: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await join(*arguments, **named)
+
+    client = Client(service.link(access.operator()))
+    await client.board("main").export("one", tmp_path / "exported")
+    monkeypatch.setattr(archive, "join", away_once)
+    board = await client.import_board(tmp_path / "exported", "made")
+    assert not failures
+    assert await board.get("public/b") == 2
+    assert (await board.verify()).ok
+
+
+async def test_a_branch_is_done_though_its_archive_is_away_at_the_end(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The board is there by then."""
+    archive, seed = service.host.archive, SqliteStore.seed
+    assert archive is not None
+    mark, failures = archive.mark, list[Unavailable]()
+
+    async def seeded(*arguments: Any, **named: Any) -> Head:
+        head = await seed(*arguments, **named)
+        failures.append(Unavailable("archive", "it is gone for a moment"))
+        return head
+
+    async def away_once(board: str) -> Any:
+        if failures and board == "made":
+            raise failures.pop()
+        return await mark(board)
+
+    monkeypatch.setattr(SqliteStore, "seed", seeded)
+    monkeypatch.setattr(archive, "mark", away_once)
+    branch = await Client(service.link(access.operator())).board("main").branch("made", "one")
+    assert not failures
+    assert await branch.get("public/b") == 2
+    assert (await branch.verify()).ok

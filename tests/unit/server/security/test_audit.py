@@ -41,7 +41,7 @@ from blackboard.server.sweeper import Sweeper
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.lowered import lowered
 from tests.unit.server.hooked import service_over
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT_S, wait_until
 
 SECRET = "canary-secret"
 
@@ -485,6 +485,50 @@ async def test_an_outage_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptur
     assert len(said) == 2
     assert "disk is full" in said[0]
     assert said[1] == "audit records are written again"
+
+
+async def test_the_audit_is_readable_while_nothing_can_be_written(tmp_path: Path) -> None:
+    """On a full disk; what waits in memory is there when there is room again."""
+    store = await Full.at(tmp_path, "memory")
+    limits = lowered(audit_retry_ms=10, engine_timeout_ms=50)
+    async with Service(store, limits=limits) as service, asyncio.timeout(TIMEOUT_S):
+        audit = service.host.audit
+        audit.note_service("make_key", "main", "before")
+        await audit.settle()
+        store.left = 2**50
+        audit.note_service("make_key", "main", "meanwhile")
+        for _ in range(2):
+            found = await audit.read(None, 10)
+            assert [record.what for _, record in found] == ["before"]
+        store.left = 0
+        await audit.settle()
+        found = await audit.read(None, 10)
+        assert [record.what for _, record in found] == ["before", "meanwhile"]
+
+
+@pytest.mark.limits(engine_timeout_ms=50)
+async def test_the_audit_is_readable_while_a_record_has_no_answer(
+    tmp_path: Path, limits: Limits
+) -> None:
+    """However long the engine takes to write it."""
+    async with service_over(tmp_path, limits) as (service, store):
+        audit = service.host.audit
+        audit.note_service("make_key", "main", "before")
+        await audit.settle()
+        goes_on = asyncio.Event()
+
+        async def held() -> None:
+            await goes_on.wait()
+
+        store.hook("before commit", held)
+        audit.note_service("make_key", "main", "meanwhile")
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                found = await audit.read(None, 10)
+        finally:
+            goes_on.set()
+        assert [record.what for _, record in found] == ["before"]
+        await audit.settle()
 
 
 async def test_an_export_shows_what_was_taken_away_later(service: Service) -> None:

@@ -17,7 +17,7 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import ACCESS_BOARD, Credential, Principal
 from blackboard.core.checkpoints import CheckpointRequest, RestoreRequest
-from blackboard.core.commit import Commit, CommitId, LogPage, Put
+from blackboard.core.commit import Commit, CommitId, Committed, Increment, LogPage, Op, Put
 from blackboard.core.model import Outcome
 from blackboard.encryption.master_key import LocalWrapper, Wrapper, new_master_key
 from blackboard.engines.base import Behind, Store
@@ -28,7 +28,7 @@ from blackboard.server.assembly import sealed
 from blackboard.server.security.revocations import shared_of
 from blackboard.server.service import Service
 from blackboard.units import Milliseconds, Revision
-from blackboard.wire.codec import Prepared, encode_value
+from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.unit.server.hooked import HookedStore, service_over
 from tests.waiting import wait_until
 
@@ -154,6 +154,43 @@ async def test_one_look_serves_a_whole_batch(pair: Pair) -> None:
     )
     assert [type(result) for result in results[20:]] == [Unauthenticated] * 20
     assert not any(isinstance(result, BaseException) for result in results[:20])
+
+
+async def test_an_engine_that_goes_away_takes_no_decision_back(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum came too late, and a token was revoked before it was sent again; then the engine is
+    away. What was committed with it in one batch is committed."""
+    async with Pair.over(redis_url, LocalWrapper.of(new_master_key())) as pair:
+        await pair.board(ADA).increment("public/count")
+        head, commit_at = await pair.board(ADA).head(), pair.store.commit_at
+        calls = 0
+
+        async def once_away(
+            board: str, batch: Sequence[Prepared], access: Revision
+        ) -> list[Outcome | Behind]:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                await Client(pair.one.link(BOB)).board("main").increment("public/count")
+            elif calls == 2:
+                await pair.revoke("another")
+            elif calls == 3:
+                raise Unavailable("engine", "it is away for a moment")
+            return await commit_at(board, batch, access)
+
+        monkeypatch.setattr(pair.store, "commit_at", once_away)
+        pair.store.deaf = True
+        ops: list[Op] = [Put("public/ada", encode_value(1)), Increment("public/count", 1)]
+        batch = [
+            prepare(Commit(CommitId("ada", lane, "once", 1), head.epoch.id, (op,)))
+            for lane, op in enumerate(ops)
+        ]
+        permit = pair.two.host.revocations.permit(ADA)
+        put, added = await pair.two.host.permits.commit("main", batch, [permit] * 2)
+        assert isinstance(added, Unavailable)
+        assert isinstance(put, Committed), put
+        assert (await pair.seen("public/ada"), await pair.seen("public/count")) == (1, 2)
 
 
 async def test_a_commit_that_left_before_and_comes_after(
