@@ -126,8 +126,9 @@ def resolve(
 ) -> Destination:
     """The effective values: those `given`, else the environment, else the current context.
 
-    A context that is `named` precedes the environment. Errors: InvalidRequest for a context that is
-    not there, Unauthenticated when its token cannot be read.
+    A context that is `named` precedes the environment, from which only a board and authorities come
+    that it does not have. Errors: InvalidRequest for a context that is not there, Unauthenticated
+    when its token cannot be read.
     """
     context = contexts.in_use(named)
     from_environ = {} if named else environ
@@ -136,9 +137,10 @@ def resolve(
     token = given.token or from_environ.get(TOKEN_VARIABLE)
     if not token and at_context:
         token = at_context.read_token()
-    ca = given.ca or environ.get(CA_VARIABLE) or (at_context.ca if at_context else None)
-    remembered = at_context.board if at_context else None
-    board = given.board or environ.get(BOARD_VARIABLE) or remembered
+    ca_there, board_there = (at_context.ca, at_context.board) if at_context else (None, None)
+    ca = given.ca or from_environ.get(CA_VARIABLE) or ca_there or environ.get(CA_VARIABLE)
+    board = given.board or from_environ.get(BOARD_VARIABLE) or board_there
+    board = board or environ.get(BOARD_VARIABLE)
     return Destination(url or None, token or None, ca or None, board or None)
 
 

@@ -176,15 +176,21 @@ class Files:
         return self._read(key, at)
 
     async def _read(self, key: Key, at: When | None) -> AsyncGenerator[bytes, None]:
-        found = await self._stored(key, at)
-        if found is None:
-            raise InvalidRequest("key", f"there is no file at {key}")
-        stored, entry = found
+        stored, entry = await self._there(key, at)
+        async with contextlib.aclosing(self._bytes_of(key, stored, entry, at)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _bytes_of(
+        self, key: Key, stored: _FileRecord, entry: Entry, at: When | None
+    ) -> AsyncGenerator[bytes, None]:
         digest, size = hashlib.sha256(), 0
         for number in range(_parts_of(stored.size_bytes)):
             part = _part_key(key, stored.parts, number)
             piece = await self._board.get(part, at=at)
-            if piece is None and at is None:  # the file was replaced: the history has it
+            # The file was replaced, and `at` is a moment that moves, as "now" does: the history
+            # has the part.
+            if piece is None:
                 piece = await self._board.get(part, at=entry.mod_revision)
             if not isinstance(piece, bytes):
                 break
@@ -208,12 +214,12 @@ class Files:
         Only its owner may read it. Errors: as of `read`; InvalidRequest when `path` cannot be
         written, or exists, unless with `overwrite`: then a regular file is replaced.
         """
-        info = await self.info(key, at=at)
+        stored, entry = await self._there(key, at)
         check_replaceable(path, overwrite=overwrite)
         draft = path.with_name(f"{path.name[:_NAME_KEPT]}.{secrets.token_hex(4)}.part")
         try:
             with await asyncio.to_thread(open_new_binary, draft) as out:
-                async with contextlib.aclosing(self._read(key, at)) as pieces:
+                async with contextlib.aclosing(self._bytes_of(key, stored, entry, at)) as pieces:
                     async for piece in pieces:
                         await asyncio.to_thread(out.write, piece)
                         if progress is not None:
@@ -224,8 +230,7 @@ class Files:
         finally:
             with contextlib.suppress(OSError):  # the first error matters more
                 await asyncio.to_thread(draft.unlink, missing_ok=True)
-        assert info is not None  # `read` found one
-        return info
+        return _info(key, stored, entry.mod_revision, entry.author, entry.time_ms)
 
     async def delete(self, key: Key, *, expected: Revision | None = None) -> bool:
         """Remove the file at `key`; False when there was none. `expected` as in `put`. Its history
@@ -307,6 +312,13 @@ class Files:
                 # Another upload may begin between the read and this commit.
                 ours = KeyAt(entry.key, entry.mod_revision)
                 await self._board.commit(ops, conditions=[ours])
+
+    async def _there(self, key: Key, at: When | None) -> tuple[_FileRecord, Entry]:
+        """As `_stored`. Errors: InvalidRequest when there is none."""
+        found = await self._stored(key, at)
+        if found is None:
+            raise InvalidRequest("key", f"there is no file at {key}")
+        return found
 
     async def _stored(self, key: Key, at: When | None) -> tuple[_FileRecord, Entry] | None:
         entry = await self._board.entry(file_info_key(check_file(key)), at=at)

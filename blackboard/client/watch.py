@@ -14,7 +14,7 @@ from types import TracebackType
 from blackboard import telemetry
 from blackboard.client.link import Delivery, Stream, Transport, WatchRequest
 from blackboard.client.views import ENTRY_COLUMNS, Change, Entry, RevisionEvent, entry_row
-from blackboard.core.commit import CommitId, LogEntry
+from blackboard.core.commit import CommitId, Epoch, LogEntry
 from blackboard.core.watch import Position
 from blackboard.errors import LocalProtocolError, Resync
 from blackboard.limits import LIST_ENTRIES_MAX
@@ -62,8 +62,10 @@ class Watch:
         self._stack = AsyncExitStack()
         self._stream: Stream | None = None
         self._deliveries: AsyncIterator[Delivery] | None = None
-        self._order: Resync | None = None
+        self._is_stale = False
         """A restore changed too much to be delivered, and the state has not been read again yet."""
+        self._epoch: Epoch | None = None
+        """The epoch of `state`, once it was read again."""
         self.on_progress: Callable[[], None] | None = None
         """Called when `reached` advanced without a revision to deliver."""
 
@@ -91,7 +93,19 @@ class Watch:
         return self
 
     async def _open(self, start: Position) -> None:
+        while True:
+            try:
+                return await self._open_at(start)
+            except Resync:
+                if not self._snapshot:
+                    raise
+            # A restore came while the state was read.
+            start = await self._present()
+
+    async def _open_at(self, start: Position) -> None:
         request = replace(self._request, after=start)
+        self._deliveries, self.state = None, {}
+        self._pending.clear()
         async with AsyncExitStack() as stack:
             # Before the pages of the snapshot are read, so that no change falls between the two.
             opened = await stack.enter_async_context(self._link.watch(self._board, request))
@@ -142,6 +156,8 @@ class Watch:
         return self._stream
 
     async def _receive_through(self, revision: Revision) -> None:
+        if self._is_stale:
+            await self._start_over()
         # A quiet board would never say how far it is.
         await self._opened().request_progress()
         assert self._through is not None
@@ -150,20 +166,21 @@ class Watch:
 
     async def _receive(self) -> None:
         """Take one delivery, or begin again with the state after a Resync."""
-        stream = self._opened()
-        if self._order is not None:
-            # An earlier attempt to begin again failed, or was cancelled.
-            await self._start_over(self._order)
-            return
+        self._opened()
+        if not self._is_stale:
+            try:
+                await self._take_delivery()
+            except Resync:
+                if not self._snapshot:
+                    raise
+                self._is_stale = True
+        if self._is_stale:
+            await self._start_over()
+
+    async def _take_delivery(self) -> None:
         if self._deliveries is None:
-            self._deliveries = aiter(stream)
-        try:
-            delivery = await anext(self._deliveries)
-        except Resync as order:
-            if not self._snapshot:
-                raise
-            await self._start_over(order)
-            return
+            self._deliveries = aiter(self._opened())
+        delivery = await anext(self._deliveries)
         self._pending.extend(delivery.revisions)
         self._through = delivery.position
         if not self._pending:
@@ -171,22 +188,26 @@ class Watch:
             if self.on_progress is not None:
                 self.on_progress()
 
-    async def _start_over(self, order: Resync) -> None:
-        """Read the state again, and queue an empty revision that says so."""
-        self._order = order
+    async def _start_over(self) -> None:
+        """Read the state again, and queue an empty revision that says so. Until that is done, each
+        call begins here: an attempt may fail, or be cancelled."""
+        delivered = self._position
         await self._stack.aclose()
-        self._deliveries, self.state = None, {}
-        # What is pending leads to a state that the new snapshot already contains.
-        self._pending.clear()
         try:
-            self._order = None
-            await self._open(Position(order.epoch, order.revision))
+            await self._open(await self._present())
         except BaseException:
-            self._order = order
+            # Nothing of the new state was delivered. What is pending leads on from that state.
+            self._position = self._through = delivered
+            self._pending.clear()
             raise
-        epoch = (await self._link.head(self._board)).epoch
+        self._is_stale = False
         mark = CommitId(SYSTEM_AGENT, 0, "", 0)
-        self._pending.append(LogEntry(self.revision, 0, mark, (), b"", epoch=epoch))
+        self._pending.append(LogEntry(self.revision, 0, mark, (), b"", epoch=self._epoch))
+
+    async def _present(self) -> Position:
+        head = await self._link.head(self._board)
+        self._epoch = head.epoch
+        return Position(head.epoch.id, head.revision)
 
     def _advance(self) -> RevisionEvent:
         """Deliver one revision; after the last one the position is that of its delivery."""
@@ -206,15 +227,21 @@ class Watch:
     async def _start(self) -> Position:
         if self._request.after is not None:
             return self._request.after
-        head = await self._link.head(self._board)
-        revision = head.revision if self._after is None else self._after
-        return Position(head.epoch.id, revision)
+        present = await self._present()
+        return present if self._after is None else Position(present.epoch, self._after)
 
     async def _take_snapshot(self) -> None:
         """Read the pages, then apply what was committed while they were read."""
-        await self._receive_through(await self._read_pages())
+        newest = await self._read_pages()
+        # A quiet board would never say how far it is.
+        await self._opened().request_progress()
+        assert self._through is not None
+        while self._through.revision < newest:
+            await self._take_delivery()
         while self._pending:
-            self._apply(self._advance())
+            revised = self._advance()
+            self._apply(revised)
+            self._epoch = revised.epoch or self._epoch
         assert self._position is not None
         self.revision = self._position.revision
 

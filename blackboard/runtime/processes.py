@@ -21,12 +21,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import anyio
-from anyio.abc import ByteReceiveStream, Process
+from anyio.abc import Process
 from pydantic import BaseModel, ConfigDict
 
 from blackboard.client.board import Board
@@ -100,20 +100,68 @@ class _Lines:
 
 
 @contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    """A pipe between this process and a child: the end to read from, and the one to write to.
+
+    With a pipe of asyncio's, `Process.wait` may wait for whatever the child started and left open.
+    """
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+class _Stderr:
+    """What a process says: forwarded, and the end of it kept."""
+
+    def __init__(self, pipe: int) -> None:
+        os.set_blocking(pipe, False)
+        self._pipe = pipe
+        self._end = b""
+
+    def read(self) -> None:
+        """Take what is there."""
+        with suppress(BlockingIOError):
+            chunk = os.read(self._pipe, _PIPE_BYTES)
+            sys.stderr.buffer.write(chunk)
+            sys.stderr.flush()
+            self._end = (self._end + chunk)[-AGENT_ERROR_BYTES_MAX:]
+
+    @property
+    def last_line(self) -> str:
+        """The last line of it so far."""
+        lines = self._end.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+
+@contextmanager
+def _stderr_of_child() -> Iterator[tuple[_Stderr, int]]:
+    """A pipe that a process writes to as its stderr, which is read meanwhile."""
+    # This process keeps `theirs` open, as in `rests_of`.
+    with _pipe() as (ours, theirs):
+        said, loop = _Stderr(ours), asyncio.get_running_loop()
+        loop.add_reader(ours, said.read)
+        try:
+            yield said, theirs
+        finally:
+            loop.remove_reader(ours)
+
+
+@contextmanager
 def rests_of(agent: str, on_rest: Callable[[Rest | None], None]) -> Iterator[int]:
     """A pipe for the process of `agent`: the descriptor that it writes `rest_line`s to."""
     # This process keeps `theirs` open as well: when the other one ends, `ours` would be readable at
     # once, for ever, without anything to read.
-    ours, theirs = os.pipe()
     lines, loop = _Lines(agent, on_rest), asyncio.get_running_loop()
-    loop.add_reader(ours, lambda: lines.read(os.read(ours, _PIPE_BYTES)))
-    try:
-        yield theirs
-    finally:
-        loop.remove_reader(ours)
-        os.close(ours)
-        os.close(theirs)
-        on_rest(None)
+    with _pipe() as (ours, theirs):
+        loop.add_reader(ours, lambda: lines.read(os.read(ours, _PIPE_BYTES)))
+        try:
+            yield theirs
+        finally:
+            loop.remove_reader(ours)
+            on_rest(None)
 
 
 def target_of(kind: type[Agent[Any]]) -> str:
@@ -209,29 +257,38 @@ class ProcessSupervisor:
         return self._ended("stopped")
 
     async def _process(self) -> tuple[int, str]:
-        """Run one process to its end: its exit code, and the last line of its stderr."""
-        with rests_of(self.agent.name, self._rests) as rests:
+        """Run one process to its end: its exit code, and the last line of its stderr.
+
+        Processes that it started, and that have these open, too, are not waited for.
+        """
+        with (
+            rests_of(self.agent.name, self._rests) as rests,
+            _stderr_of_child() as (said, stderr),
+            # Nothing is written to its stdin: when this process is gone, it ends.
+            _pipe() as (stdin, _),
+        ):
             order = self._order.model_copy(update={"rests": rests})
-            # Its stdin is a pipe to which nothing is written: when this process is gone, it ends.
             process = await anyio.open_process(
                 [sys.executable, "-m", _CHILD, order.model_dump_json()],
                 env=os.environ | {TOKEN_VARIABLE: self._token},
+                stdin=stdin,
                 stdout=None,
+                stderr=stderr,
                 pass_fds=[rests],
             )
             self.pid = process.pid
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._end_when_stopped, process)
-                    assert process.stderr is not None
-                    said = await _last_said(process.stderr)
                     code = await process.wait()
                     tasks.cancel_scope.cancel()
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._end(process)
                     await process.aclose()
-        return code, f"exit {code}: {said}" if code >= 0 else f"killed by signal {-code}"
+            said.read()  # what came last
+        last = said.last_line
+        return code, f"exit {code}: {last}" if code >= 0 else f"killed by signal {-code}"
 
     def _rests(self, rest: Rest | None) -> None:
         self.rest = rest
@@ -271,14 +328,3 @@ class ProcessSupervisor:
     def _ended(self, how: Any, outcome: str = "", error: str = "") -> AgentExit:
         crashes = self._crashes
         return AgentExit(self.agent.name, how, outcome, crashes.total, error or crashes.error)
-
-
-async def _last_said(stream: ByteReceiveStream) -> str:
-    """Forward the stderr of a process, and return the end of it."""
-    last = b""
-    async for chunk in stream:
-        sys.stderr.buffer.write(chunk)
-        sys.stderr.flush()
-        last = (last + chunk)[-AGENT_ERROR_BYTES_MAX:]
-    lines = last.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""

@@ -27,7 +27,7 @@ from blackboard.client.board import Board
 from blackboard.client.cancellation import cancellations
 from blackboard.client.leases.presence import Attachment, IfTaken
 from blackboard.client.views import Change
-from blackboard.core.commit import RESTORE, Op
+from blackboard.core.commit import RESTORE, HeldFence, Op
 from blackboard.core.path import is_meant, namespace_of, parse_pattern
 from blackboard.errors import (
     AgentInterrupted,
@@ -168,8 +168,10 @@ async def _run(agent: Agent[S], board: Board, stay: RunOptions, observe: Observe
         # An agent begins from the present board, whatever this process saw before.
         await home.refresh()
         attached = home.attach(if_taken=if_taken, ttl_ms=stay.ttl_ms, deliver=_nothing_held)
+        held: tuple[HeldFence, ...] = ()
         try:
             async with attached as me:
+                held = me.fences
                 port = _AgentBoardPort(me.board, epoch)
                 return await _live(Runner(agent, port, observe=observe), port, me, stay)
         except (LeaseLost, Fenced, StaleEpoch, _EpochMoved) as error:
@@ -180,8 +182,17 @@ async def _run(agent: Agent[S], board: Board, stay: RunOptions, observe: Observe
             level = logging.DEBUG if now.cause == RESTORE else logging.WARNING
             log.log(level, "%s continues in epoch %d (%s): %s", agent, now.number, now.cause, error)
             # A restore ends the leases of all agents. If another process has this one by now, it is
-            # the agent.
-            if_taken = "refuse"
+            # the agent. After an epoch of the engine it may still be ours, until it runs out.
+            if_taken = "wait" if await _is_left(home, held) else "refuse"
+
+
+async def _is_left(home: Board, held: Sequence[HeldFence]) -> bool:
+    """Whether a lease is still there that this process had and could not release."""
+    for one in held:
+        for lease in await home.leases(one.key):
+            if (lease.holder, lease.fence) == (one.holder, one.fence):
+                return True
+    return False
 
 
 class _EpochMoved(Exception):

@@ -179,15 +179,22 @@ class Crashes:
         while True:
             await self._well.wait()
             self._well.clear()
-            if self._recorded:
+            attempts = 0
+            # Until then the board calls the agent broken: tried again, unless it crashed again.
+            while self._recorded and not self._in_a_row:
                 self._recorded = False
                 try:
                     await self._board.refresh()
                     await self._board.delete(supervision_key(self.agent))
                 except BlackboardError as failure:
+                    self._recorded = True
                     log.warning(
                         "agent %s: its recovery could not be recorded: %s", self.agent, failure
                     )
+                    if not isinstance(failure, (*_AWAY, StaleEpoch)):
+                        break
+                    attempts += 1
+                    await asyncio.sleep(self._policy.pause_s(attempts))
 
     def pause_s(self) -> float:
         """How long to wait before the next start."""
@@ -392,4 +399,5 @@ def _on_signals(stop: Callable[[], object]) -> Iterator[None]:
         for number, handler in before.items():
             # This leaves Python's default handler, and not the one from before.
             loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+            if handler is not None:  # None: not installed from Python, which cannot put it back
+                signal.signal(number, handler)

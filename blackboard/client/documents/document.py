@@ -78,6 +78,8 @@ class Document:
         self._waiting: list[asyncio.Future[None]] = []
         self._asked: deque[tuple[int, Waiting]] = deque()
         self._is_answered = False
+        self._failures = 0
+        """Connections that ended since the service last confirmed what it was sent."""
         self._came = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         # 0: by default, edits that follow each other quickly are undone as one.
@@ -302,13 +304,11 @@ class Document:
             self._came.set()
 
     async def _run(self) -> None:
-        failures = 0
         while not self._closed:
             if self._link.is_closed:
                 return self._give_up(Unavailable(f"document {self.key}", "the client was closed"))
             try:
                 async with self._link.document(self._board, self.key) as pipe:
-                    failures = 0
                     await self._talk(pipe)
             except Unavailable as error:
                 log.debug("document %s: %s", self.key, error)
@@ -322,8 +322,8 @@ class Document:
             except BlackboardError as error:
                 return self._give_up(error)
             pauses_ms = self._limits.client.connect_pauses_ms
-            pause_ms = pauses_ms[min(failures, len(pauses_ms) - 1)]
-            failures += 1
+            pause_ms = pauses_ms[min(self._failures, len(pauses_ms) - 1)]
+            self._failures += 1
             await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
         return None
 
@@ -363,15 +363,16 @@ class Document:
         # The service must first know what this replica has seen. The answer confirms no edits:
         # these follow.
         await self._ask(pipe, [])
+        hello = self._overlaps.batch
         self._came.set()
         writer = asyncio.create_task(self._write(pipe))
         try:
-            await self._read(pipe, writer)
+            await self._read(pipe, writer, hello)
         finally:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
-    async def _read(self, pipe: Pipe, writer: "asyncio.Task[None]") -> None:
+    async def _read(self, pipe: Pipe, writer: "asyncio.Task[None]", hello: int) -> None:
         while True:
             for message in ysync.read_frame(await pipe.receive()):
                 match message:
@@ -385,7 +386,7 @@ class Document:
                         self._came.set()
                     case Step2():
                         self._apply(message.update)
-                        self._answered()
+                        self._answered(hello)
                     case Edit():
                         self._apply(message.update)
                     case Awareness():
@@ -422,12 +423,16 @@ class Document:
             str(state["agent"]) for state in states if isinstance(state, dict) and "agent" in state
         }
 
-    def _answered(self) -> None:
+    def _answered(self, hello: int) -> None:
         if not self._asked:
             return
         # The service answers in the order of the requests, so the oldest one is meant.
         batch, waiting = self._asked.popleft()
         self._overlaps.committed(batch)
+        if batch > hello:
+            # `hello` is answered before the edits are looked at: a service that refuses them each
+            # time answers it, too.
+            self._failures = 0
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
@@ -461,8 +466,8 @@ class Document:
                 await pipe.send(ysync.write_met(self._meetings.popleft()))
             waiting, self._waiting = self._waiting, []
             # Also without a caller: the answer says which own edits are in the log, so that they no
-            # longer count as concurrent.
-            if waiting or (self._overlaps and not self._asked):
+            # longer count as concurrent, and that the connection is a good one.
+            if waiting or ((self._overlaps or self._failures) and not self._asked):
                 await self._ask(pipe, waiting)
 
     async def _ask(self, pipe: Pipe, waiting: "Waiting") -> None:

@@ -181,16 +181,18 @@ class Index:
         """Every text that is in it."""
         return [text for (text,) in self._sql.execute("SELECT text FROM texts ORDER BY rowid")]
 
-    def oldest(self, before_ms: Milliseconds | None, count_max: int | None) -> list[Key]:
+    def oldest(
+        self, before_ms: Milliseconds | None, count_max: int | None
+    ) -> list[tuple[Key, Revision]]:
         """The memories from before `before_ms`, and all but the newest `count_max`, oldest
         first."""
         ordered = self._sql.execute(
-            "SELECT key, time_ms FROM rows ORDER BY time_ms, key"
+            "SELECT key, revision, time_ms FROM rows ORDER BY time_ms, key"
         ).fetchall()
         more = 0 if count_max is None else len(ordered) - count_max
         return [
-            key
-            for place, (key, time_ms) in enumerate(ordered)
+            (key, revision)
+            for place, (key, revision, time_ms) in enumerate(ordered)
             if place < more or (before_ms is not None and time_ms < before_ms)
         ]
 

@@ -291,13 +291,13 @@ class Memory:
         if policy.age_ms_max is not None:
             before = _now_ms() - policy.age_ms_max
         async with self._lock:
-            keys = (await self._caught_up()).oldest(before, policy.count_max)
+            seen = (await self._caught_up()).oldest(before, policy.count_max)
         if summarise is None:
-            return Consolidated((), await self.forget(*keys))
+            return Consolidated((), await self._forget_unchanged(seen))
         summaries: list[Key] = []
         forgotten = 0
-        for first in range(0, len(keys), policy.group):
-            group = await self._remembered(keys[first : first + policy.group])
+        for first in range(0, len(seen), policy.group):
+            group = await self._unchanged(seen[first : first + policy.group])
             if len(group) > 1 and (key := await self._exchange(group, summarise)) is not None:
                 summaries.append(key)
                 forgotten += len(group)
@@ -430,11 +430,29 @@ class Memory:
                 f"{mine[1]} of {mine[0]} (reembed() changes the model of the store)",
             )
 
-    async def _remembered(self, keys: Sequence[Key]) -> Sequence[Remembered]:
-        """What is at `keys`, in that order, without what is gone."""
-        found = await self._board.entries(keys)
-        there = [(found[key], record_of(found[key])) for key in keys if key in found]
+    async def _unchanged(self, seen: Sequence[tuple[Key, Revision]]) -> Sequence[Remembered]:
+        """The memories of `seen`, in that order, without what changed since, or is gone."""
+        found = await self._board.entries([key for key, _ in seen])
+        same = [found[key] for key, at in seen if key in found and found[key].mod_revision == at]
+        there = [(entry, record_of(entry)) for entry in same]
         return [remembered(entry, record) for entry, record in there if record is not None]
+
+    async def _forget_unchanged(self, seen: Sequence[tuple[Key, Revision]]) -> int:
+        """Remove the memories of `seen` that did not change since; returns how many."""
+        gone = 0
+        for first in range(0, len(seen), OPERATIONS_MAX):
+            left = dict(seen[first : first + OPERATIONS_MAX])
+            while left:
+                held = [KeyAt(key, revision) for key, revision in left.items()]
+                try:
+                    receipt = await self._board.commit(list(map(Delete, left)), conditions=held)
+                except Conflict as conflict:
+                    if left.pop(conflict.key, None) is None:
+                        raise
+                    continue
+                gone += sum(map(bool, receipt.results))
+                break
+        return gone
 
     async def _exchange(self, group: Sequence[Remembered], summarise: Summarise) -> Key | None:
         """A summary in place of `group`; None if one of them changed meanwhile."""

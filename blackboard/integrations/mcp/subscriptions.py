@@ -20,6 +20,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Res
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
+    INVALID_REQUEST,
     ReadResourceResult,
     SubscriptionsListenRequestParams,
     SubscriptionsListenResult,
@@ -172,7 +173,7 @@ class OldSubscriptions:
         watching = self._watch(session.board.watch(key), opened, (key, uri), ctx)
         task = asyncio.create_task(watching, name=f"subscription to {uri}")
         self._tasks[uri] = task
-        task.add_done_callback(lambda done: self._forget(uri, done))
+        task.add_done_callback(lambda done: self._forget(uri, opened, done))
         try:
             await asyncio.shield(opened)
         except BlackboardError as error:
@@ -193,9 +194,15 @@ class OldSubscriptions:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _forget(self, uri: str, done: "asyncio.Task[None]") -> None:
+    def _forget(self, uri: str, opened: "asyncio.Future[None]", done: "asyncio.Task[None]") -> None:
         if self._tasks.get(uri) is done:
             del self._tasks[uri]
+        if opened.done():
+            return
+        # `subscribe` waits for it, and it will never be open.
+        error = None if done.cancelled() else done.exception()
+        text = f"the subscription to {uri} was ended before it began"
+        opened.set_exception(error or MCPError(code=INVALID_REQUEST, message=text))
 
     async def _watch(
         self,

@@ -87,6 +87,19 @@ def test_a_context_by_flag_precedes_the_environment() -> None:
     assert (found.url, found.token) == (PROD.url, "prod-token")
 
 
+def test_a_context_by_flag_brings_its_board_and_authority() -> None:
+    """`--context prod` of a shell that works on another service. What prod does not have comes from
+    the environment: its token never does."""
+    environ = ENVIRON | {"BLACKBOARD_CA": "environ.pem"}
+    known = KNOWN.adding("prod", ServiceContext(PROD.url, board="expansion", ca="prod.pem"))
+    found = resolve(Flags(context="prod"), environ, known)
+    assert (found.board, found.ca, found.token) == ("expansion", "prod.pem", None)
+    found = resolve(Flags(context="prod", board="b", ca="flag.pem"), environ, known)
+    assert (found.board, found.ca) == ("b", "flag.pem")
+    found = resolve(Flags(context="local"), environ, known)
+    assert (found.board, found.ca) == ("environ-board", "environ.pem")
+
+
 def test_an_empty_variable_is_none() -> None:
     """`BLACKBOARD_URL= blackboard ls` is as if it were not set."""
     assert resolve(Flags(), {"BLACKBOARD_URL": "", "BLACKBOARD_BOARD": ""}, KNOWN).board == "main"

@@ -1,14 +1,18 @@
 """Files at the edges: the largest one, a client that died, what others put in their place."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import blackboard
 from blackboard.client.board import Board
 from blackboard.client.files import PARTS_PER_COMMIT
+from blackboard.core.checkpoints import When
 from blackboard.core.path import check_file, file_info_key, file_parts_prefix, upload_key
 from blackboard.errors import Conflict, Corrupt, InvalidRequest, LimitExceeded
 from blackboard.limits import KEY_BYTES_MAX, LARGE_BYTES_MAX, LARGE_PART_BYTES
@@ -118,3 +122,38 @@ async def test_a_key_that_leaves_room_for_the_parts(board: Board) -> None:
     with pytest.raises(LimitExceeded) as refused:
         check_file(longest + "a")
     assert refused.value.limit == "KEY_BYTES_MAX"
+
+
+async def test_what_is_said_of_a_saved_file_is_said_of_its_bytes(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is replaced as soon as it was looked up."""
+    before = await board.files.put(KEY, b"before")
+    entry = board.entry
+
+    async def replaced(key: str, **named: Any) -> Any:
+        found = await entry(key, **named)
+        monkeypatch.undo()
+        await board.files.put(KEY, b"after")
+        return found
+
+    monkeypatch.setattr(board, "entry", replaced)
+    info = await board.files.save(KEY, tmp_path / "saved")
+    content = (tmp_path / "saved").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == info.sha256
+    assert (content, info) == (b"before", before)
+
+
+@pytest.mark.parametrize("at", [None, "now", datetime(2999, 1, 1, tzinfo=UTC)])
+async def test_a_file_that_is_replaced_while_it_is_read_is_read_to_its_end(
+    board: Board, at: When | None
+) -> None:
+    """At a moment that moves on, too."""
+    before = b"a" * LARGE_PART_BYTES + b"z"
+    await board.files.put(KEY, before)
+    found = b""
+    async for piece in board.files.read(KEY, at=at):
+        if not found:
+            await board.files.put(KEY, b"after")
+        found += piece
+    assert found == before

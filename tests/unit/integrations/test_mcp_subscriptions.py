@@ -228,3 +228,42 @@ async def test_an_older_client_subscribes_on_its_connection(team: Board) -> None
     await old.aclose()
     await session.aclose()
     assert watches() == 0
+
+
+class StuckWatch:
+    """A watch that opens only if it is let, and then fails as nobody expects."""
+
+    def __init__(self) -> None:
+        self.begun = anyio.Event()
+        self.let = anyio.Event()
+
+    async def __aenter__(self) -> None:
+        self.begun.set()
+        await self.let.wait()
+        raise RuntimeError("a bug of ours")
+
+    async def __aexit__(self, *_: object) -> None:
+        raise AssertionError("it was never open")
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "aclose", "bug"])
+async def test_a_subscription_that_never_begins_keeps_nobody_waiting(
+    team: Board, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    session, old, stuck = AgentSession(team.as_agent("ann")), OldSubscriptions(), StuckWatch()
+    monkeypatch.setattr(session.board, "watch", lambda _: stuck)
+    context: Any = None  # it is needed when something changed
+    subscribing = asyncio.create_task(old.subscribe(session, context, PLAN))
+    await stuck.begun.wait()
+    match how:
+        case "unsubscribe":
+            await old.unsubscribe(PLAN)
+        case "aclose":
+            await old.aclose()
+        case _:
+            stuck.let.set()
+    expected, said = (RuntimeError, "bug") if how == "bug" else (MCPError, "ended before it began")
+    with anyio.fail_after(TIMEOUT_S), pytest.raises(expected, match=said):
+        await subscribing
+    await old.aclose()
+    await session.aclose()

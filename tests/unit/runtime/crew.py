@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 
 from pydantic import BaseModel
 
@@ -142,6 +143,25 @@ class Mortal(Counter):
             await ctx.tool(leave_a_trace)
             os.kill(os.getpid(), 9)
         await super().step(ctx)
+
+
+class Forebear(Counter):
+    """Its process ends in the first step, and leaves a process that has its stdin and stderr."""
+
+    kind = "Forebear"
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Start the other process, and end."""
+        leave_a_process()
+        os.write(2, b"first words\nlast words\n")
+        os._exit(3)
+
+
+def leave_a_process() -> None:
+    """Start a process that goes on, and append its number to the file that TRACE names."""
+    left = subprocess.Popen(["tail", "-f", "/dev/null"])
+    with open(os.environ["TRACE"], "a") as file:  # noqa: PTH123 - as short as it can be
+        file.write(f"{left.pid}\n")
 
 
 def leave_a_trace() -> str:

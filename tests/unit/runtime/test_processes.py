@@ -20,7 +20,7 @@ from blackboard.runtime.supervisor import RestartPolicy, supervision_key
 from blackboard.runtime.team import run_team
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.source_tree import ROOT
-from tests.unit.runtime.crew import Counter, Hopeless, Mortal, Parent, Patient, Slow
+from tests.unit.runtime.crew import Counter, Forebear, Hopeless, Mortal, Parent, Patient, Slow
 from tests.waiting import wait_until
 
 CALM = RestartPolicy(grace_ms=200, pause_ms=1, pause_ms_max=10, crashes_max=3)
@@ -90,6 +90,22 @@ async def test_a_killed_process_is_started_again(
     ended = await ProcessSupervisor(Mortal("mortal"), board, place(service), QUICK).run()
     assert (ended.how, ended.crashes) == ("done", 0)
     assert await board.get("public/counts/mortal") == 5
+
+
+async def test_what_a_process_left_running_does_not_keep_it_from_its_restart(
+    service: ServiceProcess, board: Board, tmp_path: Path
+) -> None:
+    """A server that a tool started, for example. It has the stderr of the agent that died."""
+    policy = replace(QUICK, crashes_max=2)
+    try:
+        with anyio.fail_after(PATIENCE_S):
+            ended = await ProcessSupervisor(Forebear("ada"), board, place(service), policy).run()
+    finally:
+        left = [int(pid) for pid in (tmp_path / "trace").read_text().split()]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert (ended.how, ended.crashes, ended.error) == ("crash_loop", 2, "exit 3: last words")
+    assert len(left) == policy.crashes_max
 
 
 async def test_another_host_takes_over_when_one_is_gone(

@@ -14,16 +14,18 @@ import pytest
 import blackboard
 from blackboard import Board
 from blackboard.core.path import check_name
-from blackboard.errors import AgentInterrupted, InvalidRequest
+from blackboard.errors import AgentInterrupted, BoardFrozen, InvalidRequest, Unavailable
 from blackboard.limits import AGENT_CRASHES_MAX
 from blackboard.runtime import run
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import RunOptions, run_agent
 from blackboard.runtime.supervisor import (
     AgentExit,
+    Crashes,
     RestartPolicy,
     Supervisor,
     last_frame,
+    stop_on_signals,
     supervise,
     supervision_key,
 )
@@ -221,6 +223,32 @@ async def _is(board: Board, state: str) -> bool:
     return bool((await told(board, "ada") or {}).get("state") == state)
 
 
+async def test_a_recovery_that_could_not_be_recorded_is_recorded_later(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the agent makes no more progress: it may rest for a day."""
+    crashes, delete = Crashes("ada", board, QUICK), board.delete
+    failures = [Unavailable("the board", "for a moment"), BoardFrozen("operator", "wait", 0, 1)]
+
+    async def failing(key: str) -> bool:
+        if failures:
+            raise failures.pop()
+        return await delete(key)
+
+    async def is_well() -> bool:
+        return await told(board, "ada") is None
+
+    monkeypatch.setattr(board, "delete", failing)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(crashes.take_back)
+        await crashes.add("it stumbled")
+        assert not await is_well()
+        crashes.progress()
+        await wait_until(is_well)
+        tasks.cancel_scope.cancel()
+    assert failures == []
+
+
 async def test_what_no_restart_changes_is_not_tried_again(board: Board) -> None:
     """The state is of a newer schema: one crash is a loop."""
     state = {"kind": "Counter", "version": 9, "state": {}}
@@ -370,3 +398,19 @@ async def test_a_signal_ends_a_life_that_is_lived_alone(board: Board) -> None:
 
 async def _rests(board: Board) -> bool:
     return any(one.state == "idle" for one in await board.agents())
+
+
+async def test_a_handler_that_is_not_of_python_does_not_end_the_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program that embeds Python may have installed it; it cannot be put back from here."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(signal, "getsignal", lambda _: None)
+    try:
+        with stop_on_signals() as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            with anyio.fail_after(PATIENCE_S):
+                await stop.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -101,6 +101,23 @@ async def test_who_is_taken_out_of_the_roster_stops_at_once(board: Board) -> Non
     assert await board.get("public/counts/bob") is None
 
 
+async def test_a_lease_at_a_line_of_the_roster_stops_nobody(board: Board) -> None:
+    """Neither when it is taken nor when it is given back: the line is still there."""
+    stop = asyncio.Event()
+    await board.put(roster_key("bob"), {"kind": "Slow", "parent": "ada"})
+    team = run_team(board, [Patient("ada")], kinds=[Slow], make_supervisor=quick(board), stop=stop)
+    running = asyncio.create_task(team)
+    await wait_until(lambda: _lives(board, "bob"))
+    async with board.lock(roster_key("bob")):
+        pass
+    # What the team hears next, so that it has heard of the lease by then.
+    await board.put(roster_key("eve"), {"kind": "Slow", "parent": "ada"})
+    await wait_until(lambda: _lives(board, "eve"))
+    assert await _lives(board, "bob")
+    stop.set()
+    assert (await running).keys() == {"ada", "bob", "eve"}
+
+
 async def _lives(board: Board, agent: str, *, wanted: bool = True) -> bool:
     return any(one.agent == agent for one in await board.agents()) is wanted
 

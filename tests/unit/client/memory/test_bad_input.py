@@ -334,6 +334,44 @@ async def test_a_memory_that_changes_while_it_is_summarised_stays(board: Board) 
         assert (await memory.consolidate(policy, lambda group: "both")).forgotten == 2
 
 
+class RenewedAt:
+    """A board on which another agent renews the memory "b" just before the call `name`, once."""
+
+    def __init__(self, board: Board, name: str) -> None:
+        self._board = board
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._board, name)
+        if name != self._name:
+            return call
+        self._name = ""
+
+        async def overtaken(*arguments: Any, **named: Any) -> Any:
+            async with self._board.memory(embed=embed, model=MODEL) as other:
+                await other.remember("b, renewed", name="b")
+            return await call(*arguments, **named)
+
+        return overtaken
+
+
+@pytest.mark.parametrize(
+    ("name", "summarise"), [("commit", None), ("entries", lambda group: "a and c")]
+)
+async def test_a_memory_that_changes_after_the_look_stays(
+    board: Board, name: str, summarise: Callable[[Any], Any] | None
+) -> None:
+    """Removed alone, or exchanged: the renewed one is none of the old ones."""
+    async with board.memory(embed=embed, model=MODEL) as memory:
+        for text in "abc":
+            await memory.remember(text, name=text)
+    overtaken: Any = RenewedAt(board, name)
+    async with Memory(overtaken, memory.prefix, Embedder(embed, MODEL)) as memory:
+        assert (await memory.consolidate(MemoryPolicy(count_max=0), summarise)).forgotten == 2
+        left = {one.text for one in await memory.newest()}
+        assert left == {"b, renewed"} | ({"a and c"} if summarise else set())
+
+
 async def test_a_step_whose_store_got_another_model_meanwhile_is_refused(board: Board) -> None:
     """Its commit is conditioned on the model that its embedding is of."""
     async with board.memory(embed=embed, model=MODEL) as memory:

@@ -1,0 +1,68 @@
+"""A replica that the service lets in and then refuses, again and again."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import BoardFrozen
+from blackboard.server.service import Service
+from tests.lowered import lowered
+from tests.waiting import wait_until
+
+PATIENCE_S = 60.0
+ROUNDS = 4
+
+
+class NotedPauses(tuple[int, ...]):  # noqa: SLOT001 - a tuple has no slots of its own
+    """Pauses that take no time; `taken` says which of them were taken."""
+
+    taken: list[int]
+
+    def __getitem__(self, index: Any) -> Any:
+        """The pause at `index`, which is noted."""
+        self.taken.append(index)
+        return super().__getitem__(index)
+
+
+@pytest.fixture
+def pauses() -> NotedPauses:
+    """More of them than a test takes."""
+    noted = NotedPauses([0] * 1_000_000)
+    noted.taken = []
+    return noted
+
+
+@pytest.fixture
+async def client(tmp_path: Path, pauses: NotedPauses) -> AsyncIterator[Client]:
+    """A client that pauses so before it connects again."""
+    limits = lowered(connect_pauses_ms=pauses)
+    async with Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as service:
+        yield Client(service.link(access.operator()))
+
+
+async def test_the_pauses_grow_while_a_frozen_board_refuses_its_edits(
+    client: Client, pauses: NotedPauses
+) -> None:
+    """And they begin from the first one again as soon as the edits were taken."""
+
+    async def refused_often() -> bool:
+        return len(pauses.taken) >= ROUNDS
+
+    async with client.board().document("public/memo") as doc:
+        for edit in ("one", "two"):
+            pauses.taken.clear()
+            await client.freeze()
+            doc.text().append(edit)
+            with anyio.fail_after(PATIENCE_S), pytest.raises(BoardFrozen):
+                await doc.synced()
+            await wait_until(refused_often)
+            assert pauses.taken[:ROUNDS] == list(range(ROUNDS)), edit
+            await client.thaw()
+            with anyio.fail_after(PATIENCE_S):
+                await doc.synced()
