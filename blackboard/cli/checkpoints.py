@@ -1,6 +1,5 @@
 """checkpoint: named cuts of a whole board: create, list, compare, verify, export, import."""
 
-import math
 import os
 import re
 from pathlib import Path
@@ -57,12 +56,12 @@ def create(
 
     Public, private and inboxes, as one consistent cut. It blocks no agent.
     """
-    from blackboard.cli import render as past, session
+    from blackboard.cli import render as past, session, values
 
     flags = Flags.of(context)
-    if barrier_s is not None and not 0 < barrier_s * 1000 < math.inf:
+    if barrier_s is not None and not barrier_s > 0:
         raise wrong_usage("--barrier must be a number of seconds, more than 0")
-    barrier_ms = None if barrier_s is None else math.ceil(barrier_s * 1000)
+    barrier_ms = values.milliseconds(barrier_s, "--barrier")
 
     async def take(board: "Board") -> "Checkpoint":
         return await board.checkpoint(name, note=note, barrier_ms=barrier_ms, stale_ok=stale_ok)

@@ -116,13 +116,13 @@ def set_key(
     ] = None,
 ) -> None:
     """Set a key to a value. Prints the revision."""
-    from blackboard.cli import render as show, session
+    from blackboard.cli import render as show, session, values
 
     flags = Flags.of(context)
     content = _value(value, file, is_json=is_json)
     if ttl_s is not None and not ttl_s > 0:
         raise wrong_usage("--ttl must be more than 0 seconds")
-    ttl_ms = None if ttl_s is None else round(ttl_s * 1000)
+    ttl_ms = values.milliseconds(ttl_s, "--ttl")
 
     async def write(board: "Board") -> "Receipt":
         return await board.put(

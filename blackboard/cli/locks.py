@@ -54,12 +54,13 @@ def lock(
     Waits in the queue. Exits with the exit code of the command. If the lock is lost while the
     command runs, it is terminated. BLACKBOARD_FENCE has the fence, BLACKBOARD_LEASE the lease.
     """
-    from blackboard.cli import locked, session
+    from blackboard.cli import locked, session, values
     from blackboard.limits import DEFAULT, LEASE_TTL_MS
 
     flags = Flags.of(context)
-    ttl_ms = LEASE_TTL_MS if ttl_s is None else round(ttl_s * 1000)
-    timeout_ms = None if timeout_s is None else round(timeout_s * 1000)
+    asked_ms = values.milliseconds(ttl_s, "--ttl")
+    ttl_ms = LEASE_TTL_MS if asked_ms is None else asked_ms
+    timeout_ms = values.milliseconds(timeout_s, "--timeout")
     if timeout_ms is not None and timeout_ms < 0:
         raise wrong_usage("--timeout is at least 0")
     program = locked.program_of(command)

@@ -487,7 +487,10 @@ def print_restored(restored: "Restored", *, as_json: bool) -> None:
         f" {counted(restored.put_back, 'key')} put back, {restored.removed} removed;"
         f" epoch {restored.epoch.number} begins"
     )
-    say(f"the abandoned revisions end at checkpoint {restored.before}")
+    say(
+        f"the abandoned revisions end at {restored.revision - 1},"
+        f" at or shortly after checkpoint {restored.before}"
+    )
 
 
 def describe_freeze(freeze: "Freeze") -> str:

@@ -67,13 +67,14 @@ def create(
     """
     from dataclasses import replace
 
-    from blackboard.cli import render as show
+    from blackboard.cli import render as show, values
     from blackboard.integrity import tokens
     from blackboard.server import settings as config
     from blackboard.server.settings import grants_of
 
     flags = Flags.of(context)
-    if not ttl_hours > 0:
+    ttl_ms = values.milliseconds(ttl_hours, "--ttl", unit_ms=_HOUR_MS)
+    if not ttl_ms or ttl_ms < 0:
         raise wrong_usage("--ttl must be more than 0 hours")
     if role is not None and grant:
         raise wrong_usage("--role and --grant exclude each other")
@@ -84,7 +85,6 @@ def create(
         principal = replace(principal, grants=granted)
     kept = _kept(settings)
     secret = config.secret_of(settings)
-    ttl_ms = round(ttl_hours * _HOUR_MS)
     token = tokens.issue(secret, principal, ttl_ms, audience=settings.audience)
     if flags.as_json:
         show.print_json({"token": token, **claims_of(token)})
@@ -198,12 +198,13 @@ def narrow(
 
     This needs neither the service nor its secret. Removed rights cannot be added again.
     """
-    from blackboard.cli import render as show
+    from blackboard.cli import render as show, values
     from blackboard.core.access import Narrowing
     from blackboard.integrity import tokens
 
     flags = Flags.of(context)
-    end_ms = None if ttl_hours is None else round(time.time() * 1000 + ttl_hours * _HOUR_MS)
+    ttl_ms = values.milliseconds(ttl_hours, "--ttl", unit_ms=_HOUR_MS)
+    end_ms = None if ttl_ms is None else round(time.time() * 1000) + ttl_ms
     grants = None if grant is None else tuple(parse_grant(text) for text in grant)
     boards = None if only is None else frozenset(only)
     made = tokens.attenuate(_token(flags, which), Narrowing(name, grants, boards, end_ms))

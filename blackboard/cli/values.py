@@ -2,7 +2,8 @@
 
 JSON has no bytes: they are written as `{"$bytes": "<base64>"}`, here as on the wire.
 
-Moments on the command line: `12`, `before-plan`, `now`, `2026-11-21T09:30`.
+Moments on the command line: `12`, `before-plan`, `now`, `2026-11-21T09:30`. Spans of time are
+numbers of seconds, hours or days.
 """
 
 import json
@@ -14,9 +15,27 @@ from blackboard.core.checkpoints import When
 from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest, RemoteProtocolError
 from blackboard.limits import REVISION_MAX
+from blackboard.units import Milliseconds
 from blackboard.wire.frames import JSON, NotAMap
 
 _OPENINGS: Final = ("{", "[", '"')
+_SPAN_MS_MAX: Final = 10**14
+"""The longest span of time: added to a moment of today, it leads to a year of four digits."""
+
+
+def milliseconds(
+    amount: float | None, option: str, *, unit_ms: Milliseconds = 1_000
+) -> Milliseconds | None:
+    """The span of time of `option` in milliseconds; none is 0 that is more than 0.
+
+    None stays None. Errors: CommandError for what is not finite, and above 3,000 years.
+    """
+    if amount is None:
+        return None
+    span = amount * unit_ms
+    if not abs(span) <= _SPAN_MS_MAX:
+        raise wrong_usage(f"{option} is no span of time: {amount:g}")
+    return 1 if 0 < span < 1 else round(span)
 
 
 def parse(text: str, *, is_json: bool | None = None) -> Any:

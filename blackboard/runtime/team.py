@@ -220,9 +220,11 @@ class _Team:
                     await self._agree(found, tasks)
                     async for revised in watch:
                         for change in revised.changes:
-                            found[change.key] = change.value
-                            if change.kind == "delete":
-                                del found[change.key]
+                            # Changes of leases say nothing about the entry at their key.
+                            if change.kind == "put":
+                                found[change.key] = change.value
+                            elif change.kind == "delete":
+                                found.pop(change.key, None)
                         await self._agree(found, tasks)
             except (Compacted, Resync, RolledBack, StaleEpoch):
                 is_behind = True

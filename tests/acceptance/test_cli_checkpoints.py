@@ -51,6 +51,15 @@ MEASURELESS: Final = (
     "checkpoint prune --history=-1d",
     "checkpoint prune --history 90d --history 30d",
     "checkpoint prune --last 99999999999999999999",
+    "set public/a 1 --ttl inf",
+    "set public/a 1 --ttl 1e300",
+    "memory remember x --ttl inf",
+    "lock public/a --ttl inf -- true",
+    "lock public/a --timeout inf -- true",
+    "lock public/a --timeout nan -- true",
+    "token create bob --ttl inf",
+    "token narrow x --ttl inf",
+    "backup prune backup --keep-days inf",
 )
 
 

@@ -142,11 +142,11 @@ def prune(
 
     from blackboard.backup.place import BackupPlace
     from blackboard.backup.retain import Policy, prune as drop
-    from blackboard.cli import render as shown
+    from blackboard.cli import render as shown, values
 
     if keep_days is None and keep_revisions is None and keep_bytes is None:
         raise wrong_usage("nothing says what to keep", "Add --keep-days, for example.")
-    age_ms = None if keep_days is None else int(keep_days * _DAY_MS)
+    age_ms = values.milliseconds(keep_days, "--keep-days", unit_ms=_DAY_MS)
     policy = Policy(age_ms, keep_revisions, keep_bytes)
 
     async def work() -> "Removal":

@@ -205,13 +205,13 @@ def remember(
 
     With an embedding, if BB_EMBED_MODEL names a model.
     """
-    from blackboard.cli import render, session
+    from blackboard.cli import render, session, values
 
     flags, endpoint = Flags.of(context), _endpoint()
     content = _content(what, is_text=string)
     if ttl_s is not None and not ttl_s > 0:
         raise wrong_usage("--ttl must be more than 0 seconds")
-    ttl_ms = None if ttl_s is None else round(ttl_s * 1000)
+    ttl_ms = values.milliseconds(ttl_s, "--ttl")
 
     async def write(board: "Board") -> str:
         async with _store_of(board, flags, endpoint) as memory:

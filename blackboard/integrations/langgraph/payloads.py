@@ -1,11 +1,12 @@
 """Bytes of any size as one entry: above INLINE_BYTES_MAX, the entry names a file of the board."""
 
+import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from blackboard import Board
-from blackboard.errors import Corrupt, Rejected
+from blackboard.errors import BlackboardError, Corrupt, Rejected
 from blackboard.ops import Delete, HeldFence, KeyAt, Put, encode_value
 from blackboard.types import Entry, Receipt
 
@@ -15,6 +16,7 @@ INLINE_BYTES_MAX: Final = 900_000
 COMMIT_BYTES: Final = 3_000_000
 """Bytes after which a commit takes no further operation."""
 COMMIT_OPS: Final = 500
+log = logging.getLogger(__name__)
 
 
 class Payloads:
@@ -67,8 +69,7 @@ class Payloads:
             receipt = await self._board.commit(first, conditions=conditions, fences=fences)
         except Rejected:
             # Only after a refusal: after any other error the commit may have been made.
-            for file in self._files:
-                await self._board.files.delete(file)
+            await drop_files(self._board, self._files)
             raise
         for batch in others:
             receipt = await self._board.commit(batch, fences=fences)
@@ -87,6 +88,19 @@ def _batches(ops: Sequence[Change]) -> list[list[Change]]:
         batches[-1].append(op)
         size += weight
     return batches
+
+
+async def drop_files(board: Board, files: Iterable[str]) -> None:
+    """Remove files that no entry names any more, as far as possible.
+
+    What made them superfluous is committed, or refused: an error here must not be taken for one of
+    that. It is logged.
+    """
+    for file in files:
+        try:
+            await board.files.delete(file)
+        except BlackboardError as error:
+            log.warning("the file %s is not used any more, and stays: %s", file, error)
 
 
 def file_of(entry: Entry) -> str | None:

@@ -9,10 +9,11 @@ compared here.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import sqrt
+from math import inf, sqrt
 from operator import mul
 from typing import Any, Final, Literal
 
@@ -42,7 +43,7 @@ from blackboard import Board
 from blackboard.errors import Conflict, Corrupt, InvalidRequest, LimitExceeded
 from blackboard.integrations.langgraph.homes import FromConnString, home_of
 from blackboard.integrations.langgraph.keys import is_digest, segment, text
-from blackboard.integrations.langgraph.payloads import Payloads, file_of, read
+from blackboard.integrations.langgraph.payloads import Payloads, drop_files, file_of, read
 from blackboard.integrations.reading import read_entries
 from blackboard.ops import ABSENT, Delete, KeyAt, Put, decode_value, encode_value
 from blackboard.types import Entry
@@ -50,6 +51,9 @@ from blackboard.types import Entry
 PREFIX: Final = "public/langgraph-store"
 _KEY: Final = "~"
 """The segment between a namespace and a key."""
+_PUT_MS: Final = "put_ms"
+"""When an item with a time to live was put: each look at it puts it again. Items that were put by
+earlier versions have none."""
 _MS_PER_MINUTE: Final = 60_000
 ATTEMPTS_MAX: Final = 5
 """Attempts at a commit while others put files at its keys."""
@@ -196,7 +200,10 @@ class BlackboardStore(BaseStore):
                 "value": op.value,
                 "ttl_minutes": op.ttl,
             }
-            ttl_ms = None if op.ttl is None else _ms(op.ttl)
+            ttl_ms = None
+            if op.ttl is not None:
+                ttl_ms = _ms(op.ttl)
+                record[_PUT_MS] = time.time_ns() // 1_000_000
             _store(payloads, key, record, ttl_ms)
             payloads.ops.append(
                 Put(vector_key, encode_value(of_item), ttl_ms) if of_item else Delete(vector_key)
@@ -206,8 +213,7 @@ class BlackboardStore(BaseStore):
         await payloads.commit(
             [KeyAt(key, old[key].mod_revision if key in old else ABSENT) for key in named]
         )
-        for file in files.values():
-            await self._board.files.delete(file)
+        await drop_files(self._board, files.values())
 
     async def _embed(self, puts: Sequence[PutOp]) -> list[list[list[float]]]:
         """The vectors of each item."""
@@ -304,6 +310,7 @@ class _StoredItem:
     value: dict[str, Any]
     ttl_minutes: float | None
     entry: Entry
+    put_ms: int | None
 
     def fields(self) -> dict[str, Any]:
         """The arguments of an Item."""
@@ -312,8 +319,15 @@ class _StoredItem:
             "key": self.key,
             "value": self.value,
             "created_at": _time(self.entry.created_ms or self.entry.time_ms),
-            "updated_at": _time(self.entry.time_ms),
+            "updated_at": _time(self._updated_ms()),
         }
+
+    def _updated_ms(self) -> int:
+        """When it was put. That is of another clock than the times of the entry, between which it
+        lies."""
+        if not isinstance(self.put_ms, int):
+            return self.entry.time_ms
+        return max(self.entry.created_ms or 0, min(self.put_ms, self.entry.time_ms))
 
 
 async def _stored(board: Board, entry: Entry) -> _StoredItem:
@@ -328,6 +342,7 @@ async def _stored(board: Board, entry: Entry) -> _StoredItem:
             record["value"],
             record["ttl_minutes"],
             entry,
+            record.get(_PUT_MS),
         )
     except (KeyError, TypeError) as error:
         raise Corrupt(what=entry.key, reason="it was redacted, or put by hand") from error
@@ -348,7 +363,7 @@ def _time(ms: int) -> datetime:
 
 
 def _ms(minutes: float) -> int:
-    if not minutes > 0:
+    if not 0 < minutes < inf:
         raise ValueError(f"ttl is {minutes!r}: pass minutes above 0")
     return max(1, int(minutes * _MS_PER_MINUTE))
 

@@ -1,5 +1,6 @@
 """Removing and copying checkpoints that share values with others."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -12,7 +13,13 @@ from blackboard.integrations.langgraph.history import (
     newest_first,
 )
 from blackboard.integrations.langgraph.keys import ThreadPlace, text, thread_prefix
-from blackboard.integrations.langgraph.payloads import COMMIT_BYTES, Payloads, file_of, read
+from blackboard.integrations.langgraph.payloads import (
+    COMMIT_BYTES,
+    Payloads,
+    drop_files,
+    file_of,
+    read,
+)
 from blackboard.integrations.langgraph.records import Pieced, decode, encode
 from blackboard.integrations.langgraph.values import Held, Values, Version
 from blackboard.ops import Delete, KeyAt
@@ -49,8 +56,7 @@ async def detach(
         payloads.ops += [Delete(entry.key) for entry in removed]
         await payloads.commit()
     await _make_whole(board, place, ids, await _look(board, place, history), without_writes)
-    for entry in removed:
-        await _drop_file(board, entry)
+    await _drop_files_of(board, removed)
 
 
 async def _look(board: Board, place: ThreadPlace, history: ThreadHistory) -> ThreadHistory:
@@ -79,12 +85,13 @@ async def _make_whole(
         alone = replace(record, at={}, grown={}, values=values, led=led)
         payloads.put(loaded.entry.key, encode(alone))
         await payloads.commit([KeyAt(loaded.entry.key, loaded.entry.mod_revision)])
-        await _drop_file(board, loaded.entry)
+        await _drop_files_of(board, [loaded.entry])
 
 
-async def _drop_file(board: Board, entry: Entry) -> None:
-    if (file := file_of(entry)) is not None:
-        await board.files.delete(file)
+async def _drop_files_of(board: Board, entries: Iterable[Entry]) -> None:
+    """Remove the files of entries that are gone, or replaced."""
+    files = [file for entry in entries if (file := file_of(entry)) is not None]
+    await drop_files(board, files)
 
 
 def _whole(held: Held) -> Pieced:
@@ -154,6 +161,4 @@ async def copy(board: Board, prefix: str, source: str, target: str) -> None:
                 payloads = Payloads(board, f"{other}/f")
     if payloads.ops:
         await payloads.commit()
-    for entry in replaced:
-        if entry.key in copied:
-            await _drop_file(board, entry)
+    await _drop_files_of(board, [entry for entry in replaced if entry.key in copied])

@@ -9,7 +9,8 @@ Invariants
 - a claim that ended without a release makes the next change fail, once: the model may still rely
   on it.
 - a call that is cancelled before its claim was granted leaves neither a lease nor a place in its
-  queue.
+  queue, unless another call waits for the same claim.
+- what happens to a call happens to no other one: it waits for as long as it said itself.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from contextlib import suppress
 from typing import Final
 
 from blackboard import Board
-from blackboard.errors import BlackboardError
+from blackboard.errors import BlackboardError, Unavailable
 from blackboard.integrations.mcp.answers import ToolFailure, refused
 from blackboard.ops import HeldFence
 from blackboard.types import Lock
@@ -35,6 +36,8 @@ class HeldClaim:
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reason = ""
         """Why it ended, if nobody released it."""
+        self.calls = 0
+        """How many asked for it and were not cancelled before it was granted."""
         self._seconds = seconds
         self._until_s = 0.0
         self._released = asyncio.Event()
@@ -93,6 +96,7 @@ class Claims:
         self._held: dict[str, HeldClaim] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ended = dict.fromkeys(ended, "the service is at another address now")
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._held)
@@ -106,39 +110,58 @@ class Claims:
 
     async def claim(self, key: str, seconds: float, wait_s: float) -> HeldClaim:
         """Claim `key`, or prolong the claim of it. Errors: as of `Board.lock`; ToolFailure."""
-        known = self._held.get(key)
-        if known is not None and await self._is_current(known):
-            known.extend(seconds)
-            return known
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        while (known := self._held.get(key)) is not None:
+            if await self._is_current(key, known):
+                known.extend(seconds)
+                return known
+        if self._closed:
+            raise Unavailable("claims", "this session ended")
         self._ended.pop(key, None)
         if len(self._held) >= CLAIMS_MAX:
             names = ", ".join(sorted(self._held)[:5])
             what = f"you hold {len(self._held)} claims, which is the most"
             raise refused("too_many_claims", what, f"Release some first: {names} ...")
-        held = HeldClaim(self._board.lock(key, timeout_ms=round(wait_s * 1000)), seconds)
+        left_s = max(0.0, until_s - loop.time())
+        held = HeldClaim(self._board.lock(key, timeout_ms=round(left_s * 1000)), seconds)
         self._held[key] = held
         # A task of its own, because a lock is a block of one task, and each tool call is another.
         task = asyncio.create_task(held.hold(), name=f"claim of {key}")
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._forget(key, held))
-        try:
-            # A call that is cancelled must not cancel the future that `hold` completes.
-            await asyncio.shield(held.granted)
-        except BaseException:
-            task.cancel()
-            await asyncio.wait([task])
-            raise
+        await self._is_granted(key, held)
+        held.granted.result()
         return held
 
-    async def _is_current(self, held: HeldClaim) -> bool:
+    async def _is_granted(self, key: str, held: HeldClaim) -> bool:
+        """Wait until it is granted, or ended without. A cancellation ends it when no other call
+        waits for it."""
+        task = self._tasks[key]
+        held.calls += 1
+        try:
+            # Not the future itself: a call that is cancelled would cancel it for the others.
+            await asyncio.wait([held.granted])
+        except BaseException:
+            held.calls -= 1
+            if not held.calls:
+                task.cancel()
+                await asyncio.wait([task])
+            raise
+        if not held.is_granted:
+            await asyncio.wait([task])  # then it is forgotten
+        return held.is_granted
+
+    async def _is_current(self, key: str, held: HeldClaim) -> bool:
         """Whether the board has a claim for this holder; if not, it is ended here, too. One that is
         not granted yet is waited for."""
-        await asyncio.shield(held.granted)
-        (key,) = held.lock.keys
+        if not await self._is_granted(key, held):
+            return False
         holders = [lease.holder for lease in await self._board.leases(key)]
         if held.lock.holder in holders:
             return True
-        await self.release(key)
+        if self._held.get(key) is held:
+            await self.release(key)
         return False
 
     async def release(self, key: str) -> bool:
@@ -164,6 +187,7 @@ class Claims:
 
     async def aclose(self) -> None:
         """Release all, and leave no queue and no task."""
+        self._closed = True
         tasks = list(self._tasks.values())
         for held in self._held.values():
             held.release()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from blackboard.cli.errors import CommandError
-from blackboard.cli.values import compact, parse, parse_bytes, pretty
+from blackboard.cli.values import compact, milliseconds, parse, parse_bytes, pretty
 
 VALUES = st.recursive(
     st.none()
@@ -92,3 +92,26 @@ def test_what_is_printed_can_be_set_again(value: Any) -> None:
 def test_the_pretty_form_is_the_same_json(value: Any) -> None:
     """Only white space differs."""
     assert json.loads(pretty(value)) == json.loads(compact(value))
+
+
+@pytest.mark.parametrize(
+    ("amount", "unit_ms", "span"),
+    [
+        (None, 1_000, None),
+        (0, 1_000, 0),
+        (1e-9, 1_000, 1),
+        (1.1, 1_000, 1_100),
+        (2, 60_000, 120_000),
+    ],
+)
+def test_a_span_of_time_is_whole_milliseconds(
+    amount: float | None, unit_ms: int, span: int | None
+) -> None:
+    """One that is more than 0 stays more than 0."""
+    assert milliseconds(amount, "--ttl", unit_ms=unit_ms) == span
+
+
+@pytest.mark.parametrize("amount", [float("inf"), float("-inf"), float("nan"), 1e300, 1e306])
+def test_a_span_of_time_is_finite(amount: float) -> None:
+    with pytest.raises(CommandError, match="--ttl"):
+        milliseconds(amount, "--ttl")

@@ -27,6 +27,7 @@ from langgraph.store.base import PutOp
 
 import blackboard
 from blackboard import Board
+from blackboard.client.files import Files
 from blackboard.errors import (
     AccessDenied,
     Conflict,
@@ -40,11 +41,13 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.integrations.langgraph import BlackboardSaver, BlackboardStore, records
-from blackboard.ops import Release
+from blackboard.integrations.langgraph.payloads import Payloads
+from blackboard.ops import KeyAt, Release
 from tests.acceptance.shell import Shell
 from tests.lowered import lowered
 from tests.serving import Served
 from tests.unit.integrations.langgraph_suites import write_ownership
+from tests.waiting import wait_until
 
 T1: RunnableConfig = {"configurable": {"thread_id": "t1", "checkpoint_ns": ""}}
 
@@ -381,6 +384,72 @@ async def test_a_store_leaves_no_files_behind(board: Board) -> None:
     assert item.value == large.value
     await store.adelete(("n",), "large")
     assert not (await board.list("public/langgraph-store/**")).entries
+
+
+@pytest.fixture
+def undeletable(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """No file can be deleted: those that were tried."""
+    tried: list[str] = []
+
+    async def away(self: Files, key: str, **named: Any) -> bool:
+        tried.append(key)
+        raise Unavailable("service", "it is away")
+
+    monkeypatch.setattr(Files, "delete", away)
+    return tried
+
+
+async def test_what_is_stored_does_not_fail_for_an_old_file(
+    board: Board, undeletable: list[str]
+) -> None:
+    """Of an item, of a checkpoint, of a thread that is copied again: only the clean-up fails."""
+    store, saver = BlackboardStore(board), BlackboardSaver(board)
+    await store.aput(("n",), "large", {"text": "x" * 1_500_000})
+    await store.aput(("n",), "large", {"text": "small"})
+    item = await store.aget(("n",), "large")
+    assert item is not None
+    assert (item.value, len(undeletable)) == ({"text": "small"}, 1)
+    config = await put(saver, {"big": random.Random(1).randbytes(1_000_000)})
+    for _ in range(2):
+        await saver.acopy_thread("t1", "t2")
+    assert len(undeletable) == 2
+    await put(saver, {"big": b"small"}, config)
+    await saver.aprune(["t1"])
+    assert len(undeletable) == 3
+    assert (await values_at(saver, T1)) == {"big": b"small"}
+
+
+async def test_a_refusal_is_not_hidden_by_a_file_that_stays(
+    board: Board, undeletable: list[str]
+) -> None:
+    """The error is that of the commit."""
+    payloads = Payloads(board, "public/files")
+    payloads.put("public/a", bytes(1_000_000))
+    with pytest.raises(Conflict):
+        await payloads.commit([KeyAt("public/a", 7)])
+    assert len(undeletable) == 1
+
+
+async def test_a_look_at_an_item_is_no_update_of_it(board: Board) -> None:
+    """Though its time to live begins again with it, which puts the entry again."""
+    store = BlackboardStore(board)
+    await store.aput(("n",), "k", {"a": 1}, ttl=60)
+    [before] = (await board.list("public/langgraph-store/**")).entries
+    found: list[Any] = []
+
+    async def was_put_again() -> bool:
+        found.append(await store.aget(("n",), "k"))
+        [entry] = (await board.list("public/langgraph-store/**")).entries
+        return entry.time_ms > before.time_ms
+
+    await wait_until(was_put_again)
+    found += await store.asearch(("n",))
+    assert {(one.created_at, one.updated_at) for one in found} == {
+        (found[0].created_at, found[0].updated_at)
+    }
+    for endless in (float("inf"), float("nan"), 0.0):
+        with pytest.raises(ValueError, match="minutes above 0"):
+            await store.aput(("n",), "k", {"a": 2}, ttl=endless)
 
 
 async def test_an_item_that_was_damaged_can_be_put_again(board: Board) -> None:

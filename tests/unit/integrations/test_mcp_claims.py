@@ -10,7 +10,7 @@ import pytest
 
 import blackboard
 from blackboard import Board
-from blackboard.errors import Fenced
+from blackboard.errors import Fenced, LeaseHeld, Unavailable
 from blackboard.integrations.mcp import AgentSession
 from blackboard.integrations.mcp.arguments import CLAIM_S_MAX, WAIT_S_MAX
 from blackboard.integrations.mcp.claims import CLAIMS_MAX
@@ -193,6 +193,57 @@ async def test_a_cancelled_claim_leaves_the_queue(ann: Caller, bob: Caller, team
     await ann("release", key=FILE)
     assert await team.leases(FILE) == ()
     await bob("write", key="public/x", value=1)  # nothing was lost: it never had it
+
+
+async def test_a_cancelled_claim_cancels_no_other_call(
+    ann: Caller, bob: Caller, team: Board
+) -> None:
+    """Two calls for one key: the second one keeps the place of the first one in the queue."""
+    await ann("claim", key=FILE)
+    assert bob.session is not None
+    claims = bob.session.claims
+    first = asyncio.ensure_future(claims.claim(FILE, 60, WAIT_S_MAX))
+    await is_waited_for(team)
+    second = asyncio.ensure_future(claims.claim(FILE, 60, WAIT_S_MAX))
+    first.cancel()
+    await asyncio.wait([first])
+    assert first.cancelled()
+    await is_waited_for(team)
+    await ann("release", key=FILE)
+    await second
+    assert claims.keys() == [FILE]
+    assert [lease.holder.split("~")[0] for lease in await team.leases(FILE)] == ["bob"]
+
+
+async def test_a_call_waits_for_as_long_as_it_says(ann: Caller, bob: Caller, team: Board) -> None:
+    """Also when it comes upon one for the same key that does not wait."""
+    await ann("claim", key=FILE)
+    assert bob.session is not None
+    claims = bob.session.claims
+    first = asyncio.ensure_future(claims.claim(FILE, 60, 0))
+    second = asyncio.ensure_future(claims.claim(FILE, 60, WAIT_S_MAX))
+    await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
+    assert isinstance(first.exception(), LeaseHeld)
+    await is_waited_for(team)
+    await ann("release", key=FILE)
+    await second
+    assert claims.keys() == [FILE]
+
+
+async def test_a_call_that_waits_for_another_ends_with_the_session(
+    ann: Caller, bob: Caller, team: Board
+) -> None:
+    """It begins no claim of its own then."""
+    await ann("claim", key=FILE)
+    assert bob.session is not None
+    first = asyncio.ensure_future(bob.session.claims.claim(FILE, 60, WAIT_S_MAX))
+    await is_waited_for(team)
+    second = asyncio.ensure_future(bob.session.claims.claim(FILE, 60, WAIT_S_MAX))
+    await bob.session.aclose()
+    await asyncio.wait([first, second])
+    assert isinstance(second.exception(), Unavailable)
+    await is_waited_for(team, waiters=0)
+    assert not len(bob.session.claims)
 
 
 async def test_the_end_of_a_session_gives_everything_back(team: Board) -> None:
