@@ -639,6 +639,8 @@ class Boards:
             lost = await go_above(self.host.store, archive, name) or await archive.lost(name)
             if lost is not None:
                 self.host.lost[name] = lost
+            else:
+                self.host.lost.pop(name, None)  # another process recovered it
         except BlackboardError as error:
             log.warning("board %s cannot be compared with what is kept of it: %s", name, error)
 

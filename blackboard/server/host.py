@@ -5,7 +5,8 @@ The state of a single board is in `server/boards.py`.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace as with_fields
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from blackboard.core.access import (
     is_reserved,
     issued,
 )
-from blackboard.core.checkpoints import Lost, LostBoard
+from blackboard.core.checkpoints import ORIGIN_KEY, Lost, LostBoard
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError, EngineRefused, InvalidRequest, Unavailable
@@ -167,9 +168,31 @@ class Host:
                     mark = await self.archive.mark(name)
                     through = 0 if mark is None else mark.revision
                     self.lost.setdefault(name, Lost(0, through, through))
+            await self._forget_recovered(there)
             await self.archive.sweep()
         except BlackboardError as error:
             log.warning("the archive cannot be compared with the engine: %s", error)
+
+    async def _forget_recovered(self, there: Container[str]) -> None:
+        """Forget the losses that another process recovered, and those of boards that it removed."""
+        for name, known in list(self.lost.items()):
+            with suppress(BlackboardError):  # it stays lost until that can be told
+                is_over = await (self._has_all(name) if name in there else self._was_removed(name))
+                # What was found out about it in the meantime is newer.
+                if is_over and self.lost.get(name) is known:
+                    del self.lost[name]
+
+    async def _was_removed(self, name: str) -> bool:
+        return await self.store.removed(name) is not None
+
+    async def _has_all(self, name: str) -> bool:
+        """Whether the engine has all of a board that it ever had."""
+        assert self.archive is not None
+        mark = await self.archive.mark(name)
+        # Until the archive has the engine's epoch, it does not know of a loss that began it.
+        reading = await self.store.read(name, [ORIGIN_KEY])
+        is_known = mark is not None and mark.epoch.id == reading.epoch
+        return is_known and await self.archive.lost(name) is None
 
     async def lost_boards(self) -> Sequence[LostBoard]:
         """Boards whose lost revisions the archive still has, sorted by name. Boards that were set

@@ -7,10 +7,11 @@ Invariants
 - A board that exists is never touched: neither in the engine nor in the archive.
 - The branch is made only if its content has the archived digests of that moment.
 - Two branches to one name take turns, by a lease in the archive. If the lease runs out, the archive
-  is corrected according to `system/origin`.
+  is corrected according to `system/origin`, unless it is away just then.
 """
 
 import asyncio
+import logging
 import secrets
 import zlib
 from collections.abc import AsyncIterator, Sequence
@@ -29,6 +30,7 @@ from blackboard.server.checkpoints.imports import origin_entry
 from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.wire.codec import decode_value
 
+log = logging.getLogger(__name__)
 _SLOT: Final = "~branches.{}"
 """Names of the leases that serialize the makers of branches, by a number that follows from the
 name of the new board."""
@@ -180,7 +182,17 @@ class Branches:
         return await self._host.store.open(spec.new)
 
     async def _settle(self, board: str) -> None:
-        """Make sure that the archive has the origin that the board records."""
+        """Make sure that the archive has the origin that the board records.
+
+        It has, unless the lease ran out. The board is there whether it can be asked or not, so the
+        maker is not told otherwise. Errors: none.
+        """
+        try:
+            await self._correct_origin(board)
+        except BlackboardError as error:
+            log.warning("board %s: its archived origin cannot be checked: %s", board, error)
+
+    async def _correct_origin(self, board: str) -> None:
         reading = await self._host.store.read(board, [ORIGIN_KEY])
         if not reading.entries:
             return

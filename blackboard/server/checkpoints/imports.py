@@ -131,8 +131,9 @@ class Imports:
         for running in list(self._open.values()):
             running.task.cancel()
             await asyncio.wait([running.task])
-            if running.ending is not None:
-                await asyncio.wait([running.ending])
+            for following in (running.giving, running.ending):
+                if following is not None:
+                    await asyncio.wait([following])
 
 
 class _Import:
@@ -149,6 +150,8 @@ class _Import:
         self._manifest = _bounded(Manifest.read_signed(spec.manifest, spec.signature))
         self._pages: asyncio.Queue[Sequence[Entry]] = asyncio.Queue(1)
         self._next = 0
+        self.giving: asyncio.Task[None] | None = None
+        """Gives the page before `_next`: a caller that goes away does not take it back."""
         self._last: Key = ""
         self._sums = Sums()
         self.task = asyncio.create_task(self._seed(), name=f"import of {board}")
@@ -161,13 +164,26 @@ class _Import:
         return task.done() and (task.cancelled() or task.exception() is not None)
 
     async def put(self, number: int, entries: Sequence[Entry]) -> None:
+        await self._settled()
         if number == self._next - 1:
             return  # its answer was lost; a page that differs is found by the digests
         if number != self._next or not entries:
             raise InvalidRequest(field="number", reason=f"page {self._next} comes next")
-        # Before the wait, so that the same page is recognised if it comes again meanwhile.
         self._next += 1
-        await self._give(tuple(entries))
+        self.giving = asyncio.create_task(
+            self._give(tuple(entries)), name=f"page {number} of {self._what}"
+        )
+        self.giving.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait until the last page that came was given, and those that came meanwhile: no more
+        than one waits. Errors: why the import ended."""
+        while (giving := self.giving) is not None:
+            # A client that goes away, and sends its page again, gets the answer then.
+            await asyncio.shield(giving)
+            if giving is self.giving:
+                return
 
     async def end(self, then: Then) -> Head:
         if self.ending is None:
@@ -177,6 +193,7 @@ class _Import:
         return await asyncio.shield(self.ending)
 
     async def _end(self, then: Then) -> Head:
+        await self._settled()
         await self._give(_END)
         head = await asyncio.shield(self.task)
         await then(head, self.spec.items)

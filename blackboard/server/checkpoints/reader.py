@@ -11,6 +11,7 @@ restore put back is based on the version at the restored revision. The walk is b
 each (key, revision) once, and is bounded by WHY_DEPTH_MAX and WHY_COMMITS_MAX.
 """
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
@@ -41,6 +42,7 @@ from blackboard.core.path import SYSTEM, check_name, namespace_of, parse_pattern
 from blackboard.engines.base import pages_of
 from blackboard.engines.payer import turn
 from blackboard.errors import (
+    BlackboardError,
     Compacted,
     FutureRevision,
     InvalidRequest,
@@ -59,6 +61,7 @@ from blackboard.server.host import Host
 from blackboard.server.pages import gather
 from blackboard.units import Key, Prefix, Revision
 
+log = logging.getLogger(__name__)
 _DIFF_PAGES_MAX: Final = 16
 """Keys that a request scans for matches, as a multiple of the requested number."""
 
@@ -247,7 +250,14 @@ class HistoryReader:
     async def _count_log(self, through: Revision, tally: Tally, reach: Reach) -> Revision:
         last = min(tally.until, through + ACTIVITY_LOG_MAX)
         while through < last:
-            page = await self.log(through, min(LOG_ENTRIES_MAX, last - through))
+            try:
+                page = await self.log(through, min(LOG_ENTRIES_MAX, last - through))
+            except Compacted as gone:  # what was pruned has none
+                if gone.oldest - 1 <= through:
+                    raise
+                through = min(gone.oldest - 1, tally.until)
+                last = min(tally.until, through + ACTIVITY_LOG_MAX)
+                continue
             for entry in page.entries:
                 if entry.revision <= last:
                     tally.take(entry, reach.readable)
@@ -317,15 +327,18 @@ async def begin_archive(
     """Archive a board that was just made and has no history here, if this service has an archive.
 
     If that fails, its archiver begins later as for any board, without `items`, the counters of
-    `append`.
+    `append`. Errors: none.
     """
     archiver = host.archiver
     if archiver is None:
         return
-    fence = await archiver.archive.take(board, archiver.owner, archiver.lease_ms)
-    if fence is not None:
-        pages = pages_of(host.store, board, "")
-        await archiver.archive.join(board, fence, head, pages, items=items)
+    try:
+        fence = await archiver.archive.take(board, archiver.owner, archiver.lease_ms)
+        if fence is not None:
+            pages = pages_of(host.store, board, "")
+            await archiver.archive.join(board, fence, head, pages, items=items)
+    except BlackboardError as error:  # the board is there: its maker must not be told otherwise
+        log.warning("board %s is archived later: %s", board, error)
 
 
 # --- provenance -----------------------------------------------------------------------------------

@@ -962,8 +962,9 @@
 /**
  * The result of a restore: since `revision`, which begins `epoch`, the board has the content of
  * `from_revision`.
- * `put_back` and `removed` count the keys that changed. The abandoned revisions end at checkpoint
- * `before` and stay readable.
+ * `put_back` and `removed` count the keys that changed. The abandoned revisions end just before
+ * `revision` and stay readable; `before` is a checkpoint of them, at their end or, if others
+ * committed until the switch, shortly before.
  * @typedef {object} RestoreResult
  * @property {number} revision
  * @property {number} time_ms

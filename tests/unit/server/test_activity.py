@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 import blackboard
+from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.access import AccessGrant, Principal, Right, operator
-from blackboard.core.checkpoints import Activity
+from blackboard.core.checkpoints import Activity, RetentionPolicy
 from blackboard.core.commit import Commit, CommitId, KeyAt, Put
 from blackboard.core.history import Tally
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Conflict, StaleEpoch, Unavailable
 from blackboard.limits import (
     ACTIVITY_AUTHORS_MAX,
@@ -88,6 +90,24 @@ async def test_the_archive_and_the_log_count_the_same(tmp_path: Path) -> None:
                 [each for each in log if any(c.kind in ("put", "delete") for c in each.changes)]
             )
         assert [epoch.cause for epoch in found.epochs] == ["branch"]
+
+
+async def test_what_was_pruned_is_left_out(tmp_path: Path) -> None:
+    """For whoever may read only some keys between others, too, for whom the log is read."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        zoe = client_of(service, "zoe").board("main")
+        for number in range(3):
+            await zoe.put("private/zoe/shared/plan", number)
+        board = client_of(service).board("main")
+        await board.checkpoint()
+        await board.prune(RetentionPolicy(last=0, days=0, named=False, history_ms=0))
+        await store.compact("main", (await board.head()).revision)
+        assert sum(map(sum, counts(await told(service, IN_BETWEEN)).values())) == 0
+        head = (await zoe.put("private/zoe/shared/plan", 4)).revision
+        found = await told(service, IN_BETWEEN, parts=1)
+        assert found.until == head
+        assert counts(found) == {"zoe": (1,)}
 
 
 def test_only_the_most_active_are_listed() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,18 @@ from blackboard.archive.base import Archive
 from blackboard.archive.sql import archive_beside
 from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import Put
+from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, Unavailable
 from blackboard.limits import Limits
 from blackboard.server.archiver import Archiver
 from blackboard.server.continuity import go_above
+from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.conformance.rules_archive import state_at, whole_log
 from tests.conformance.writer import Writer
+from tests.redis_process import RedisProcess
+from tests.unit.server.hooked import client_of
 from tests.waiting import wait_until
 
 BOARD = "main"
@@ -195,3 +200,56 @@ async def test_a_recovery_asks_nobody_for_a_checkpoint(tmp_path: Path) -> None:
         assert (await board.recover(asked)).from_revision == asked
         assert (await board.list("system/barriers/**")).entries == ()
         await board.as_agent("ada").put("public/plan", 1)
+
+
+@pytest.fixture
+async def services(tmp_path: Path) -> AsyncIterator[tuple[Service, Service]]:
+    """Two services over one engine and one archive, which lost a board that the first one had."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(RedisProcess())
+        one, other = [
+            await stack.enter_async_context(
+                Service(RedisStore.connect(server.url), archive=await archive_beside(tmp_path))
+            )
+            for _ in range(2)
+        ]
+        head = await client_of(one).board(BOARD).put("public/a", 1)
+        assert one.host.archiver is not None
+        await one.host.archiver.reached(BOARD, head.revision)
+        await one.boards.let_go(BOARD, Unavailable(f"board {BOARD}", "it is lost"))
+        await one.host.store.drop(BOARD)
+        for each in (one, other):
+            await each.host.look()
+            assert BOARD in each.host.facts().warnings[-1]
+        yield one, other
+
+
+@pytest.mark.parametrize("how", ["look", "open", "removal"])
+async def test_a_loss_that_another_service_recovered_is_no_longer_reported(
+    services: tuple[Service, Service], how: str
+) -> None:
+    """As soon as this one looks again, or opens the board; nor is one of a board that is gone."""
+    one, other = services
+    assert (await client_of(one).board(BOARD).recover()).done
+    if how == "open":
+        assert await client_of(other).board(BOARD).get("public/a") == 1
+    else:
+        if how == "removal":
+            await client_of(one).remove_board(BOARD)
+        await other.host.look()
+    assert not any(BOARD in warning for warning in other.host.facts().warnings)
+
+
+async def test_a_loss_is_reported_until_it_is_recovered(services: tuple[Service, Service]) -> None:
+    """Also while the archive does not know of it, and when the board went on without."""
+    one, other = services
+    assert one.host.archive is not None
+    await go_above(one.host.store, one.host.archive, BOARD)
+    assert await one.host.archive.lost(BOARD) is None
+    await other.host.look()
+    assert BOARD in other.host.lost
+    head = await client_of(one).board(BOARD).put("public/a", 2)
+    assert one.host.archiver is not None
+    await one.host.archiver.reached(BOARD, head.revision)
+    await other.host.look()
+    assert BOARD in other.host.lost
