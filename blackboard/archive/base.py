@@ -74,6 +74,9 @@ class Archive(Protocol):
     async def boards(self) -> Sequence[str]:
         """Names of the boards that it knows, sorted."""
 
+    async def ends(self) -> Mapping[str, Revision]:
+        """The newest revision that it has of each of these boards."""
+
     async def holds(self, board: str) -> bool:
         """Whether anything is archived of the board itself. An incomplete branch has a mark, but no
         data."""

@@ -187,16 +187,22 @@ class Blobs:
         Unavailable."""
         return sum([found["size"] async for _, found in self._found(names)])
 
-    async def remove(self, names: Iterable[bytes]) -> set[bytes]:
-        """Remove unreferenced blobs, except recent ones, which a transaction may be about to
-        reference; returns these. Errors: Unavailable."""
-        left = set()
-        async for name, found in self._found(names):
-            if datetime.now(UTC) - found["last_modified"] > self._grace:
-                await self.discard(name)
-            else:
-                left.add(name)
-        return left
+    async def young(self, names: Iterable[bytes]) -> set[bytes]:
+        """Those that are there and recent: a transaction may be about to refer to them. Errors:
+        Unavailable."""
+        now = datetime.now(UTC)
+        found = self._found(names)
+        return {name async for name, meta in found if now - meta["last_modified"] <= self._grace}
+
+    async def discard_all(self, names: Iterable[bytes]) -> None:
+        """As `discard`, for several, a few at once. Errors: Unavailable: the first one, when no
+        call is under way any more."""
+        left = iter(names)
+        while few := list(islice(left, self._calls_max)):
+            ends = await asyncio.gather(*map(self.discard, few), return_exceptions=True)
+            for end in ends:
+                if end is not None:
+                    raise end
 
     async def discard(self, name: bytes) -> None:
         """Remove a blob, however new it is; no error if there is none. Errors: Unavailable."""

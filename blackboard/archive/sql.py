@@ -51,6 +51,7 @@ from blackboard.archive.tables import (
     VERSION,
 )
 from blackboard.archive.verify import Verification
+from blackboard.client.cancellation import finish
 from blackboard.core import digest, history
 from blackboard.core.checkpoints import (
     Difference,
@@ -88,6 +89,8 @@ from blackboard.limits import (
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 log = logging.getLogger(__name__)
+_BLOBS_AT_ONCE: Final = 256
+"""Blobs that are discarded in one transaction: other writers wait for it."""
 _KEYS_AT_ONCE: Final = 32
 """Rows that are decoded to entries without a pause: less than a millisecond."""
 
@@ -146,9 +149,14 @@ class SqlArchive:
 
     async def boards(self) -> Sequence[str]:
         """As `Archive.boards`."""
-        known = select(BOARD.c.name).where(BOARD.c.name.is_not(None), BOARD.c.through.is_not(None))
+        return sorted(await self.ends())
+
+    async def ends(self) -> Mapping[str, Revision]:
+        """As `Archive.ends`."""
+        known = select(BOARD.c.name, BOARD.c.through).where(BOARD.c.name.is_not(None))
         async with self._database.reading() as connection:
-            return [row.name for row in await rows(connection, known.order_by(BOARD.c.name))]
+            found = await rows(connection, known.where(BOARD.c.through.is_not(None)))
+            return {row.name: row.through for row in found}
 
     async def holds(self, board: str) -> bool:
         """As `Archive.holds`."""
@@ -533,6 +541,27 @@ class SqlArchive:
                     return int(found[0].revision)
             return 0
 
+    async def before_time(self, board: str, time_ms: Milliseconds) -> Revision:
+        """As `Archive.before_time`."""
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            if row is None or row.through is None:
+                return 0
+            segments = await segments_of(connection, row, row.through)
+            past = ArchivedHistory(self._database, connection, segments)
+            newest = int(row.through)
+            for segment in await all_segments(past):
+                later = (
+                    select(COMMIT.c.revision)
+                    .where(COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto)
+                    .where(COMMIT.c.time_ms > time_ms)
+                    .order_by(COMMIT.c.revision)
+                    .limit(1)
+                )
+                if found := await rows(connection, later):
+                    newest = min(newest, int(found[0].revision) - 1)
+            return newest
+
     async def facts_at(self, at: Point) -> Facts:
         """As `Archive.facts_at`."""
         async with self._database.reading() as connection:
@@ -635,10 +664,24 @@ class SqlArchive:
                 await connection.rollback()
         removed += PrunedRows(0, await self._blobs.sizes(doomed))
         if removed.versions and not dry_run:
-            await self._blobs.remove(doomed)
+            await self._discard(doomed)
             await self.sweep()
             await self._give_back()
         return removed
+
+    async def _discard(self, doomed: Collection[bytes]) -> set[bytes]:
+        """Discard blobs that no row needed a moment ago, except recent ones; returns these."""
+        young = await self._blobs.young(doomed)
+        old = sorted(set(doomed) - young)
+        for start in range(0, len(old), _BLOBS_AT_ONCE):
+            async with self._database.writing() as connection:
+                await self._database.lock_blobs(connection, shared=False)
+                # Asked again under the lock: an append may have named one of them meanwhile.
+                some = old[start : start + _BLOBS_AT_ONCE]
+                unnamed = await archive_boards.unnamed(connection, some)
+                # To its end: no call may be under way when the lock is gone.
+                await finish(self._blobs.discard_all(unnamed))
+        return young
 
     async def _give_back(self) -> None:
         try:
@@ -688,7 +731,7 @@ class SqlArchive:
                 connection, now_ms, self._limits.archive.blob_grace_ms
             )
         # Between the two transactions: if this ends here, rows still name the blobs that are left.
-        left = await self._blobs.remove(doomed)
+        left = await self._discard(doomed)
         if due:
             async with self._database.writing() as connection:
                 await archive_boards.remove_emptied(connection, due, left)

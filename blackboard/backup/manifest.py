@@ -80,10 +80,12 @@ def board_of(name: str) -> str:
 
 
 async def write(place: BackupPlace, manifest: BackupManifest) -> None:
-    """Replace the manifest of a board. Errors: Unavailable."""
+    """Replace the manifest of a board. Errors: Unavailable, also if another process may have
+    written one meanwhile."""
     body = json.encode(manifest)
     # It has no key: it finds damage, and does not stop those who can write to the backup.
     seal = hashlib.sha256(body).hexdigest().encode()
+    await place.confirm()
     await place.put(f"{BOARDS}{manifest.board}{_SUFFIX}", body + b"\n" + seal + b"\n")
 
 

@@ -5,8 +5,8 @@ Invariants
 - `put` leaves the old or the new content under a name, never a part of it, also after `kill -9` or
   a power loss. After a failed sync the draft is removed and nothing refers to it; the next attempt
   writes another file.
-- One writer at a time: a lock of the operating system on a directory, the object `lock.json` in an
-  object store, which says until when it holds.
+- One writer at a time: a lock of the operating system on a directory, in an object store a lease
+  (backup/lease.py), which is confirmed before a manifest is written and before files are removed.
 - Only its owner can read a directory, because private values are in it.
 """
 
@@ -15,8 +15,7 @@ import contextlib
 import json
 import os
 import secrets
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +27,7 @@ from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from blackboard.archive.blobs import Blobs, blob_path, object_store
+from blackboard.backup.lease import LEASE, WriterLease
 from blackboard.engines.disk import replace_file, sync_path
 from blackboard.errors import Corrupt, InvalidRequest, NewerFormat, Unavailable
 from blackboard.integrity.private_files import (
@@ -42,7 +42,6 @@ FORMAT: Final = "blackboard backup"
 VERSION: Final = 1
 _MARK: Final = "backup.json"
 _LOCK: Final = "lock"
-_LEASE: Final = "lock.json"
 _BLOBS: Final = "blobs"
 _ID_BYTES: Final = 8
 
@@ -63,7 +62,7 @@ class BackupPlace:
         self._lock: FileLock | None = None
         self._synced: set[Path] = set()
         """The directories whose names this process has made durable."""
-        self._owner = secrets.token_hex(_ID_BYTES)
+        self._lease = WriterLease(self, limits)
 
     @classmethod
     def at(cls, url: str, limits: Limits = DEFAULT) -> "BackupPlace":
@@ -112,7 +111,7 @@ class BackupPlace:
             name = self._id_in(found)
             await self._settle()
             return name
-        others = [name for name in await self.names() if name not in (_LOCK, _LEASE)]
+        others = [name for name in await self.names() if name not in (_LOCK, LEASE)]
         if others:
             reason = f"{self.where} is no backup, and not empty: {others[0]} is there"
             raise InvalidRequest(field="backup", reason=reason)
@@ -160,12 +159,17 @@ class BackupPlace:
     # --- one writer -------------------------------------------------------------------------------
 
     async def lock(self) -> None:
-        """Become its only writer, or renew that. Errors: Unavailable while there is another."""
+        """Become its only writer, until `unlock`. Errors: Unavailable while there is another."""
         if self._directory is None:
-            return await self._renew_lease()
-        if self._lock is None:
+            await self._lease.take()
+        elif self._lock is None:
             await asyncio.to_thread(self._take_lock, self._directory)
-        return None
+
+    async def confirm(self) -> None:
+        """Errors: Unavailable when another process may have written to it since `lock`: nothing may
+        be written that follows from what was read before."""
+        if self._directory is None:
+            await self._lease.confirm()
 
     def _take_lock(self, directory: Path) -> None:
         # It is taken in a thread, and released in another one.
@@ -179,33 +183,13 @@ class BackupPlace:
             raise self._unavailable(error) from error
         self._lock = lock
 
-    async def _renew_lease(self) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        found = await self.get(_LEASE)
-        try:
-            lease = json.loads(found or b"{}")
-            is_taken = lease.get("owner") != self._owner and lease.get("until_ms", 0) > now_ms
-        except (ValueError, TypeError, AttributeError):
-            # A damaged lease would otherwise keep every writer out for ever.
-            is_taken = False
-        if is_taken:
-            reason = "another process writes to it"
-            raise Unavailable(what=f"backup {self.where}", reason=reason)
-        until_ms = now_ms + self._limits.archive.archive_lease_ms
-        lease = {"owner": self._owner, "until_ms": until_ms}
-        # The store compares nothing, so two may get here at once. Files are named by their content
-        # and manifests are replaced as a whole: the worst is a round that is lost and repeated.
-        await self.put(_LEASE, json.dumps(lease).encode())
-
     async def unlock(self) -> None:
         """Let another process write to it."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
         elif self._directory is None:
-            found = await self.get(_LEASE)
-            if found is not None and self._owner.encode() in found:
-                await self.remove(_LEASE)
+            await self._lease.give_up()
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -280,6 +264,14 @@ class BackupPlace:
             return
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
+
+    async def remove_needless(self, names: Iterable[str]) -> None:
+        """Remove files that no manifest names. Errors: as `confirm`; then the rest stays."""
+        await self.confirm()
+        for name in names:
+            if self._directory is None:
+                self._lease.check()
+            await self.remove(name)
 
     def corrupt(self, name: str, reason: str) -> Corrupt:
         """The error for a file of this backup."""

@@ -7,6 +7,8 @@ Invariants
 - The newest state of every board stays, whatever the policy.
 - The base is complete before anything is removed. A crash in between leaves files that no manifest
   names; the next call removes them.
+- What is removed is named by no manifest as they are then, and not only as they were when this
+  began. If another process may have written to the backup meanwhile, nothing is removed.
 """
 
 import re
@@ -176,13 +178,24 @@ class _Needed:
 
     async def others(self) -> Mapping[str, int]:
         """Remove every other file that only a backup has; returns their sizes."""
+        # In this order: what another process added since then is not among them, or is named.
+        sizes = await self._place.sizes()
+        await self._look_again()
         needed = self._names | {self._place.blob(name) for name in self._blobs}
         left: dict[str, int] = {}
-        for name, size in (await self._place.sizes()).items():
+        for name, size in sizes.items():
             is_segment = name.startswith(BOARDS) and name.endswith(".segment")
             is_ours = is_segment or _BLOB.search(name) is not None
             if _DRAFT.search(name) or (is_ours and name not in needed):
                 left[name] = size
-        for name in () if self._dry_run else left:
-            await self._place.remove(name)
+        if not self._dry_run:
+            await self._place.remove_needless(left)
         return left
+
+    async def _look_again(self) -> None:
+        """Keep what the manifests name by now, too."""
+        async for manifest in backed_up(self._place):
+            for segment in manifest.segments:
+                if segment.name not in self._names:
+                    self._names.add(segment.name)
+                    self._blobs |= await blobs_of(self._place, segment)

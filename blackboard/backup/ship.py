@@ -185,10 +185,11 @@ class Shipper:
 
     async def round(self, names: Collection[str]) -> Shipped:
         """Ship what boards have that the backup does not. Errors: InvalidRequest when the backup is
-        not there any more (its disk may not be mounted), Unavailable when another one is there:
-        `begin` again. Unavailable; Corrupt: the first one, after the other boards."""
-        # In an object store this renews the lease.
-        await self.place.lock()
+        not there any more (its disk may not be mounted), Unavailable when another one is there, or
+        another process may have written to it: `begin` again. Unavailable; Corrupt: the first one,
+        after the other boards."""
+        # If the lease was lost, the manifests that are known here may be old.
+        await self.place.confirm()
         if await self.place.id() != self._backup:
             reason = "another backup is there than before"
             raise Unavailable(what=f"backup {self.place.where}", reason=reason)

@@ -107,8 +107,7 @@ class BoardWriter:
             kept = self.manifest.segments[: -len(small)]
             await self._publish(replace(self.manifest, segments=(*kept, one)))
             # Only now: until the manifest names the merged file, these are the backup.
-            for segment in small:
-                await self._place.remove(segment.name)
+            await self._place.remove_needless(segment.name for segment in small)
 
     def _mergeable(self) -> Sequence[SegmentFile] | None:
         count = self._limits.segments_merged
@@ -139,10 +138,8 @@ class BoardWriter:
             return base
         await self._publish(replace(self.manifest, segments=(*filling.segments, *kept)))
         names = {segment.name for segment in self.manifest.segments}
-        for segment in old:
-            # A base of the same content has the same name.
-            if segment.name not in names:
-                await self._place.remove(segment.name)
+        # A base of the same content has the same name.
+        await self._place.remove_needless(s.name for s in old if s.name not in names)
         return base
 
     async def describe(self, *, apart_from: str = "", removed: bool = False) -> None:

@@ -241,10 +241,6 @@ class Archiver:
         after a power loss. Errors: Unavailable."""
         return await self.archive.settle(name)
 
-    def positions(self) -> Mapping[str, Revision]:
-        """Up to which revision each board is archived that this process follows."""
-        return {name: board.revision for name, board in self._boards.items() if board.mark}
-
     def statistics(self) -> ArchiveStatistics:
         """A snapshot for metrics."""
         boards = self._boards.values()

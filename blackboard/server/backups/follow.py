@@ -13,6 +13,7 @@ Invariants
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Collection
@@ -42,8 +43,9 @@ _FIRST_RETRY_MS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class BackupStatistics:
-    """How the backup keeps up: every commit that is older than `lag_ms` is in it; `failing` says
-    that the last round failed. `entries` and `bytes` were shipped by this process."""
+    """How the backup keeps up: every commit that is older than `lag_ms` is in it, but for those
+    that another service has not archived yet; `failing` says that the last round failed. `entries`
+    and `bytes` were shipped by this process."""
 
     lag_ms: Milliseconds
     failing: bool
@@ -120,11 +122,14 @@ class BackupFollower:
                 # A scan finds the boards that this process did not follow, too.
                 self._scanned_s = float("-inf")
                 await self._round()
-                await self._shipper.end()
         except (BlackboardError, TimeoutError) as error:
             log.warning(
                 "the backup %s is not complete: %s", self._place.where, str(error) or "timeout"
             )
+        # Also after a failure: its lease would be renewed for as long as this process lives.
+        with contextlib.suppress(BlackboardError, TimeoutError):
+            async with asyncio.timeout(self._finish_ms / 1000):
+                await self._shipper.end()
 
     async def _run(self) -> None:
         while True:
@@ -134,7 +139,8 @@ class BackupFollower:
                 self._failures = 0
             except BlackboardError as error:
                 self._failures += 1
-                pause_ms = min(_FIRST_RETRY_MS * 2**self._failures, self._retry_ms)
+                # Bounded: the number of failures grows for as long as the place is away.
+                pause_ms = min(_FIRST_RETRY_MS << min(self._failures, 16), self._retry_ms)
                 if self._failures == 1:
                     log.warning("the backup waits: %s", error)
                 self._begun = self._is_compared = False  # what is there is read again
@@ -149,20 +155,21 @@ class BackupFollower:
         # Before the round: what the archive lacks now, the round cannot ship.
         late_ms = 0 if archiver is None else archiver.statistics().lag_ms
         is_scan = begun_s - self._scanned_s >= self._scan_ms / 1000
-        if is_scan or archiver is None:
+        if is_scan or self._archive is None:
             names: Collection[str] = await self._shipper.boards()
         else:
-            names = self._changed(archiver)
+            names = await self._changed(self._archive)
         self._total = self._total.plus(await self._shipper.round(names))
         if is_scan:
             await self._shipper.note_removed(names)
             self._scanned_s = begun_s
         self._complete_s = begun_s - late_ms / 1000
 
-    def _changed(self, archiver: Archiver) -> Collection[str]:
-        """The boards of this process that have something new, and the service's own."""
-        positions = archiver.positions()
-        new = {n for n, r in positions.items() if r > (self._shipper.shipped(n) or -1)}
+    async def _changed(self, archive: Archive) -> Collection[str]:
+        """The boards of which the archive has something new, also from other services, and the
+        service's own. One that began again may have less than was shipped."""
+        ends = await archive.ends()
+        new = {name for name, last in ends.items() if last != self._shipper.shipped(name)}
         return new.union(OWN_BOARDS)
 
     async def _begin(self) -> None:

@@ -107,11 +107,11 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 
 async def test_young_blobs_stay(local: Blobs, tmp_path: Path) -> None:
     """Somebody may be about to name them; older ones go, and a missing one is no error."""
-    name = await local.put(b"x")
-    await local.remove([name, hashlib.sha256(b"never").digest()])
-    assert await local.get(name) == b"x"
+    name, never = await local.put(b"x"), hashlib.sha256(b"never").digest()
+    assert await local.young([name, never]) == {name}
     hasty = Blobs.at(str(tmp_path / "deep" / "blobs"), lowered(blob_grace_ms=0))
-    await hasty.remove([name])
+    assert await hasty.young([name, never]) == set()
+    await hasty.discard_all([name, never])
     with pytest.raises(Corrupt):
         await local.get(name)
 
@@ -121,7 +121,7 @@ async def test_no_more_calls_are_begun_than_run_at_once(tmp_path: Path) -> None:
     blobs = Blobs.at(str(tmp_path / "blobs"), lowered(blob_calls_max=2, blob_grace_ms=0))
     names = [await blobs.put(bytes([number])) for number in range(7)]
     others = len(asyncio.all_tasks())
-    for work in (blobs.sizes(names), blobs.remove(names)):
+    for work in (blobs.sizes(names), blobs.discard_all(names)):
         doing, most = asyncio.ensure_future(work), 0
         while not doing.done():
             most = max(most, len(asyncio.all_tasks()) - others)

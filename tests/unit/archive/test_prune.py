@@ -1,7 +1,9 @@
 """Pruning lets go of blobs, too."""
 
 import secrets
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +69,37 @@ async def test_a_blob_that_could_not_be_removed_goes_later(tmp_path: Path) -> No
         await later.sweep()
         assert [path for path in place.blobs.rglob("*") if path.is_file()] == []
         assert await place.ask("SELECT * FROM board WHERE name IS NULL") == []
+
+
+@pytest.mark.parametrize("way", ["prune", "remove"])
+async def test_a_large_value_that_is_written_again_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """By another process, on another board, when the archive knows already which blobs may go."""
+    async with Place(f"sqlite:///{tmp_path}/archive.db", tmp_path / "blobs") as place:
+        archive, writer = [await place.open(limits=lowered(blob_grace_ms=0)) for _ in range(2)]
+        story, again = Story(), Story()
+        story.tell(Put("public/a", large(0)))
+        story.tell(Put("public/a", b"\x01"))
+        await story.archive_into(archive, "main")
+        again.tell(Put("public/z", large(0)))
+        found = archive._blobs._found
+
+        async def and_write(names: Iterable[bytes]) -> AsyncIterator[Any]:
+            for each in [each async for each in found(names)]:
+                if await writer.mark("other") is None:
+                    await again.archive_into(writer, "other")
+                yield each
+
+        monkeypatch.setattr(archive._blobs, "_found", and_write)
+        if way == "prune":
+            assert (await archive.prune("main", [], 2)).versions == 1
+        else:
+            await archive.remove("main")
+            await archive.sweep()
+        [entry] = (await writer.read(Point("other", 1), ["public/z"])).entries
+        assert entry.value == large(0)
+        assert [finding async for finding in writer.verify(Point("other", 1))] == []
 
 
 async def test_a_file_gives_its_room_back(tmp_path: Path) -> None:

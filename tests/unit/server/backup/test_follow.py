@@ -11,8 +11,11 @@ import pytest
 from blackboard.archive.sql import archive_beside
 from blackboard.backup.place import BackupPlace
 from blackboard.backup.read import verify
+from blackboard.core.commit import Put
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.limits import Limits
 from blackboard.server.service import Service
+from tests.conformance.story import Story
 from tests.lowered import lowered
 from tests.waiting import wait_until
 
@@ -27,12 +30,12 @@ QUICK = lowered(
 
 
 @asynccontextmanager
-async def following(data: Path, backup: str) -> AsyncIterator[Service]:
+async def following(data: Path, backup: str, limits: Limits = QUICK) -> AsyncIterator[Service]:
     """A service over the embedded engine that follows a backup without much patience."""
-    store = await SqliteStore.at(data, limits=QUICK)
-    archive = await archive_beside(data, QUICK)
-    async with Service(store, archive=archive, limits=QUICK) as service:
-        await service.follow(BackupPlace.at(backup, QUICK))
+    store = await SqliteStore.at(data, limits=limits)
+    archive = await archive_beside(data, limits)
+    async with Service(store, archive=archive, limits=limits) as service:
+        await service.follow(BackupPlace.at(backup, limits))
         yield service
 
 
@@ -122,6 +125,27 @@ async def test_a_backup_that_vanished_is_begun_again_as_a_whole(tmp_path: Path) 
         await put(service, 3)
         await until_shipped(3)
     assert await newest(backup) == 3
+
+
+async def test_what_another_service_archives_is_shipped_at_once(tmp_path: Path) -> None:
+    """The first round, which looks at every board, was over before it was committed."""
+    backup, story = tmp_path / "backup", Story()
+    rarely = lowered(QUICK, engine_check_interval_ms=3_600_000)
+
+    async def is_there() -> bool:
+        return (backup / "boards" / "other" / "manifest.json").exists()
+
+    async def is_followed() -> bool:
+        return (backup / "boards" / BOARD / "manifest.json").exists()
+
+    async with following(tmp_path / "data", str(backup), rarely) as service:
+        await put(service, 1)
+        await wait_until(is_followed)
+        archive = await archive_beside(tmp_path / "data", QUICK)
+        story.tell(Put("public/a", b"\x01"))
+        await story.archive_into(archive, "other")
+        await wait_until(is_there)
+        await archive.aclose()
 
 
 async def test_a_place_that_is_no_directory_is_waited_for(tmp_path: Path) -> None:
