@@ -492,6 +492,14 @@ class Boards:
             self._openers[name] = opener
         return await self._opening.call((name, again), lambda: self._begin(name, again))
 
+    async def use_new(self, name: str, opener: str | None) -> None:
+        """Open a board that was just made, so that its archive begins soon. If it cannot be opened
+        now, it has been made all the same: then it is opened when it is used."""
+        try:
+            await self.use(name, opener)
+        except BlackboardError as error:
+            log.info("board %s was made, and cannot be opened now: %s", name, error)
+
     async def _begin(self, name: str, again: bool) -> OpenBoard:
         try:
             await self.check_new(name)

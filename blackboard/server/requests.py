@@ -515,7 +515,7 @@ class RequestHandler:
             check_note(spec.note)
             await self._note_begun(spec.new)
             head = await Branches(opened).branch(spec, self._signature)
-            await self._boards.use(spec.new, self._opener)
+            await self._boards.use_new(spec.new, self._opener)
             return head
 
     async def differences(self, board: str, spec: DiffRequest) -> Differences:
@@ -610,7 +610,7 @@ class RequestHandler:
             await self._check_whole("import_end", board)
             archived = partial(begin_archive, self._host, board)
             head = await self._host.imports.end(board, request, archived)
-            await self._boards.use(board, self._opener)
+            await self._boards.use_new(board, self._opener)
             return head
 
     # --- the service ------------------------------------------------------------------------------

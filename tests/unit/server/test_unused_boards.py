@@ -296,6 +296,24 @@ async def test_the_number_of_boards_in_use_is_bounded(tmp_path: Path, limits: Li
             assert not is_open(service, "b")
 
 
+@pytest.mark.limits(boards_open_max=1)
+async def test_a_board_that_is_made_while_no_other_can_be_opened_is_made(
+    tmp_path: Path, limits: Limits
+) -> None:
+    """A branch and an import are reported as what they are: done."""
+    async with serving(tmp_path, limits) as (service, _):
+        client = client_of(service)
+        board = client.board("main")
+        await board.put("public/x", 1)
+        await board.checkpoint("one")
+        await board.export("one", tmp_path / "one.zip")
+        async with board.watch("**"):
+            await board.branch("branched", "one")
+            await client.import_board(tmp_path / "one.zip", "imported")
+        for name in ("branched", "imported"):
+            assert await client.board(name).get("public/x") == 1
+
+
 @pytest.mark.limits(boards_per_principal_max=2)
 async def test_a_principal_closes_its_own_boards_for_another(
     tmp_path: Path, limits: Limits
