@@ -262,9 +262,9 @@ class Archive(Protocol):
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
         """Protect a checkpoint from pruning, or end that. Errors: NoSuchCheckpoint."""
 
-    async def forget(self, board: str, name: str) -> None:
-        """Remove a checkpoint's manifest. Its hash stays, because the next manifest names it. No
-        error if there is none."""
+    async def forget(self, board: str, name: str, revision: Revision) -> None:
+        """Remove the manifest of the checkpoint at `revision`. Its hash stays, because the next
+        manifest names it. No error if there is none."""
 
     async def since_bytes(self, board: str, history_bytes: int) -> Revision:
         """The oldest revision after which all commits have at most `history_bytes` together; 0 if

@@ -603,21 +603,22 @@ class SqlArchive:
         if not await self._change_checkpoint(board, name, {"pinned": pinned}):
             raise NoSuchCheckpoint(board, name)
 
-    async def forget(self, board: str, name: str) -> None:
+    async def forget(self, board: str, name: str, revision: Revision) -> None:
         """As `Archive.forget`."""
         # The row stays with its hash, which the next manifest names as the one before it.
         gone = {"manifest": b"", "signature": b"", "pinned": False}
-        await self._change_checkpoint(board, name, gone)
+        await self._change_checkpoint(board, name, gone, revision)
 
-    async def _change_checkpoint(self, board: str, name: str, change: dict[str, Any]) -> bool:
+    async def _change_checkpoint(
+        self, board: str, name: str, change: dict[str, Any], at: Revision | None = None
+    ) -> bool:
         async with self._database.writing() as connection:
             row = await archive_boards.locked(connection, board)
             if row is None or row.through is None:
                 return False
             for segment in await own_segments(connection, row):
-                named = await rows(
-                    connection, _checkpoints(segment).where(CHECKPOINT.c.name == name)
-                )
+                mine = _checkpoints(segment).where(CHECKPOINT.c.name == name)
+                named = [e for e in await rows(connection, mine) if at in (None, e.revision)]
                 if named:
                     one = and_(
                         CHECKPOINT.c.board == segment.board,

@@ -215,9 +215,9 @@ class SealedArchive:
         """As `Archive.pin`."""
         await self.raw.pin(board, name, pinned=pinned)
 
-    async def forget(self, board: str, name: str) -> None:
+    async def forget(self, board: str, name: str, revision: Revision) -> None:
         """As `Archive.forget`."""
-        await self.raw.forget(board, name)
+        await self.raw.forget(board, name, revision)
 
     async def since_bytes(self, board: str, history_bytes: int) -> Revision:
         """As `Archive.since_bytes`."""

@@ -463,7 +463,7 @@ class WritingRules:
     async def test_pins_and_forgetting(self, archive: Archive) -> None:
         """A checkpoint can be pinned, and let go of; the next manifest's previous one stays."""
         story = Story()
-        story.checkpoint("a")
+        first = story.checkpoint("a")
         story.checkpoint("b")
         await story.archive_into(archive, BOARD)
         await archive.pin(BOARD, "a", pinned=True)
@@ -471,8 +471,10 @@ class WritingRules:
         await archive.pin(BOARD, "a", pinned=False)
         with pytest.raises(NoSuchCheckpoint):
             await archive.pin(BOARD, "c", pinned=True)
-        await archive.forget(BOARD, "a")
-        await archive.forget(BOARD, "never")
+        await archive.forget(BOARD, "a", first + 1)
+        await archive.forget(BOARD, "never", first)
+        assert [c.name for c in await archive.checkpoints(BOARD)] == ["a", "b"]
+        await archive.forget(BOARD, "a", first)
         assert [c.name for c in await archive.checkpoints(BOARD)] == ["b"]
         assert await findings(archive, story) == []
 

@@ -105,6 +105,7 @@ class Retention:
         kept |= {c.name for c in checkpoints if c.revision in branched}
         doomed = [c for c in checkpoints if c.name not in kept]
         if not dry_run:
+            await self._forget_left_over(checkpoints, head.revision)
             doomed = await self._remove(doomed)
         removed = {c.name for c in doomed}
         left = tuple(c.name for c in checkpoints if c.name not in removed)
@@ -112,6 +113,16 @@ class Retention:
             return Pruned(tuple(c.name for c in doomed), left)
         gone = await self._forget_history(policy, removed, dry_run=dry_run)
         return Pruned(tuple(c.name for c in doomed), left, gone.versions, gone.value_bytes)
+
+    async def _forget_left_over(self, present: Sequence[Checkpoint], head: Revision) -> None:
+        """Remove manifests up to `head` whose checkpoints are gone: those of a pruning that ended
+        in between."""
+        there = {(c.name, c.revision) for c in present}
+        for stored in await self._checkpoints.stored():
+            is_kept = stored.lost or stored.pinned or stored.revision > head
+            if not is_kept and (stored.name, stored.revision) not in there:
+                archive = self._past.archive
+                await archive.forget(self._board.name, stored.name, stored.revision)
 
     async def _remove(self, doomed: Sequence[Checkpoint]) -> list[Checkpoint]:
         """Remove checkpoints, except those that were pinned or taken again meanwhile; returns those
@@ -129,7 +140,7 @@ class Retention:
             with contextlib.suppress(Conflict):  # the next pruning removes what is left of them
                 await self._board.commit_as_system(ops, conditions, _NOTE)
                 for each in some:
-                    await self._past.archive.forget(self._board.name, each.name)
+                    await self._past.archive.forget(self._board.name, each.name, each.revision)
                 gone += some
         return gone
 

@@ -12,6 +12,7 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.checkpoints import RetentionPolicy
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import Unavailable
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints, Retention
 from blackboard.server.service import Service
 
@@ -149,6 +150,30 @@ async def test_what_is_pinned_or_taken_while_it_is_pruned_stays(
     assert [c.name for c in await board.checkpoints()] == ["pinned", "last", "during"]
     for name in ("pinned", "last", "during"):
         assert await board.get("public/n", at=name) == name
+
+
+async def test_what_a_pruning_left_behind_goes_with_the_next_one(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended between the removal of a checkpoint and that of its manifest."""
+    board = board_of(service)
+    for name in ("old", "last"):
+        await board.put("public/n", name)
+        await board.checkpoint(name)
+    archive, policy = service.host.archive, RetentionPolicy(last=1, days=0, named=False)
+    assert archive is not None
+
+    async def fail(*_: object) -> None:
+        raise Unavailable("archive", "away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(archive, "forget", fail)
+        with pytest.raises(Unavailable):
+            await board.prune(policy)
+    assert [c.name for c in await archive.checkpoints("main")] == ["old", "last"]
+    assert [c.name for c in await board.checkpoints()] == ["last"]
+    await board.prune(policy)
+    assert [c.name for c in await archive.checkpoints("main")] == ["last"]
 
 
 async def test_a_commit_of_a_clock_that_was_behind_makes_nothing_old(tmp_path: Path) -> None:
