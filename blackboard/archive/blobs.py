@@ -54,6 +54,8 @@ class Blobs:
         self._grace = timedelta(milliseconds=limits.archive.blob_grace_ms)
         self._calls_max = limits.archive.blob_calls_max
         self._calls = asyncio.Semaphore(self._calls_max)
+        self._doubtful: set[bytes] = set()
+        """Blobs of which a sync failed."""
 
     @classmethod
     def at(cls, url: str, limits: Limits = DEFAULT) -> "Blobs":
@@ -135,16 +137,22 @@ class Blobs:
         sync left does not count as there. Errors: Unavailable."""
         for value in values:
             name = hashlib.sha256(value).digest()
+            was_there = await self._holds(name)
             try:
-                if await self._holds(name):
+                if was_there and name not in self._doubtful:
                     await self._settle(name)
                 else:
                     await self.put(value)
             except Unavailable:
-                # Otherwise the next attempt would find a file of that name, and count it as stored.
-                with contextlib.suppress(Unavailable):
-                    await self.discard(name)
+                # A second sync may succeed although the first one failed: it is written again.
+                self._doubtful.add(name)
+                # Another process would count a new file of that name as stored. One that was there
+                # may be needed. An object store has the whole object, or nothing.
+                if not was_there and self._directory is not None:
+                    with contextlib.suppress(Unavailable):
+                        await self.discard(name)
                 raise
+            self._doubtful.discard(name)
 
     async def _holds(self, name: bytes) -> bool:
         """What is no ordinary file does not count: a blob that is put takes its place."""

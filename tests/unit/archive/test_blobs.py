@@ -1,6 +1,7 @@
 """Blobs in a directory and in a real S3 API: what comes back is what went in, or an error."""
 
 import asyncio
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -66,6 +67,34 @@ async def test_a_blob_in_a_directory_outlives_a_power_loss(
     file = tmp_path / "deep" / "blobs" / name[:2] / name
     for path in (file, file.parent, file.parent.parent):
         assert path.stat().st_ino in synced, path
+
+
+async def test_a_sync_that_fails_takes_no_blob_that_was_there(
+    local: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup that is already published may need it. It is written again, not only synced again:
+    after a failed sync another one may succeed although nothing reached the disk."""
+    await local.put_durably([VALUES[1]])
+    name = hashlib.sha256(VALUES[1]).digest()
+    file = tmp_path / "deep" / "blobs" / name.hex()[:2] / name.hex()
+    written = file.stat().st_ino
+    with monkeypatch.context() as broken:
+
+        def fail(_: object) -> None:
+            raise OSError(errno.EIO, "the disk fails")
+
+        broken.setattr(os, "fsync", fail)
+        for value in VALUES[1:]:
+            with pytest.raises(Unavailable):
+                await local.put_durably([value])
+    assert await local.get(name) == VALUES[1]
+    with pytest.raises(Corrupt, match="missing"):
+        await local.get(hashlib.sha256(VALUES[2]).digest())
+    assert file.stat().st_ino == written
+    await local.put_durably(VALUES)
+    assert file.stat().st_ino != written
+    for value in VALUES:
+        assert await local.get(hashlib.sha256(value).digest()) == value
 
 
 async def test_s3(s3_blobs: Blobs) -> None:
