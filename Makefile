@@ -67,13 +67,13 @@ check: $(STAMP) lint ## 2 min: Check what needs no server: style, types, rules, 
 	$(call tests_and_types,-q -m quick)
 
 # The servers come from elsewhere than the packages: neither waits for the other.
-test: ## 14 min: Check all behaviour, on each engine and transport
+test: ## 12 min: Check all behaviour, on each engine and transport
 	@$(MAKE) -j2 venv servers
 	@echo "test: each behaviour once, $(WORKERS) tests at a time"
 	$(PYTEST) -m "not long"
 
 test-all: export BLACKBOARD_TEST_SPAWN := 1
-test-all: ## 42 min: Check everything, as CI does: the long forms, too
+test-all: ## 20 min: Check everything, as CI does: the long forms, too
 	@$(MAKE) -j2 venv servers
 	@$(MAKE) lint
 	@echo "test-all: types, and every test, $(WORKERS) at a time"
