@@ -524,43 +524,36 @@ class SqlArchive:
     async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
         """As `Archive.at_time`."""
         async with self._database.reading() as connection:
-            row = await board_row(connection, board)
-            if row is None or row.through is None:
-                return 0
-            segments = await segments_of(connection, row, row.through)
-            past = ArchivedHistory(self._database, connection, segments)
-            for segment in await all_segments(past):
-                query = (
-                    select(COMMIT.c.revision)
-                    .where(COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto)
-                    .where(COMMIT.c.time_ms <= time_ms)
-                    .order_by(COMMIT.c.revision.desc())
-                    .limit(1)
-                )
-                if found := await rows(connection, query):
+            _, segments = await self._log_of(connection, board)
+            for segment in segments:
+                earlier = _commits(segment).where(COMMIT.c.time_ms <= time_ms)
+                last = earlier.order_by(COMMIT.c.revision.desc()).limit(1)
+                if found := await rows(connection, last):
                     return int(found[0].revision)
             return 0
 
     async def before_time(self, board: str, time_ms: Milliseconds) -> Revision:
         """As `Archive.before_time`."""
         async with self._database.reading() as connection:
-            row = await board_row(connection, board)
-            if row is None or row.through is None:
-                return 0
-            segments = await segments_of(connection, row, row.through)
-            past = ArchivedHistory(self._database, connection, segments)
-            newest = int(row.through)
-            for segment in await all_segments(past):
-                later = (
-                    select(COMMIT.c.revision)
-                    .where(COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto)
-                    .where(COMMIT.c.time_ms > time_ms)
-                    .order_by(COMMIT.c.revision)
-                    .limit(1)
-                )
-                if found := await rows(connection, later):
+            newest, segments = await self._log_of(connection, board)
+            for segment in segments:
+                later = _commits(segment).where(COMMIT.c.time_ms > time_ms)
+                first = later.order_by(COMMIT.c.revision).limit(1)
+                if found := await rows(connection, first):
                     newest = min(newest, int(found[0].revision) - 1)
             return newest
+
+    async def _log_of(
+        self, connection: AsyncConnection, board: str
+    ) -> tuple[Revision, Sequence[Segment]]:
+        """The newest archived revision of a board, 0 if there is none, and the segments of its log,
+        with those that its engine lost."""
+        row = await board_row(connection, board)
+        if row is None or row.through is None:
+            return 0, ()
+        segments = await segments_of(connection, row, row.through)
+        past = ArchivedHistory(self._database, connection, segments)
+        return int(row.through), await all_segments(past)
 
     async def facts_at(self, at: Point) -> Facts:
         """As `Archive.facts_at`."""
@@ -766,6 +759,12 @@ async def _end_leases(database: Database) -> None:
     with contextlib.suppress(BlackboardError):
         async with database.writing() as connection:
             await connection.execute(held, {"until_ms": 0})
+
+
+def _commits(segment: Segment) -> Any:
+    return select(COMMIT.c.revision).where(
+        COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto
+    )
 
 
 def _checkpoints(segment: Segment) -> Any:

@@ -103,7 +103,7 @@ class WriterLease:
                     return
 
     async def _read(self) -> tuple[str, Milliseconds]:
-        """Who has it according to the store, and until when."""
+        """The holder that the store names, and the end of the lease."""
         found = await self._place.get(LEASE)
         try:
             lease = json.loads(found or b"{}")

@@ -184,7 +184,7 @@ def _fill(draft: Path, content: bytes, mode: int | None, executable: bool | None
         permissions = os.fstat(file.fileno()).st_mode if mode is None else mode
         if executable is not None:
             permissions &= ~0o111
-            # Those who may read it may run it.
+            # Everyone with the right to read it gets the right to run it.
             permissions |= (permissions & 0o444) >> 2 if executable else 0
         os.fchmod(file.fileno(), permissions & PERMISSIONS)
         file.write(content)

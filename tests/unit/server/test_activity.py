@@ -93,7 +93,7 @@ async def test_the_archive_and_the_log_count_the_same(tmp_path: Path) -> None:
 
 
 async def test_what_was_pruned_is_left_out(tmp_path: Path) -> None:
-    """For whoever may read only some keys between others, too, for whom the log is read."""
+    """Also for a reader with a wildcard in the middle, for whom the log is scanned."""
     store = await SqliteStore.at(tmp_path, "memory")
     async with Service(store, archive=await archive_beside(tmp_path)) as service:
         zoe = client_of(service, "zoe").board("main")

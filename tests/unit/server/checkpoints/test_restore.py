@@ -263,7 +263,7 @@ async def test_a_lease_that_changes_meanwhile_is_no_change_of_its_key(tmp_path: 
 async def test_the_abandoned_revisions_end_just_before_the_restore(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What others commit until the switch is among them, after the checkpoint; people are told."""
+    """Commits that others make until the switch belong to them, and the command line says so."""
     store = await BusyStore.at(tmp_path, level="memory")
     async with Service(store, archive=await archive_beside(tmp_path)) as service:
         board = Client(service.link(access.operator())).board(BOARD)
