@@ -337,13 +337,19 @@ async function twice (t) {
 
 const PATIENT = { ...OPTIONS, patience_ms: 20000, limits: { ...LIMITS, handshake_timeout_ms: 20000, request_timeout_ms: 20000 } }
 
-test('a watch that waits for a connection is opened once on it', { timeout: 30000 }, async t => {
+/** A watch whose connection broke, and which waits for the next one: that does not greet yet. */
+async function waitingWatch (t) {
   const other = await twice(t)
   const board = (await client(t, other.url, PATIENT)).board()
   const watch = await board.watch('public/**')
   const next = watch.next()
   other.destroy()
   await other.again
+  return { other, board, watch, next }
+}
+
+test('a watch that waits for a connection is opened once on it', { timeout: 30000 }, async t => {
+  const { other, board, watch, next } = await waitingWatch(t)
   other.greet()
   assert.equal((await next).revision, 1)
   await board.get('public/a')
@@ -355,12 +361,7 @@ test('a watch that waits for a connection is opened once on it', { timeout: 3000
 })
 
 test('a watch that was closed while it waited for a connection is not opened', { timeout: 30000 }, async t => {
-  const other = await twice(t)
-  const board = (await client(t, other.url, PATIENT)).board()
-  const watch = await board.watch('public/**')
-  const next = watch.next()
-  other.destroy()
-  await other.again
+  const { other, board, watch, next } = await waitingWatch(t)
   watch.close()
   other.greet()
   await assert.rejects(next, LocalProtocolError)

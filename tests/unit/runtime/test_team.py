@@ -1,7 +1,7 @@
 """Teams: everybody ends, children are born and taken back, a roster decides."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,19 @@ async def _is_at_rest(board: Board, agent: str) -> bool:
     return any(one.agent == agent and one.state == "idle" for one in await board.agents())
 
 
-async def test_who_is_taken_out_of_the_roster_stops_at_once(board: Board) -> None:
-    """As a restore does with those that were born after the cut."""
-    stop = asyncio.Event()
+async def with_bob(board: Board, stop: asyncio.Event) -> asyncio.Task[Mapping[str, AgentExit]]:
+    """A team of ada and her sub-agent bob, who lives."""
     await board.put(roster_key("bob"), {"kind": "Slow", "parent": "ada"})
     team = run_team(board, [Patient("ada")], kinds=[Slow], make_supervisor=quick(board), stop=stop)
     running = asyncio.create_task(team)
     await wait_until(lambda: _lives(board, "bob"))
+    return running
+
+
+async def test_who_is_taken_out_of_the_roster_stops_at_once(board: Board) -> None:
+    """As a restore does with those that were born after the cut."""
+    stop = asyncio.Event()
+    running = await with_bob(board, stop)
     await board.delete(roster_key("bob"))
     await wait_until(lambda: _lives(board, "bob", wanted=False))
     stop.set()
@@ -104,10 +110,7 @@ async def test_who_is_taken_out_of_the_roster_stops_at_once(board: Board) -> Non
 async def test_a_lease_at_a_line_of_the_roster_stops_nobody(board: Board) -> None:
     """Neither when it is taken nor when it is given back: the line is still there."""
     stop = asyncio.Event()
-    await board.put(roster_key("bob"), {"kind": "Slow", "parent": "ada"})
-    team = run_team(board, [Patient("ada")], kinds=[Slow], make_supervisor=quick(board), stop=stop)
-    running = asyncio.create_task(team)
-    await wait_until(lambda: _lives(board, "bob"))
+    running = await with_bob(board, stop)
     async with board.lock(roster_key("bob")):
         pass
     # What the team hears next, so that it has heard of the lease by then.
