@@ -20,7 +20,7 @@ import sqlite3
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -217,10 +217,18 @@ class SqliteStore:
         check_name(board, "board")
         if not await self.exists(board):
             raise InvalidRequest(field="board", reason=f"there is no board {board!r}")
-        async with self._alone(board):
-            await self._let_go_of(board)
-            await self._step(partial(self._begin_in_file, board, head, above))
-        return await self.open(board)
+        while loading := self._loading.get(board):
+            await asyncio.wait([loading])
+        if board in self._busy:
+            raise _unfinished(board)
+        # As a load, for which other calls wait: they need not fail for the moment that it takes.
+        loading = self._begin_load(board, self._load_in_epoch(board, head, above))
+        return (await _loaded_by(loading)).head
+
+    async def _load_in_epoch(self, name: str, head: Head, above: Revision) -> EmbeddedBoard:
+        await self._let_go_of(name)
+        await self._step(partial(self._begin_in_file, name, head, above))
+        return await self._load(name, self._path(name))
 
     def _begin_in_file(self, name: str, head: Head, above: Revision) -> None:
         """In a thread: write the marker of an epoch, if the file of a closed board is at `head`."""
@@ -483,14 +491,18 @@ class SqliteStore:
         # Again: it may have begun during the waits above.
         if name in self._busy:
             raise _unfinished(name)
-        loading = self._loading.get(name)
-        if loading is None:
-            loading = asyncio.create_task(self._load(name, path), name=f"load board {name}")
-            self._loading[name] = loading
-            loading.add_done_callback(lambda _: self._loading.pop(name))
-        # This caller may be cancelled while others wait for the same board.
-        done, _ = await asyncio.wait([loading])
-        return done.pop().result()
+        if (loading := self._loading.get(name)) is None:
+            loading = self._begin_load(name, self._load(name, path))
+        return await _loaded_by(loading)
+
+    def _begin_load(
+        self, name: str, load: Coroutine[Any, Any, EmbeddedBoard]
+    ) -> asyncio.Task[EmbeddedBoard]:
+        """Begin a load. Calls that need the board meanwhile wait for it."""
+        loading = asyncio.create_task(load, name=f"load board {name}")
+        self._loading[name] = loading
+        loading.add_done_callback(lambda _: self._loading.pop(name))
+        return loading
 
     def _check_trusted(self, name: str) -> None:
         """Errors: Unavailable once a sync of a board's file failed."""
@@ -756,6 +768,12 @@ def _next_epoch(state: State, above: Revision) -> Epoch:
         from_revision=state.revision,
         revision=max(state.revision, above) + limits.EPOCH_JUMP,
     )
+
+
+async def _loaded_by(loading: asyncio.Task[EmbeddedBoard]) -> EmbeddedBoard:
+    """The board. Cancellation: others may wait for the same load, so it goes on."""
+    await asyncio.wait([loading])
+    return loading.result()
 
 
 def _unfinished(board: str) -> Unavailable:

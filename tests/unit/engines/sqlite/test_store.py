@@ -192,6 +192,38 @@ async def test_many_open_at_once_and_one_of_them_gives_up(store: SqliteStore) ->
     assert len({head.epoch.id for head in heads}) == 1
 
 
+async def test_calls_wait_for_an_epoch_that_begins(store: SqliteStore) -> None:
+    """A board in use is not refused for the moment that it takes."""
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", packed(1)))
+    head = await store.open(BOARD)
+    beginning = asyncio.create_task(store.begin_epoch(BOARD, head, above=0))
+    for _ in range(2):
+        await anyio.lowlevel.checkpoint()
+    again, opened, read = await asyncio.gather(
+        store.begin_epoch(BOARD, head, above=0),
+        store.open(BOARD),
+        store.read(BOARD, ["public/a"]),
+    )
+    begun = await beginning
+    assert begun.epoch.number == head.epoch.number + 1
+    assert begun.epoch == again.epoch == opened.epoch  # it begins once
+    assert len(read.entries) == 1
+
+
+async def test_an_epoch_begins_although_who_began_it_gave_up(store: SqliteStore) -> None:
+    """Others wait for it already."""
+    await Writer.open(store, BOARD)
+    head = await store.open(BOARD)
+    beginning = asyncio.create_task(store.begin_epoch(BOARD, head, above=0))
+    await anyio.lowlevel.checkpoint()
+    waiting = asyncio.create_task(store.open(BOARD))
+    await anyio.lowlevel.checkpoint()
+    beginning.cancel()
+    assert (await waiting).epoch.number == head.epoch.number + 1
+    assert beginning.cancelled()
+
+
 @pytest.mark.parametrize("damage", ["cut", "garbage", "foreign"])
 async def test_a_damaged_file_is_refused_by_name_and_left_alone(
     store: SqliteStore, damage: str
