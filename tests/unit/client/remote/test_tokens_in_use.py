@@ -35,6 +35,8 @@ from tests.waiting import wait_until
 
 ADA, BOB = access.agent("ada"), access.agent("bob")
 CLOSE_UNAUTHENTICATED = 4401
+LIVES_MS = 3_000
+"""How long a token lives that a test waits for to end: long enough to connect with it first."""
 
 
 def id_of(token: str) -> str:
@@ -397,7 +399,7 @@ async def test_a_client_goes_on_after_its_token_ended_while_the_source_failed(
     served: Served,
 ) -> None:
     """The next token is good; the one before was, too, when it was sent."""
-    lives_ms, is_down = [1_000], False
+    lives_ms, is_down = [LIVES_MS], False
 
     def source() -> str:
         if is_down:
@@ -416,7 +418,7 @@ async def test_a_client_goes_on_after_its_token_ended_while_the_source_failed(
 async def test_a_source_that_gives_the_token_that_ended_is_not_asked_for_ever(
     served: Served,
 ) -> None:
-    token = served.token(ADA, ttl_ms=1_000)
+    token = served.token(ADA, ttl_ms=LIVES_MS)
     async with blackboard.connect(served.url, token=lambda: token) as client:
         await client.board().put("public/a", 1)
         await wait_until(partial(is_alone, served))
