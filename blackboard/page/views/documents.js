@@ -118,7 +118,7 @@ function Live ({ name }) {
       found.doc.on('update', look)
       found.provider.awareness.on('change', () => setOthers(editor.writers(found).filter(each => !each.isHere).map(each => each.agent)))
       found.provider.on('connection-close', (/** @type {CloseEvent | null} */ event) => {
-        if (event && event.code >= 4400 && event.code < 4500) setFailure(`The service took your edits no longer: ${event.reason}. Open the document again.`)
+        if (event && event.code >= 4400 && event.code < 4500 && event.code !== 4401) setFailure(`The service took your edits no longer: ${event.reason}. Open the document again.`)
       })
       look()
       setOthers(editor.writers(found).filter(each => !each.isHere).map(each => each.agent))

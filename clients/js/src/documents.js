@@ -27,12 +27,14 @@ export class Document {
   /**
    * @param {any} doc
    * @param {any} provider
+   * @param {() => void} [closed] called by `close`
    */
-  constructor (doc, provider) {
+  constructor (doc, provider, closed = () => {}) {
     /** The `Y.Doc`. Edit it directly. */
     this.doc = doc
     /** The provider of y-websocket, with its `awareness`. */
     this.provider = provider
+    this._closed = closed
   }
 
   /**
@@ -45,6 +47,7 @@ export class Document {
   close () {
     this.provider.destroy()
     this.provider.awareness?.destroy() // its timer would keep a process alive
+    this._closed()
   }
 }
 
@@ -68,11 +71,14 @@ export async function openDocument (channel, board, key, options = {}) {
   const doc = options.doc ?? new Y.Doc()
   const kind = options.WebSocket === undefined ? {} : { WebSocketPolyfill: options.WebSocket }
   const provider = new Provider(url, key.slice(at + 1), doc, { params: { token }, disableBc: true, ...kind })
-  const document = new Document(doc, provider)
+  const ends = new AbortController()
+  const document = new Document(doc, provider, () => {
+    channel.closers.delete(close) // otherwise a client would keep each document that it ever opened
+    ends.abort()
+  })
   const close = () => document.close()
   channel.closers.add(close)
-  provider.on('destroy', () => channel.closers.delete(close))
-  keepToken(channel, board, key, options, provider)
+  keepToken(channel, board, key, options, provider, ends.signal)
   try {
     await synced(channel, key, provider, options.signal)
   } catch (error) {
@@ -84,18 +90,27 @@ export async function openDocument (channel, board, key, options = {}) {
 
 /**
  * Each further connection gets a token of its own: one lives for an hour.
+ *
+ * y-websocket does not connect again after the code of an expired token, so it is told to, once after each time
+ * that it was synced: a second refusal means that there is no better token.
  * @param {Channel} channel
  * @param {string} board
  * @param {string} key
  * @param {DocumentOptions} options
  * @param {any} provider
+ * @param {AbortSignal} ends
  */
-function keepToken (channel, board, key, options, provider) {
-  provider.on('connection-close', async () => {
+function keepToken (channel, board, key, options, provider, ends) {
+  let wasIn = false
+  provider.on('sync', (/** @type {boolean} */ isSynced) => { wasIn ||= isSynced })
+  provider.on('connection-close', async (/** @type {{ code?: number } | null} */ event) => {
+    const again = wasIn && event?.code === 4401
+    if (again) wasIn = false
     try {
       const own = await channel.freshToken()
       if (own === null) return
       provider.params = { token: await documentToken(own, board, key, { can_edit: options.can_edit ?? true }) }
+      if (again && !ends.aborted) provider.connect()
     } catch {
       // The next attempt to connect is refused, or comes here again.
     }

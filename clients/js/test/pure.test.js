@@ -1,6 +1,7 @@
 // What needs no service: values, merging, patterns, errors, limits.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { openDocument } from '../src/documents.js'
 import { DEFAULTS, METHODS, Conflict, InvalidRequest, LimitExceeded, OutcomeUnknown, Overloaded, Rejected, RemoteProtocolError, Unauthenticated, Unavailable, connect, documentToken, encodeValue, narrowed } from '../src/index.js'
 import { BY_CODE, fromFields } from '../src/errors.js'
 import { VALUE_BYTES_MAX, VALUE_DEPTH_MAX } from '../src/limits.js'
@@ -149,6 +150,50 @@ test('what is no token is not narrowed', async () => {
   let token = 'a.b.Yw'
   for (let i = 0; i < 8; i++) token = await narrowed(token, { boards: ['main'] })
   await assert.rejects(narrowed(token, {}), { limit: 'NARROWINGS_MAX' })
+})
+
+/** A provider that is synced at once; `closed` is its connection's end. */
+class Synced {
+  constructor () {
+    Object.assign(this, { listeners: {}, synced: true, connects: 0, params: null, isDestroyed: false })
+    queueMicrotask(() => this.emit('sync', true))
+  }
+
+  on (name, listener) { (this.listeners[name] ??= []).push(listener) }
+  once (name, listener) { this.on(name, listener) }
+  off (name, listener) { this.listeners[name] = (this.listeners[name] ?? []).filter(each => each !== listener) }
+  emit (name, ...told) { return Promise.all((this.listeners[name] ?? []).map(listener => listener(...told))) }
+  connect () { this.connects++ }
+  destroy () { this.isDestroyed = true }
+  closed (code) { return this.emit('connection-close', { code, reason: '' }) }
+}
+
+/** What `openDocument` uses of a channel. */
+function channelOf () {
+  return { closers: new Set(), patience_ms: 1000, address: { url: 'ws://127.0.0.1:1' }, freshToken: async () => 'a.b.Yw' }
+}
+
+test('a document connects again when its token has expired, once after each time that it was synced', async () => {
+  const { provider } = await openDocument(channelOf(), 'main', 'public/memo', { doc: {}, WebsocketProvider: Synced })
+  await provider.emit('sync', true)
+  await provider.closed(1012) // y-websocket itself comes back after that
+  assert.deepEqual([provider.connects, provider.params.token.startsWith('a.b~')], [0, true])
+  for (let i = 0; i < 3; i++) await provider.closed(4401)
+  assert.equal(provider.connects, 1)
+  await provider.emit('sync', true)
+  await provider.closed(4401)
+  assert.equal(provider.connects, 2)
+})
+
+test('a document that was closed is forgotten, and does not connect again', async () => {
+  const channel = channelOf()
+  const document = await openDocument(channel, 'main', 'public/memo', { doc: {}, WebsocketProvider: Synced })
+  assert.equal(channel.closers.size, 1)
+  await document.provider.emit('sync', true)
+  const closed = document.provider.closed(4401)
+  document.close()
+  await closed
+  assert.deepEqual([channel.closers.size, document.provider.isDestroyed, document.provider.connects], [0, true, 0])
 })
 
 test('a message that the protocol cannot hold is refused', () => {
