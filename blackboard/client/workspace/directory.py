@@ -21,7 +21,7 @@ from blackboard.client.workspace.index import LastSnapshot, Rows
 from blackboard.client.workspace.objects import FORMAT, Object, Objects, TreeBoard, TreeHead
 from blackboard.client.workspace.scan import Clocked, Progress, Scan
 from blackboard.client.workspace.stage import Stage
-from blackboard.client.workspace.swap import Beside
+from blackboard.client.workspace.swap import Beside, others_among
 from blackboard.client.workspace.tree import Nodes, id_of, shown
 from blackboard.core.checkpoints import When
 from blackboard.core.path import check_tree
@@ -226,7 +226,7 @@ class WorkspaceDirectory:
         seen = await self.present(rows, salt)
         if not discard:
             await self.check_saved(seen, plan.nodes)
-        carried = carried_from(seen.scan, plan.nodes, discard=discard)
+        carried = await self.carried(seen.scan, plan.nodes, discard=discard)
         try:
             fresh = await self.fill(plan, seen)
             # Writing the stage may take minutes: what was saved meanwhile would
@@ -238,6 +238,19 @@ class WorkspaceDirectory:
             raise
         # Outside of the `try`: a swap that has begun is finished by the next use, not discarded.
         await in_thread(lambda: self.beside.swap(carried))
+
+    async def carried(self, found: Scan, nodes: Nodes, *, discard: bool = False) -> list[bytes]:
+        """The ignored paths that go into the new tree `nodes`. Errors: FileRefused for one in the
+        way, and for a directory of another user: after the swap, it would be too late."""
+        carried = _carried_from(found, nodes, discard=discard)
+        directories = (path for path, one in found.stats.items() if stat.S_ISDIR(one.mode))
+        if self.path.exists():
+            paths = [*directories, *carried]
+            theirs = await in_thread(lambda: others_among(self.path, paths))
+            if theirs is not None:
+                reason = "it belongs to another user, so it can neither be moved nor removed"
+                raise FileRefused(shown(theirs), reason)
+        return carried
 
     async def fill(self, plan: Replacement, seen: Seen) -> Rows:
         """Write the stage, with contents of the directory as it was `seen`; returns its rows.
@@ -277,7 +290,7 @@ def coming(
             yield one, content
 
 
-def carried_from(found: Scan, nodes: Nodes, *, discard: bool) -> list[bytes]:
+def _carried_from(found: Scan, nodes: Nodes, *, discard: bool) -> list[bytes]:
     """The ignored paths that go into the new tree. Errors: FileRefused for one in the way."""
     carried = []
     for path in found.ignored:

@@ -18,7 +18,7 @@ from typing import Final
 
 from blackboard.client.workspace.index import Stat
 from blackboard.client.workspace.scan import pieces, refused
-from blackboard.client.workspace.swap import remove_tree
+from blackboard.client.workspace.swap import movable, remove_tree
 from blackboard.client.workspace.tree import PERMISSIONS, shown
 from blackboard.client.workspace.within import Within
 from blackboard.errors import FileRefused, InvalidRequest, LimitExceeded
@@ -111,7 +111,8 @@ class Inside:
         with self._within(path) as within, self._draft() as draft:
             self._find(within, path)
             handle, name = within.parent(path)
-            os.rename(name, draft, src_dir_fd=handle)
+            with movable(handle, name):
+                os.rename(name, draft, src_dir_fd=handle)
 
     def directory(self, path: bytes) -> Path:
         """Where a command runs."""

@@ -32,7 +32,6 @@ from blackboard.client.workspace.directory import (
     Replacement,
     Seen,
     WorkspaceDirectory,
-    carried_from,
     coming,
     in_thread,
 )
@@ -247,7 +246,7 @@ class StepFiles:
         packed = await in_thread(partial(Packed.of, rows, self._salt))
         if packed.head.root == (before[0].root if before else None) or not (before or rows):
             return None
-        carried = carried_from(seen.scan, index.nodes(rows), discard=False)
+        carried = await at.carried(seen.scan, index.nodes(rows))
         await at.check_unchanged(seen, self._salt, "step")
         upload, left = await at.objects.left()
         known = left | await at.present_ids(before, self._rows)

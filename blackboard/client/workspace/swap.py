@@ -25,7 +25,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ import msgspec
 from msgspec import Struct
 
 from blackboard._lazy import need_posix
-from blackboard.client.workspace.within import Within
+from blackboard.client.workspace.within import DIRECTORY, Within
 from blackboard.engines.disk import replace_file, sync_path
 from blackboard.errors import WorkspaceHeld
 from blackboard.integrity.private_files import make_directory
@@ -226,7 +226,7 @@ def _carry(old: Path, new: Path, carried: list[bytes]) -> None:
                     continue
                 # Again: `_made` may have opened another directory of `source`.
                 there, name = source.parent(path)
-                with _writable(there), _writable(here):
+                with _writable(there), _writable(here), movable(there, name):
                     os.rename(name, name, src_dir_fd=there, dst_dir_fd=here)
 
 
@@ -264,6 +264,42 @@ def _writable(directory: int) -> Iterator[None]:
         yield
     finally:
         os.fchmod(directory, mode)
+
+
+def others_among(top: Path, paths: Iterable[bytes]) -> bytes | None:
+    """The first of the directories at `paths` below `top` that belongs to another user, and that
+    this process may not write into: neither it nor what is in it can be moved or removed."""
+    with Within(top) as within:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it is gone
+                there, name = within.parent(path)
+                found = os.stat(name, dir_fd=there, follow_symlinks=False)
+                is_ours = not stat.S_ISDIR(found.st_mode) or found.st_uid == os.geteuid()
+                if not is_ours and not os.access(name, os.W_OK, dir_fd=there, effective_ids=True):
+                    return path
+    return None
+
+
+@contextlib.contextmanager
+def movable(directory: int, name: bytes) -> Iterator[None]:
+    """Let this process move what is at `name` out of an open directory. A directory that is
+    read-only could not be moved, because its entry `..` changes."""
+    found = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+    if not stat.S_ISDIR(found) or found & stat.S_IWUSR:
+        yield
+        return
+    # Readable, too, so that it can be opened: its name is another one afterwards.
+    os.chmod(name, stat.S_IMODE(found) | stat.S_IRWXU, dir_fd=directory)
+    try:
+        handle = os.open(name, DIRECTORY, dir_fd=directory)
+    except OSError:
+        os.chmod(name, stat.S_IMODE(found), dir_fd=directory)
+        raise
+    try:
+        yield
+    finally:
+        os.fchmod(handle, stat.S_IMODE(found))
+        os.close(handle)
 
 
 def remove_tree(tree: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""How a directory is opened, and no link to one."""
 _FILE: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Without O_NONBLOCK, a pipe that took the place of a file would never open."""
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
@@ -22,7 +23,7 @@ class Within:
     """The directory `top`, open until the end of the block. Errors: OSError, of every method."""
 
     def __init__(self, top: Path) -> None:
-        self._top = os.open(top, _DIRECTORY)
+        self._top = os.open(top, DIRECTORY)
         self._at, self._handle = b"", self._top
 
     def __enter__(self) -> Self:
@@ -68,7 +69,7 @@ class Within:
         for name in directory.split(b"/") if directory else ():
             above = handle
             try:
-                handle = os.open(name, _DIRECTORY, dir_fd=above)
+                handle = os.open(name, DIRECTORY, dir_fd=above)
             finally:
                 os.close(above)
         return handle

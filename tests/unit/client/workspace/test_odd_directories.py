@@ -1,0 +1,101 @@
+"""Directories that are legal and odd: closed ones, those of other users, deep ones, long names."""
+
+import errno
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import blackboard
+from blackboard.client.board import Board
+from blackboard.client.workspace.inside import Inside
+from blackboard.errors import FileRefused
+from tests.conformance.rules_board_workspace import fill, seen
+
+
+@pytest.fixture
+async def board(tmp_path: Path) -> AsyncIterator[Board]:
+    """A board of its own, as Ada."""
+    async with blackboard.open(tmp_path / "data", level="memory") as client:
+        yield client.board("main").as_agent("ada")
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    """A directory with a bit of everything, and with one that is ignored and read-only."""
+    fill(tmp_path / "files")
+    modules = tmp_path / "files" / "src" / "modules"
+    modules.mkdir()
+    (modules / "kept.txt").write_text("in no snapshot")
+    modules.chmod(0o555)
+    (tmp_path / "files" / ".gitignore").write_text("modules/\n")
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def no_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that is read-only is not moved elsewhere, also if root runs the tests."""
+    real = os.rename
+
+    def rename(source: Any, target: Any, **handles: Any) -> None:
+        there = handles.get("src_dir_fd")
+        mode = os.stat(source, dir_fd=there, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode) and not mode & stat.S_IWUSR:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), source)
+        real(source, target, **handles)
+
+    monkeypatch.setattr(os, "rename", rename)
+
+
+@pytest.mark.usefixtures("no_root")
+async def test_an_ignored_directory_that_is_read_only_is_carried_over(
+    board: Board, top: Path
+) -> None:
+    """As the cache of modules of Go is; with its mode."""
+    files = board.workspace(top)
+    first = await files.snapshot()
+    before = seen(top)
+    (top / "none").write_text("changed")
+    await files.snapshot()
+    await files.restore(first.revision)
+    assert seen(top) == before
+    assert await files.diff(first.revision) == ()
+
+
+@pytest.mark.usefixtures("no_root")
+def test_a_directory_that_is_read_only_is_removed_from_a_stage(top: Path, tmp_path: Path) -> None:
+    """What a command left at an ignored path may be one."""
+    Inside(top, tmp_path / "drafts").remove(b"src/modules")
+    assert not (top / "src" / "modules").exists()
+    assert [*(tmp_path / "drafts").iterdir()] == []
+
+
+@pytest.mark.parametrize("rule", ["modules/", "nothing/"], ids=["ignored", "in the tree"])
+async def test_a_directory_of_another_user_is_refused_before_anything_is_done(
+    board: Board, top: Path, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """It could neither be moved nor removed, and the workspace would stay between two trees."""
+    (top / ".gitignore").write_text(f"{rule}\n")
+    files = board.workspace(top)
+    first = await files.snapshot()
+    (top / "none").write_text("changed")
+    await files.snapshot()
+    before, theirs = seen(top), (top / "src" / "modules").stat().st_ino
+    real = os.access
+
+    def access(path: Any, mode: int, **options: Any) -> bool:
+        there = os.stat(path, dir_fd=options.get("dir_fd"))
+        return there.st_ino != theirs and real(path, mode, **options)
+
+    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(FileRefused, match="another user") as refused:
+        await files.restore(first.revision)
+    assert refused.value.path == "src/modules"
+    assert seen(top) == before
+    monkeypatch.undo()
+    await files.restore(first.revision)
+    assert (top / "none").read_text() == ""
