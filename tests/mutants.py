@@ -216,6 +216,13 @@ MUTANTS = (
         f"{UNIT}/engines/sqlite/test_suspect.py",
     ),
     Mutant(
+        "a journal of the archive that is found is believed",
+        "blackboard/archive/database.py",
+        "                suspect.trust_journal(self.path)\n",
+        "                pass\n",
+        "tests/faults/test_failed_sync_archive.py -k written_over",
+    ),
+    Mutant(
         "a board goes on after a failed sync",
         "blackboard/engines/sqlite/board.py",
         "        if failure.is_last:\n",

@@ -136,6 +136,24 @@ async def test_a_sync_that_fails_as_the_journal_is_copied_is_noticed(
     await database.aclose()
 
 
+async def test_a_journal_that_cannot_be_written_over_leads_to_a_copy(
+    folder: Path, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process was killed, and the disk fails at the next start: what it has is not believed."""
+    story = story_of(NUMBER, STEPS)
+    killed = tmp_path / "killed"
+    async with opened(folder) as archive:
+        _, mark = await begin(archive, story)
+        shutil.copytree(folder, killed)
+    assert (killed / "archive.db-wal").stat().st_size
+    left = ["archive.db-wal"]
+    disk.recorder.fails = lambda path: path.endswith(tuple(left)) and left.pop() != ""
+    async with opened(killed) as archive:
+        assert await archive.mark(BOARD) == mark
+    assert "was written again" in caplog.text
+    assert not suspect.is_marked(killed / "archive.db")
+
+
 async def test_an_archive_that_others_still_use_is_not_replaced(folder: Path) -> None:
     """Another process may have it open; both report that they must be restarted."""
     path = folder / "archive.db"
