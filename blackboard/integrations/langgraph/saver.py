@@ -28,6 +28,7 @@ from blackboard.integrations.langgraph.keys import ThreadPlace, thread_prefix
 from blackboard.integrations.langgraph.records import TaskWrite, pieced
 from blackboard.integrations.langgraph.threads import ThreadBook
 from blackboard.limits import LEASE_TTL_MS
+from blackboard.ops import HeldFence
 
 PREFIX: Final = "public/langgraph"
 _RANDOM_BITS: Final = 32
@@ -192,11 +193,18 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
         """
         lock = self._home.board.lock(self._lease(thread_id), ttl_ms=ttl_ms, timeout_ms=timeout_ms)
         async with lock:
-            self._threads.fences[str(thread_id)] = lambda: lock.fences
+            fences, thread = self._threads.fences, str(thread_id)
+
+            def mine() -> Sequence[HeldFence]:
+                return lock.fences
+
+            fences[thread] = mine
             try:
                 yield
             finally:
-                del self._threads.fences[str(thread_id)]
+                # Once this one lost the thread, a later owner may have its fence there.
+                if fences.get(thread) is mine:
+                    del fences[thread]
 
     def _lease(self, thread_id: str) -> str:
         return f"{thread_prefix(self.prefix, str(thread_id))}/owner"
@@ -320,9 +328,9 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
         if filter_ is not None and not isinstance(filter_, Mapping):
             raise TypeError(f"filter is {filter_!r:.100}: pass a dict of metadata")
         of = config["configurable"] if config else {}
-        thread = str(of["thread_id"]) if of.get("thread_id") is not None else None
-        exact = get_checkpoint_id(config) if config else None
-        end = get_checkpoint_id(before) if before else None
+        thread = str(of["thread_id"]) if config else None
+        exact = (get_checkpoint_id(config) or None) if config else None
+        end = (get_checkpoint_id(before) or None) if before else None
 
         def is_wanted(id_: str, metadata: Any) -> bool:
             return (

@@ -546,6 +546,41 @@ def _lose(saver: BlackboardSaver) -> None:
             growing(saver, lambda: "x").invoke({"said": []}, T1)
 
 
+async def test_an_owner_that_was_replaced_in_its_own_process_takes_nothing_along(
+    board: Board,
+) -> None:
+    """Two blocks of one saver: the end of the one that lost the thread is not the end of both."""
+    saver = BlackboardSaver(board)
+    owned, is_over = asyncio.Event(), asyncio.Event()
+    following: list[asyncio.Task[None]] = []
+
+    async def next_owner() -> None:
+        async with saver.aown("t1"):
+            owned.set()
+            await is_over.wait()
+            await put(saver, {"n": 2})
+
+    async def lose() -> None:
+        (lease,) = await board.leases("public/langgraph/t1/*")
+        assert lease.holder is not None
+        await board.commit([Release(lease.key, lease.holder, lease.fence)])
+        await owned.wait()
+
+    async def owner() -> None:
+        async with saver.aown("t1"):
+            following.append(loop.create_task(next_owner(), context=Context()))
+            await loop.create_task(lose(), context=Context())
+            with pytest.raises(Fenced):
+                await put(saver, {"n": 1})
+
+    loop = asyncio.get_running_loop()
+    with pytest.raises(LeaseLost):
+        await owner()
+    is_over.set()
+    await asyncio.gather(*following)
+    assert await values_at(saver, T1) == {"n": 2}
+
+
 async def test_two_runs_of_a_thread_keep_both_branches(board: Board) -> None:
     """Without an owner, as with every other checkpointer: the newest wins, and nothing is lost."""
     saver, other = BlackboardSaver(board), BlackboardSaver(board)
@@ -643,6 +678,9 @@ async def test_a_call_that_means_nothing_is_refused(board: Board) -> None:
     await put(saver, {"n": 1})
     with pytest.raises(KeyError, match="thread_id"):
         await saver.aget_tuple({"configurable": {}})
+    for nowhere in ({}, {"checkpoint_ns": ""}):  # not: in all threads
+        with pytest.raises(KeyError, match="thread_id"):
+            [one async for one in saver.alist({"configurable": nowhere})]
     with pytest.raises(TypeError, match="filter"):
         [one async for one in saver.alist(T1, filter="step=1")]  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="keep_latest"):
@@ -650,6 +688,15 @@ async def test_a_call_that_means_nothing_is_refused(board: Board) -> None:
     with pytest.raises(asyncio.InvalidStateError, match="await"):
         saver.get_tuple(T1)
     assert [one async for one in saver.alist(T1, limit=0)] == []
+
+
+async def test_an_empty_id_names_no_checkpoint(board: Board) -> None:
+    saver = BlackboardSaver(board)
+    await put(saver, {"n": 1})
+    empty: RunnableConfig = {"configurable": {**T1["configurable"], "checkpoint_id": ""}}
+    assert await saver.aget_tuple(empty) is not None
+    assert len([one async for one in saver.alist(empty)]) == 1
+    assert len([one async for one in saver.alist(T1, before=empty)]) == 1
 
 
 async def test_a_record_that_was_put_by_hand_is_named(board: Board) -> None:
