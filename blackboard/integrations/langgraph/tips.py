@@ -6,6 +6,7 @@ if another process changed one of them.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from blackboard.integrations.langgraph.records import (
     CheckpointRecord,
     Growth,
     Pieced,
+    Typed,
     body_of,
     difference,
     elements_after,
@@ -176,9 +178,9 @@ def _growth(tip: Tip, after: Tip, channel: str, value: list[Any], base: Version)
     may_grow = base.depth < DEPTH_SPARE + 4 * base.count
     same = _same(tip.objects.get(channel, []), value)
     if same == base.count and may_grow:
-        rest = value[same:]
-        tail = pieced(dumps(rest)).pieces if rest else []
-        return Growth(owner, same, 0, tail, base.type)
+        tail = _tail(dumps, value[same:], base.type)
+        if tail is not None:
+            return Growth(owner, same, 0, tail, base.type)
     type_, data = typed = dumps(value)
     if type_ != base.type:
         return pieced(typed)
@@ -191,6 +193,15 @@ def _growth(tip: Tip, after: Tip, channel: str, value: list[Any], base: Version)
     if not keep + end or not may_grow:
         return whole
     return Growth(owner, keep, end, whole.pieces[keep : len(whole.pieces) - end], type_)
+
+
+def _tail(dumps: Callable[[Any], Typed], rest: list[Any], type_: str) -> Sequence[bytes] | None:
+    """The elements that come behind others of a list of that type; None if a serializer encodes
+    them in another way, as one that falls back to pickle does."""
+    if not rest:
+        return []
+    found = pieced(dumps(rest))
+    return found.pieces if found.is_list and found.type == type_ else None
 
 
 def _same(known: list[Any], value: list[Any]) -> int:

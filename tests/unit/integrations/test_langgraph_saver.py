@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import (
     empty_checkpoint,
 )
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import PutOp
 
@@ -295,6 +296,24 @@ async def test_an_encrypting_serializer_is_left_its_values(board: Board) -> None
     assert (await values_at(saver, second))["said"] == ["secret"] * 4
     stored = [entry.value async for entry in board.scan("public/**")]
     assert all(b"secret" not in records.inflated(value) for value in stored)
+
+
+class NoPlainData:
+    """Something that only pickle can serialize."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+async def test_what_only_pickle_can_serialize_is_added_to_a_list(board: Board) -> None:
+    saver = BlackboardSaver(board, serde=JsonPlusSerializer(pickle_fallback=True))
+    config = await put(saver, {"said": ["a", "b"]})
+    config = await put(saver, {"said": ["a", "b", NoPlainData("c")]}, config)
+    assert [getattr(one, "name", one) for one in (await values_at(saver, config))["said"]] == [
+        *"abc"
+    ]
+    config = await put(saver, {"said": ["a", "b", "d"]}, config)
+    assert (await values_at(saver, config))["said"] == [*"abd"]
 
 
 # --- removing -------------------------------------------------------------------------------------
