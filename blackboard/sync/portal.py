@@ -132,9 +132,12 @@ class Portal:
         """A block in which the loop's thread carries out only `call`s of the calling thread.
 
         As with asyncio, where a block without `await` holds the loop: everything else waits until
-        its end, renewals of leases included.
+        its end, renewals of leases included. In such a block, another one changes nothing.
         """
         self._check_caller()
+        if self._is_editing():
+            yield
+            return
         queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         begun: _Outcome[None] = _Outcome()
 

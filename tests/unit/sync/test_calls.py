@@ -207,6 +207,21 @@ def test_a_transaction_is_one_edit(board: sync.Board) -> None:
         assert str(again.text()) == "Buy."
 
 
+def test_a_transaction_in_another_one_is_a_part_of_it(board: sync.Board) -> None:
+    with board.document("public/memo") as doc, board.document("public/plan") as plan:
+        memo, steps = doc.text(), plan.text()
+        with doc.transaction():
+            memo.append("Buy")
+            with doc.transaction(), plan.transaction():
+                memo.append(".")
+                steps.append("Sell")
+        assert doc.undo()
+        assert (str(memo), str(steps)) == ("", "Sell")
+        memo.append("Hold")
+    with board.document("public/memo") as doc, board.document("public/plan") as plan:
+        assert (str(doc.text()), str(plan.text())) == ("Hold", "Sell")
+
+
 def test_an_observer_may_read_and_not_wait(board: sync.Board) -> None:
     seen: list[object] = []
     with board.document("public/memo") as doc:
