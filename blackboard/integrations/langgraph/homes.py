@@ -2,7 +2,7 @@
 one, and from any thread."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +66,28 @@ class SyncHome:
 
 
 Home = LoopHome | SyncHome
+
+
+class Pulled(Generic[T]):
+    """The items of an asynchronous generator of a board's loop, for somebody outside of it.
+
+    A caller that is cancelled or interrupted may leave its request behind, still running: a
+    generator must not be closed, or asked again, before that one has ended.
+    """
+
+    def __init__(self, items: AsyncGenerator[T, None]) -> None:
+        self._items = items
+        self._turn = asyncio.Lock()
+
+    async def next(self) -> T:
+        """The next one. Errors: StopAsyncIteration at the end."""
+        async with self._turn:
+            return await anext(self._items)
+
+    async def close(self) -> None:
+        """Close the generator."""
+        async with self._turn:
+            await self._items.aclose()
 
 
 def home_of(board: "Board | blackboard.sync.Board") -> Home:

@@ -23,7 +23,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 import blackboard.sync
 from blackboard import Board
 from blackboard.integrations.langgraph.history import config_of
-from blackboard.integrations.langgraph.homes import FromConnString, home_of
+from blackboard.integrations.langgraph.homes import FromConnString, Pulled, home_of
 from blackboard.integrations.langgraph.keys import ThreadPlace, thread_prefix
 from blackboard.integrations.langgraph.records import TaskWrite, pieced
 from blackboard.integrations.langgraph.threads import ThreadBook
@@ -100,13 +100,16 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
 
         `filter` compares keys of the metadata. Errors: TypeError when it is no mapping.
         """
-        async with aclosing(self._found(config, filter, before, limit)) as found:
+        found = Pulled(self._found(config, filter, before, limit))
+        try:
             while True:
                 try:
-                    one = await self._home.arun(lambda: anext(found))
+                    one = await self._home.arun(found.next)
                 except StopAsyncIteration:
                     return
                 yield one
+        finally:
+            await self._home.arun(found.close)
 
     async def aput(
         self,
@@ -225,16 +228,16 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """As `alist`."""
-        found = self._found(config, filter, before, limit)
+        found = Pulled(self._found(config, filter, before, limit))
         try:
             while True:
                 try:
-                    one = self._home.run(lambda: anext(found))
+                    one = self._home.run(found.next)
                 except StopAsyncIteration:
                     return
                 yield one
         finally:
-            self._home.run(found.aclose)
+            self._home.run(found.close)
 
     def put(
         self,

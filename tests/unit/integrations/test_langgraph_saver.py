@@ -4,6 +4,7 @@ import asyncio
 import operator
 import random
 import secrets
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import Context
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from langchain_core.messages import HumanMessage
@@ -27,6 +29,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import PutOp
 
 import blackboard
+import blackboard.sync
 from blackboard import Board
 from blackboard.client.files import Files
 from blackboard.errors import (
@@ -314,6 +317,38 @@ async def test_what_only_pickle_can_serialize_is_added_to_a_list(board: Board) -
     ]
     config = await put(saver, {"said": ["a", "b", "d"]}, config)
     assert (await values_at(saver, config))["said"] == [*"abd"]
+
+
+class HeldUp(JsonPlusSerializer):
+    """It reads when it may, as if the board were slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_read, self.may_go_on = threading.Event(), threading.Event()
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        self.is_read.set()
+        assert self.may_go_on.wait(60)
+        return super().loads_typed(data)
+
+
+async def test_a_listing_can_be_cancelled_while_another_loop_reads(tmp_path: Path) -> None:
+    with blackboard.sync.open(tmp_path / "data", level="memory") as client:
+        serde = HeldUp()
+        saver = BlackboardSaver(client.board("graphs"), serde=serde)
+        await put(saver, {"n": 1})
+
+        async def read() -> list[Any]:
+            return [one async for one in saver.alist(T1)]
+
+        reading = asyncio.create_task(read())
+        await anyio.to_thread.run_sync(serde.is_read.wait)
+        reading.cancel()
+        await anyio.lowlevel.checkpoint()
+        serde.may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert len(await read()) == 1
 
 
 # --- removing -------------------------------------------------------------------------------------
