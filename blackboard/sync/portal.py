@@ -80,10 +80,10 @@ class Portal:
 
         try:
             self._submit(start)
-            outcome.wait()
+            self._await(outcome)
         except BaseException:
             self._submit(cancel)
-            outcome.wait()
+            self._await(outcome)
             raise
         finally:
             adopt_holds(context)
@@ -110,7 +110,7 @@ class Portal:
             editing[1].put(carry_out)
         else:
             self._submit(carry_out)
-        outcome.wait()
+        self._await(outcome)
         return outcome.result()
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
@@ -148,7 +148,7 @@ class Portal:
 
         try:
             self._submit(serve)
-            begun.wait()
+            self._await(begun)
             self._editing = (threading.get_ident(), queue)
             yield
         finally:
@@ -170,7 +170,14 @@ class Portal:
         try:
             self._loop.call_soon_threadsafe(work)
         except RuntimeError:
-            raise Unavailable(what=NAME, reason="the interpreter is exiting") from None
+            raise _exiting() from None
+
+    def _await(self, outcome: "_Outcome[Any]") -> None:
+        """Wait until it is settled. Errors: Unavailable if the thread ended before it began."""
+        while not outcome.wait():
+            # Between its last turn and its end, the loop takes work that it never begins.
+            if self._loop.is_closed():
+                outcome.settle(error=_exiting())
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -207,6 +214,10 @@ class Portal:
         self._loop.stop()
 
 
+def _exiting() -> Unavailable:
+    return Unavailable(what=NAME, reason="the interpreter is exiting")
+
+
 async def _awaited(begin: Callable[[], Awaitable[T]]) -> T:
     return await begin()
 
@@ -239,10 +250,11 @@ class _Outcome(Generic[T]):
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         self.settle(None if error else task.result(), error)
 
-    def wait(self) -> None:
-        """Wait until it is settled. It can be interrupted, and waited for again."""
-        while not self._is_settled:
+    def wait(self) -> bool:
+        """Wait for a moment; whether it is settled. It can be interrupted, and waited for again."""
+        if not self._is_settled:
             self._unsettled.acquire(timeout=INTERRUPT_CHECK_S)
+        return self._is_settled
 
     def result(self) -> T:
         """The value, or the error raised. It must be settled."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from blackboard.errors import Unavailable
 from blackboard.sync.portal import Portal
 
 PATIENCE_S = 30
@@ -85,3 +86,31 @@ def test_an_interrupt_at_any_step_leaves_the_loop_running(
     portal = Portal()
     assert interrupted_everywhere(portal, lambda: call(portal)) > 10
     portal.close()
+
+
+def test_a_call_that_the_loop_never_began_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread may call while the interpreter exits, and is waited for: it must not wait itself."""
+    portal, stopped, submitted, errors = Portal(), threading.Event(), threading.Event(), []
+    submit = portal._submit
+
+    def noted(work: Callable[[], object]) -> None:
+        submit(work)
+        submitted.set()
+
+    def call() -> None:
+        stopped.wait(PATIENCE_S)
+        try:
+            portal.call(lambda: None)
+        except Unavailable as error:
+            errors.append(error.reason)
+
+    monkeypatch.setattr(portal, "_submit", noted)
+    calling = threading.Thread(target=call, daemon=True)
+    calling.start()
+    submit(portal._loop.stop)
+    portal._thread.join()
+    stopped.set()
+    assert submitted.wait(PATIENCE_S)
+    portal.close()
+    calling.join(PATIENCE_S)
+    assert errors == ["the interpreter is exiting"]
