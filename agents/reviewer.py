@@ -49,6 +49,8 @@ class Reviewer(Agent[Reviews]):
         if plan is None or plan.mod_revision <= ctx.state.seen:
             return
         valuation = await ctx.get(VALUATION)
+        if valuation is None:  # it was removed: the next one wakes the reviewer
+            return
         findings = await ctx.tool(audit, plan.value, valuation)
         spent = sum(plan.value["budget_usd_bn"].values())
         verdict = "faulty" if findings else "accepted"

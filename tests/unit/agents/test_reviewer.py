@@ -43,6 +43,15 @@ async def test_faults_go_to_the_author(plan: dict[str, Any], finding: str) -> No
     assert finding in message["findings"][0]
 
 
+async def test_a_plan_whose_valuation_was_removed_waits_for_the_next_one() -> None:
+    """It is no crash, and the plan counts as not seen."""
+    trial = await try_step(Reviewer("reviewer"), None, Inputs({"public/plan": GOOD}))
+    assert trial.stepped.idle
+    assert trial.state.seen == 0
+    later = await try_step(Reviewer("reviewer"), trial.state, inputs(GOOD))
+    assert later.written["public/review"]["verdict"] == "accepted"
+
+
 async def test_much_money_needs_a_person() -> None:
     """Yes, no, or not yet."""
     plan = {"on_valuation_usd_bn": 2000.0, "budget_usd_bn": {"A": 30.0}}
