@@ -1,7 +1,8 @@
 """Reading the records of a thread from the board, and what their values need."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -9,9 +10,9 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, writes_sort_k
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from blackboard import Board
-from blackboard.errors import Corrupt
+from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.integrations.langgraph.keys import ThreadPlace, segment, text
-from blackboard.integrations.langgraph.payloads import read
+from blackboard.integrations.langgraph.payloads import read, reread
 from blackboard.integrations.langgraph.records import (
     CheckpointRecord,
     TaskWrite,
@@ -53,6 +54,11 @@ async def loaded_from(board: Board, entry: Entry) -> LoadedRecord:
     return LoadedRecord(names[2] if names else text(entry.key.rpartition("/")[2]), record, entry)
 
 
+async def present_in(board: Board, entry: Entry) -> LoadedRecord | None:
+    """The same, as it is now if others replace it meanwhile; None when it is gone."""
+    return await reread(board, entry, partial(loaded_from, board))
+
+
 @dataclass(slots=True)
 class ThreadHistory:
     """The records of one namespace of a thread, as far as they are loaded."""
@@ -90,6 +96,23 @@ class ThreadHistory:
                 await self.take(entry)
             rounds += 1
 
+    async def read(
+        self, entry: Entry, is_wanted: Callable[[str, Any], bool]
+    ) -> tuple[LoadedRecord, dict[str, Any] | None]:
+        """The record in an entry, and its values if `is_wanted(id, metadata)`. Errors: Corrupt;
+        then nothing is known any more, because what was loaded may have been replaced."""
+        try:
+            loaded = await self.take(entry)
+            if not is_wanted(loaded.id, self.values.load(loaded.record.metadata)):
+                return loaded, None
+            await self.fill(loaded.id)
+            return loaded, self.values.channel_values(loaded.id)
+        except (Corrupt, InvalidRequest):
+            self.values = Values(self.values.load)
+            self.loaded.clear()
+            self._by_key.clear()
+            raise
+
     def tip(self, id_: str, serde: SerializerProtocol) -> Tip:
         """What the next checkpoint builds on, if `id_` is its parent. It must be filled."""
         loaded = self.loaded[id_]
@@ -116,10 +139,19 @@ async def history_of(
 
 async def written(board: Board, place: ThreadPlace, id_: str) -> Led:
     """The writes of a checkpoint that no record has."""
-    return [
-        (entry.mod_revision, decode_writes(await read(board, entry)))
-        async for entry in board.scan(f"{place.writes(id_)}/*")
-    ]
+    found: Led = []
+    async for entry in board.scan(f"{place.writes(id_)}/*"):
+        writes = await reread(board, entry, partial(writes_from, board))
+        found += [] if writes is None else [(entry.mod_revision, writes)]
+    return found
+
+
+async def writes_from(board: Board, entry: Entry) -> list[TaskWrite]:
+    """The writes in an entry. Errors: Corrupt."""
+    try:
+        return decode_writes(await read(board, entry))
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise Corrupt(what=entry.key, reason=f"it is no write of a task: {error}") from error
 
 
 async def with_writes(board: Board, place: ThreadPlace) -> set[str]:
@@ -135,9 +167,9 @@ async def led_from(board: Board, place: ThreadPlace, id_: str) -> Led:
     while after is not None:
         page = await board.list(f"{place.checkpoints}/*", after=after, limit=limit)
         for entry in page.entries:
-            record = (await loaded_from(board, entry)).record
-            if record.parent == id_ and record.led:
-                return [(entry.mod_revision, record.led)]
+            loaded = await present_in(board, entry)
+            if loaded is not None and loaded.record.parent == id_ and loaded.record.led:
+                return [(entry.mod_revision, loaded.record.led)]
         after, limit = page.next_key, PAGE
     return []
 

@@ -2,11 +2,11 @@
 
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
 from blackboard import Board
-from blackboard.errors import BlackboardError, Corrupt, Rejected
+from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Rejected
 from blackboard.ops import Delete, HeldFence, KeyAt, Put, encode_value
 from blackboard.types import Entry, Receipt
 
@@ -16,6 +16,9 @@ INLINE_BYTES_MAX: Final = 900_000
 COMMIT_BYTES: Final = 3_000_000
 """Bytes after which a commit takes no further operation."""
 COMMIT_OPS: Final = 500
+READS_MAX: Final = 5
+"""Attempts to read an entry while others replace it, or what it needs."""
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -116,3 +119,22 @@ async def read(board: Board, entry: Entry) -> bytes:
     if not isinstance(entry.value, bytes):
         raise Corrupt(what=entry.key, reason="it was redacted, or put by hand")
     return entry.value
+
+
+async def reread(board: Board, entry: Entry, work: Callable[[Entry], Awaitable[T]]) -> T | None:
+    """What `work` makes of an entry; None when the entry is gone.
+
+    Others may remove or replace meanwhile what it needs, a file or another record: then the entry
+    is read again. Errors: those of `work`, when that does not help.
+    """
+    for left in reversed(range(READS_MAX)):
+        try:
+            return await work(entry)
+        except (Corrupt, InvalidRequest):  # the latter: there is no such file
+            now = await board.entry(entry.key)
+            if now is None:
+                return None
+            if not left:
+                raise
+            entry = now
+    raise AssertionError("the last attempt returns or raises")

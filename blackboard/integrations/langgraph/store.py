@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from math import inf, sqrt
 from operator import mul
 from typing import Any, Final, Literal
@@ -43,7 +44,7 @@ from blackboard import Board
 from blackboard.errors import Conflict, Corrupt, InvalidRequest, LimitExceeded
 from blackboard.integrations.langgraph.homes import FromConnString, home_of
 from blackboard.integrations.langgraph.keys import is_digest, segment, text
-from blackboard.integrations.langgraph.payloads import Payloads, drop_files, file_of, read
+from blackboard.integrations.langgraph.payloads import Payloads, drop_files, file_of, read, reread
 from blackboard.integrations.reading import read_entries
 from blackboard.ops import ABSENT, Delete, KeyAt, Put, decode_value, encode_value
 from blackboard.types import Entry
@@ -148,10 +149,16 @@ class BlackboardStore(BaseStore):
         entry = await self._board.entry(self._key(op.namespace, op.key))
         if entry is None:
             return None
-        found = await _stored(self._board, entry)
+        found = await self._present(entry)
+        if found is None:
+            return None
         if op.refresh_ttl:
             await self._refresh([found])
         return Item(**found.fields())
+
+    async def _present(self, entry: Entry) -> "_StoredItem | None":
+        """The item in an entry, as it is now if others put it meanwhile; None when it is gone."""
+        return await reread(self._board, entry, partial(_stored, self._board))
 
     @property
     def _board(self) -> Board:
@@ -239,8 +246,8 @@ class BlackboardStore(BaseStore):
         matches = _filter_of(op.filter)
         found: list[_StoredItem] = []
         async for entry in self._board.scan(self._below("i", op.namespace_prefix)):
-            item = await _stored(self._board, entry)
-            if matches(item.value):
+            item = await self._present(entry)
+            if item is not None and matches(item.value):
                 found.append(item)
         scored: list[tuple[_StoredItem, float | None]] = [(item, None) for item in found]
         if op.query and self.embeddings is not None:
@@ -280,8 +287,9 @@ class BlackboardStore(BaseStore):
                 found.add(tuple(map(text, parts)))
         for key in digests.values():
             one = await self._board.entry(key)
-            if one is not None:
-                found.add((await _stored(self._board, one)).namespace)
+            item = None if one is None else await self._present(one)
+            if item is not None:
+                found.add(item.namespace)
         wanted = [ns for ns in found if all(_is_match(c, ns) for c in op.match_conditions or ())]
         cut = sorted({ns[: op.max_depth] for ns in wanted} if op.max_depth else wanted)
         return cut[op.offset : op.offset + op.limit]

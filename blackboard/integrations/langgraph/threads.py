@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
@@ -25,28 +26,30 @@ from blackboard.errors import Conflict, StaleEpoch
 from blackboard.integrations.langgraph import upkeep
 from blackboard.integrations.langgraph.history import (
     Led,
+    LoadedRecord,
     ThreadHistory,
     history_of,
     led_from,
     loaded_from,
     merged,
     newest_first,
+    present_in,
     tuple_of,
     with_writes,
+    writes_from,
     written,
 )
 from blackboard.integrations.langgraph.keys import ThreadPlace, segment, thread_prefix
-from blackboard.integrations.langgraph.payloads import Payloads, read
+from blackboard.integrations.langgraph.payloads import Payloads, reread
 from blackboard.integrations.langgraph.records import (
     TaskWrite,
-    decode_writes,
     encode,
     encode_writes,
 )
 from blackboard.integrations.langgraph.tips import Tip, Tips, following
 from blackboard.integrations.langgraph.values import Values, value_of
 from blackboard.ops import ABSENT, PRESENT, HeldFence, KeyAt
-from blackboard.types import Receipt
+from blackboard.types import Entry, Receipt
 
 WRITES_WAIT_S: Final = 0.005
 """How long writes wait for the checkpoint that they lead to, once nothing is on its way."""
@@ -141,9 +144,9 @@ class ThreadBook:
         self._tips.forget(place)
         if conflict.key == place.checkpoint(id_):  # it is put again: replaced, as elsewhere
             entry = await self.board.entry(conflict.key)
-            led = [] if entry is None else (await loaded_from(self.board, entry)).record.led
+            loaded = None if entry is None else await present_in(self.board, entry)
             await self.detach(place, {id_}, serde, keep_writes=True)
-            return led
+            return [] if loaded is None else loaded.record.led
         if parent and conflict.key == place.checkpoint(parent) and conflict.actual == ABSENT:
             raise conflict
         return []
@@ -172,12 +175,10 @@ class ThreadBook:
             return tip
         key = place.checkpoint(parent)
         entry = await self.board.entry(key)
-        if entry is None:
-            if self._tips.has_seen(place, parent):
-                raise Conflict(key=key, expected=PRESENT, actual=ABSENT)
-            return None
-        history, loaded = await history_of(self.board, place, entry, serde)
-        return history.tip(loaded.id, serde)
+        found = None if entry is None else await self._found(place, entry, serde)
+        if found is None and self._tips.has_seen(place, parent):
+            raise Conflict(key=key, expected=PRESENT, actual=ABSENT)
+        return found and found[1]
 
     async def put_writes(self, place: ThreadPlace, id_: str, writes: Sequence[TaskWrite]) -> None:
         """Put the writes of one task on the checkpoint `id_`."""
@@ -231,7 +232,7 @@ class ThreadBook:
             else:
                 return
             entry = await self.board.entry(key)
-            old = [] if entry is None else decode_writes(await read(self.board, entry))
+            old = [] if entry is None else await writes_from(self.board, entry)
             found = merged(old, writes)
             if found == old:
                 return
@@ -246,25 +247,39 @@ class ThreadBook:
         if self._is_stale:  # a run begins: what it reads is the board as it is now
             await self.board.refresh()
             self._is_stale = False
-        if id_ is not None:
-            entry = await self.board.entry(place.checkpoint(id_))
-        else:
-            page = await self.board.list(f"{place.checkpoints}/*", reverse=True, limit=1)
-            entry = page.entries[0] if page.entries else None
-        if entry is None:
-            return None
-        loaded = await loaded_from(self.board, entry)
-        tip = self._tips.get(place)
-        if tip is None or tip.revisions.get(loaded.id) != entry.mod_revision or tip.id != loaded.id:
-            history, loaded = await history_of(self.board, place, entry, serde)
-            tip = history.tip(loaded.id, serde)
-            if id_ is None:
-                self._tips.keep(place, tip)
+        found = None
+        while found is None:  # again, when somebody removed it meanwhile
+            if id_ is not None:
+                entry = await self.board.entry(place.checkpoint(id_))
+            else:
+                page = await self.board.list(f"{place.checkpoints}/*", reverse=True, limit=1)
+                entry = page.entries[0] if page.entries else None
+            if entry is None:
+                return None
+            found = await self._found(place, entry, serde)
+        loaded, tip = found
+        if id_ is None and self._tips.get(place) is not tip:
+            self._tips.keep(place, tip)
         values = {name: value_of(held, serde.loads_typed) for name, held in tip.held.items()}
         led = await written(self.board, place, loaded.id)
         if id_ is not None:
             led += await led_from(self.board, place, loaded.id)
         return tuple_of(place, loaded, values, led, serde)
+
+    async def _found(
+        self, place: ThreadPlace, entry: Entry, serde: SerializerProtocol
+    ) -> tuple[LoadedRecord, Tip] | None:
+        """The record in an entry, with what the next one builds on; None when it is gone."""
+
+        async def look(entry: Entry) -> tuple[LoadedRecord, Tip]:
+            loaded, tip = await loaded_from(self.board, entry), self._tips.get(place)
+            known = None if tip is None else tip.revisions.get(loaded.id)
+            if tip is not None and tip.id == loaded.id and known == entry.mod_revision:
+                return loaded, tip
+            history, loaded = await history_of(self.board, place, entry, serde)
+            return loaded, history.tip(loaded.id, serde)
+
+        return await reread(self.board, entry, look)
 
     async def listing(
         self,
@@ -284,15 +299,17 @@ class ThreadBook:
                     history = ThreadHistory(self.board, place, Values(serde.loads_typed))
                     histories[place] = (history, await with_writes(self.board, place))
                 history, writes = histories[place]
-                loaded = await history.take(entry)
+                read = await reread(self.board, entry, partial(history.read, is_wanted=is_wanted))
+                if read is None:  # somebody removed it meanwhile
+                    continue
+                loaded, values = read
                 record, id_ = loaded.record, loaded.id
                 if record.parent and record.led:
-                    lead = (entry.mod_revision, record.led)
+                    lead = (loaded.entry.mod_revision, record.led)
                     led.setdefault((place, record.parent), []).append(lead)
-                if not is_wanted(id_, serde.loads_typed(record.metadata)):
+                if values is None:
+                    led.pop((place, id_), None)
                     continue
-                await history.fill(id_)
-                values = history.values.channel_values(id_)
                 more = await written(self.board, place, id_) if segment(id_) in writes else []
                 yield tuple_of(place, loaded, values, more + led.pop((place, id_), []), serde)
 

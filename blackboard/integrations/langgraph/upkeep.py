@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -9,8 +10,8 @@ from blackboard import Board
 from blackboard.integrations.langgraph.history import (
     LoadedRecord,
     ThreadHistory,
-    loaded_from,
     newest_first,
+    present_in,
 )
 from blackboard.integrations.langgraph.keys import ThreadPlace, text, thread_prefix
 from blackboard.integrations.langgraph.payloads import (
@@ -19,6 +20,7 @@ from blackboard.integrations.langgraph.payloads import (
     drop_files,
     file_of,
     read,
+    reread,
 )
 from blackboard.integrations.langgraph.records import Pieced, decode, encode
 from blackboard.integrations.langgraph.values import Held, Values, Version
@@ -104,7 +106,9 @@ async def of_runs(
     """The ids of the checkpoints of those runs, by place."""
     found: dict[ThreadPlace, set[str]] = {}
     async for place, entry in newest_first(board, prefix, None, None):
-        loaded = await loaded_from(board, entry)
+        loaded = await present_in(board, entry)
+        if loaded is None:
+            continue
         if serde.loads_typed(loaded.record.metadata).get("run_id") in run_ids:
             found.setdefault(place, set()).add(loaded.id)
     return found
@@ -117,8 +121,9 @@ async def outdated(
     that the values of its delta channels begin with."""
     places: dict[ThreadPlace, dict[str, LoadedRecord]] = {}
     async for place, entry in newest_first(board, prefix, thread, None):
-        loaded = await loaded_from(board, entry)
-        places.setdefault(place, {})[loaded.id] = loaded
+        loaded = await present_in(board, entry)
+        if loaded is not None:
+            places.setdefault(place, {})[loaded.id] = loaded
     return {
         place: set(found) - _needed(found, next(iter(found)), serde)
         for place, found in places.items()
@@ -146,7 +151,9 @@ async def copy(board: Board, prefix: str, source: str, target: str) -> None:
     payloads, copied = Payloads(board, f"{other}/f"), set[str]()
     for kind in ("c", "w"):
         async for entry in board.scan(f"{below}/{kind}/**"):
-            data = await read(board, entry)
+            data = await reread(board, entry, partial(read, board))
+            if data is None:
+                continue
             if kind == "c":
                 record = decode(data)
                 *_, namespace, id_ = entry.key.split("/")

@@ -114,7 +114,7 @@ class Values:
 
     def __init__(self, load: Load) -> None:
         self.records: dict[str, CheckpointRecord] = {}
-        self._load = load
+        self.load = load
         self._versions: dict[tuple[str, str], Version] = {}
 
     def add(self, id_: str, record: CheckpointRecord) -> None:
@@ -146,7 +146,7 @@ class Values:
     def channel_values(self, id_: str) -> dict[str, Any]:
         """The values of the checkpoint `id_`; they belong to the caller."""
         held = self.held(id_)
-        return {channel: value_of(stored, self._load) for channel, stored in held.items()}
+        return {channel: value_of(stored, self.load) for channel, stored in held.items()}
 
     def held(self, id_: str) -> dict[str, Held]:
         """The same as they are stored."""
@@ -167,12 +167,10 @@ class Values:
             record = self.records[id_]
             growth = record.grown.get(channel)
             if growth is None:
-                found = self._versions[id_, channel] = version_of(
-                    record.values[channel], self._load
-                )
+                found = self._versions[id_, channel] = version_of(record.values[channel], self.load)
                 break
             chain.append((id_, growth))
             id_ = growth.base
         for id_, growth in reversed(chain):
-            found = self._versions[id_, channel] = found.grown(growth, self._load)
+            found = self._versions[id_, channel] = found.grown(growth, self.load)
         return found

@@ -1,0 +1,157 @@
+"""What readers get while somebody else prunes, deletes or replaces what they read."""
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
+
+import blackboard
+from blackboard import Board
+from blackboard.errors import Conflict
+from blackboard.integrations.langgraph import BlackboardSaver, BlackboardStore
+
+T1: RunnableConfig = {"configurable": {"thread_id": "t1", "checkpoint_ns": ""}}
+Meanwhile = Callable[[Callable[[], Awaitable[Any]]], None]
+SIZES = (100, 1_000_000)
+"""Bytes of an element: of a record that is an entry, and of one that is a file."""
+
+
+@pytest.fixture
+async def board(tmp_path: Path) -> AsyncIterator[Board]:
+    """A board."""
+    async with blackboard.open(tmp_path / "data", level="memory") as client:
+        yield client.board("graphs")
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    """Lets somebody else do something right after the next look at the board."""
+
+    def after_the_next_look(do: Callable[[], Awaitable[Any]]) -> None:
+        looks: dict[str, Any] = {name: getattr(Board, name) for name in ("entry", "list")}
+
+        def hooked(name: str) -> Any:
+            async def look(board: Board, *arguments: Any, **named: Any) -> Any:
+                found = await looks[name](board, *arguments, **named)
+                if found:
+                    monkeypatch.undo()
+                    await do()
+                return found
+
+            return look
+
+        for name in looks:
+            monkeypatch.setattr(Board, name, hooked(name))
+
+    return after_the_next_look
+
+
+async def put(saver: BlackboardSaver, said: list[bytes], parent: RunnableConfig) -> RunnableConfig:
+    versions = {"said": saver.get_next_version(None, None)}
+    made = {
+        **empty_checkpoint(),
+        "channel_values": {"said": said},
+        "channel_versions": {**versions},
+    }
+    metadata = cast(CheckpointMetadata, {"source": "loop", "step": 0})
+    return await saver.aput(parent, cast(Checkpoint, made), metadata, {**versions})
+
+
+async def three(board: Board, size: int, seed: int) -> tuple[list[bytes], list[RunnableConfig]]:
+    """Three checkpoints, of which each builds on the one before; their last list, and configs."""
+    draw = random.Random(seed)
+    said = [draw.randbytes(size) for _ in range(3)]
+    saver, configs = BlackboardSaver(board), [T1]
+    for count in (1, 2, 3):
+        configs.append(await put(saver, said[:count], configs[-1]))
+    return said, configs[1:]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("which", ["newest", "named"])
+async def test_a_checkpoint_is_read_while_its_thread_is_pruned(
+    board: Board, meanwhile: Meanwhile, seed: int, size: int, which: str
+) -> None:
+    said, configs = await three(board, size, seed)
+    meanwhile(lambda: BlackboardSaver(board).aprune(["t1"]))
+    found = await BlackboardSaver(board).aget_tuple(T1 if which == "newest" else configs[-1])
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"said": said}
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_thread_is_listed_while_it_is_pruned(
+    board: Board, meanwhile: Meanwhile, seed: int, size: int
+) -> None:
+    said, configs = await three(board, size, seed)
+    meanwhile(lambda: BlackboardSaver(board).aprune(["t1"]))
+    found = [one async for one in BlackboardSaver(board).alist(T1)]
+    assert found[0].config == configs[-1]
+    for one in found:  # the others are left out, or as they were
+        values = one.checkpoint["channel_values"]["said"]
+        assert values == said[: len(values)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_run_goes_on_while_its_thread_is_pruned(
+    board: Board, meanwhile: Meanwhile, seed: int, size: int
+) -> None:
+    """Of another worker, which has to read the checkpoint that it goes on from."""
+    said, configs = await three(board, size, seed)
+    meanwhile(lambda: BlackboardSaver(board).aprune(["t1"]))
+    config = await put(BlackboardSaver(board), [*said, b"more"], configs[-1])
+    found = await BlackboardSaver(board).aget_tuple(config)
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"said": [*said, b"more"]}
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_thread_that_is_deleted_while_it_is_read_is_none(
+    board: Board, meanwhile: Meanwhile, seed: int, size: int
+) -> None:
+    _, configs = await three(board, size, seed)
+    saver, other = BlackboardSaver(board), BlackboardSaver(board)
+    meanwhile(lambda: other.adelete_thread("t1"))
+    assert await saver.aget_tuple(T1) is None
+    _, configs = await three(board, size, seed)
+    assert await saver.aget_tuple(T1) is not None
+    await put(saver, [], configs[-1])
+    meanwhile(lambda: other.adelete_thread("t1"))
+    with pytest.raises(Conflict):
+        await put(saver, [], configs[-1])
+
+
+async def test_a_thread_is_pruned_and_copied_while_another_one_prunes_it(
+    board: Board, meanwhile: Meanwhile, seed: int
+) -> None:
+    said, configs = await three(board, 1_000_000, seed)
+    meanwhile(lambda: BlackboardSaver(board).aprune(["t1"]))
+    await BlackboardSaver(board).acopy_thread("t1", "t2")
+    t2: RunnableConfig = {"configurable": {"thread_id": "t2", "checkpoint_ns": ""}}
+    found = await BlackboardSaver(board).aget_tuple(t2)
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"said": said}
+    meanwhile(lambda: BlackboardSaver(board).adelete_thread("t1"))
+    await BlackboardSaver(board).aprune(["t1"])
+    assert await BlackboardSaver(board).aget_tuple(configs[-1]) is None
+
+
+async def test_an_item_is_read_while_it_is_put_again(
+    board: Board, meanwhile: Meanwhile, seed: int
+) -> None:
+    draw = random.Random(seed)
+    old, new = ({"text": draw.randbytes(500_000).hex()} for _ in range(2))
+    store, other = BlackboardStore(board), BlackboardStore(board)
+    await other.aput(("a",), "x", old)
+    meanwhile(lambda: other.aput(("a",), "x", new))
+    found = await store.aget(("a",), "x")
+    assert found is not None
+    assert found.value == new
+    meanwhile(lambda: other.aput(("a",), "x", old))
+    assert [item.value for item in await store.asearch(("a",))] == [old]
+    meanwhile(lambda: other.adelete(("a",), "x"))
+    assert await store.aget(("a",), "x") is None
