@@ -205,7 +205,8 @@ class Document(Mirror[asynchronous.Document]):
         """Edits of the block are one update and one step of undo; they are all made or, if the
         process dies before, none. An exception does not undo the edits before it.
 
-        Request the top-level types that you edit before it begins.
+        Request the top-level types that you edit before it begins. The edits of others wait for its
+        end, also if it awaits something.
         """
         with self._portal.exclusively():
             enter = self._portal.call(self._inner.transaction)

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -39,6 +39,7 @@ from blackboard.errors import (
     LocalProtocolError,
     Unavailable,
 )
+from blackboard.limits import DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.units import Key, Milliseconds
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, AwarenessState, Edit, QueryAwareness, Step1, Step2
@@ -69,6 +70,9 @@ class Document:
         self.version = 0
         """As `Editing.version` (client/documents/shared_types.py)."""
         self._in_transaction = False
+        self._between = asyncio.Event()
+        """Set while no transaction is open."""
+        self._between.set()
         self._unsent: list[bytes] = []
         self._failure: BlackboardError | None = None
         self._closed = False
@@ -229,15 +233,19 @@ class Document:
         """Edits of the block are one update and one step of undo; they are all made or, if the
         process dies before, none. An exception does not undo the edits before it.
 
-        Request the top-level types that you edit before it begins."""
+        Request the top-level types that you edit before it begins. The edits of others wait for its
+        end, also if it awaits something."""
         self._check()
         self.version += 1
         outer, self._in_transaction = self._in_transaction, True
+        self._between.clear()
         try:
             with self._doc.transaction(origin=_OWN):
                 yield
         finally:
             self._in_transaction = outer
+            if not outer:
+                self._between.set()
 
     def observe_overlaps(self, observer: Callable[[Overlap], None]) -> None:
         """Call `observer` when an edit of another replica meets one made here at the same time.
@@ -365,16 +373,22 @@ class Document:
         await self._ask(pipe, [])
         hello = self._overlaps.batch
         self._came.set()
-        writer = asyncio.create_task(self._write(pipe))
+        # If either ends, so does the connection: a writer that failed sends nothing any more.
+        tasks = [asyncio.create_task(work) for work in (self._read(pipe, hello), self._write(pipe))]
         try:
-            await self._read(pipe, writer, hello)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            if task in done:
+                task.result()
 
-    async def _read(self, pipe: Pipe, writer: "asyncio.Task[None]", hello: int) -> None:
+    async def _read(self, pipe: Pipe, hello: int) -> None:
         while True:
             for message in ysync.read_frame(await pipe.receive()):
+                await self._until_between()
                 match message:
                     case Step1():
                         self._is_answered = True
@@ -393,9 +407,11 @@ class Document:
                         self._others.update((p.client, p) for p in message.present)
                     case QueryAwareness():
                         await self._send_presence(pipe)
-            # A writer that failed sends nothing any more: its error ends the connection.
-            if writer.done():
-                await writer
+
+    async def _until_between(self) -> None:
+        """Wait for the end of a transaction: what is applied in it would count as its edit."""
+        while self._in_transaction:
+            await self._between.wait()
 
     def _lacking(self, state: bytes) -> bytes:
         """The update that a peer with `state` lacks. Errors: DamagedError."""
@@ -459,21 +475,33 @@ class Document:
                 continue
             # A loop, as more edits are made while these are sent: the answer below
             # must cover them all.
-            while self._unsent:
-                updates, self._unsent = self._unsent, []
-                await pipe.send(ysync.write_update(merged(joined(updates))))
-            while self._meetings:
-                await pipe.send(ysync.write_met(self._meetings.popleft()))
+            while self._unsent or self._meetings:
+                if updates := self._next_to_send():
+                    await pipe.send(ysync.write_update(merged(joined(updates))))
+                else:
+                    await pipe.send(ysync.write_met(self._meetings.popleft()))
             waiting, self._waiting = self._waiting, []
             # Also without a caller: the answer says which own edits are in the log, so that they no
             # longer count as concurrent, and that the connection is a good one.
             if waiting or ((self._overlaps or self._failures) and not self._asked):
                 await self._ask(pipe, waiting)
 
+    def _next_to_send(self) -> Sequence[bytes]:
+        """The oldest edits that were not sent, as many as one update may hold, or one of them."""
+        size = count = 0
+        for update in self._unsent:
+            size += len(update)
+            if count and size > DOCUMENT_UPDATE_BYTES_MAX:
+                break
+            count += 1
+        taken, self._unsent = self._unsent[:count], self._unsent[count:]
+        return taken
+
     async def _ask(self, pipe: Pipe, waiting: "Waiting") -> None:
         """Request what this replica lacks; the answer completes the calls in `waiting`."""
         self._overlaps.batch += 1
         self._asked.append((self._overlaps.batch, waiting))
+        await self._until_between()
         await pipe.send(ysync.write_step1(self._doc.get_state()))
 
     async def _send_presence(self, pipe: Pipe) -> None:

@@ -1,0 +1,146 @@
+"""What a replica sends and when, what it takes over, and what its observers cannot break."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.client.documents.document import Document
+from blackboard.client.link import Pipe, Transport
+from blackboard.core import access
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import DocumentRefused
+from blackboard.limits import DOCUMENT_UPDATE_BYTES_MAX
+from blackboard.server.service import Service
+from blackboard.units import Key
+from blackboard.wire import ysync
+from blackboard.wire.ysync import Edit, Message, Met, Step1
+from tests.waiting import wait_until
+
+BOARD, KEY = "board", "public/memo"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+async def link(tmp_path: Path) -> AsyncIterator[Transport]:
+    """A way to a service."""
+    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+        yield service.link(access.operator())
+
+
+@pytest.fixture
+def board(link: Transport) -> Board:
+    """The same, as people use it."""
+    return Client(link).board(BOARD)
+
+
+class Way:
+    """A transport that says what a replica sends, before it does: `sending` may raise, or wait."""
+
+    def __init__(self, link: Transport, sending: Callable[[Message], Any]) -> None:
+        self._link = link
+        self._sending = sending
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    @asynccontextmanager
+    async def document(self, board: str, key: Key) -> AsyncIterator[Pipe]:
+        """As `Transport.document`."""
+        async with self._link.document(board, key) as pipe:
+            send = pipe.send
+
+            async def told(frame: bytes) -> None:
+                for message in ysync.read_frame(frame):
+                    await self._sending(message)
+                await send(frame)
+
+            pipe.send = told  # type: ignore[method-assign]
+            yield pipe
+
+
+async def shows(doc: Document, text: str) -> None:
+    """Wait until a replica has exactly this text."""
+
+    async def it_does() -> bool:
+        return str(doc.text()) == text
+
+    await wait_until(it_does)
+
+
+async def test_many_large_edits_at_once_are_sent_in_several_updates(board: Board) -> None:
+    """Together they are more than one update may hold."""
+    part = "x" * (DOCUMENT_UPDATE_BYTES_MAX // 2)
+    async with board.document(KEY) as doc:
+        for _ in range(5):
+            doc.text().append(part)
+        await doc.synced()
+    async with board.document(KEY) as again:
+        assert len(again.text()) == 5 * len(part)
+
+
+async def test_an_edit_that_cannot_be_sent_ends_the_replica_at_once(link: Transport) -> None:
+    """Also while nothing comes from the service."""
+
+    async def sending(message: Message) -> None:
+        if isinstance(message, Edit):
+            raise DocumentRefused(KEY, "too_large", "it is not sent")
+
+    doc = await Document(Way(link, sending), BOARD, KEY)
+    doc.text().append("a")
+    with anyio.fail_after(PATIENCE_S), pytest.raises(DocumentRefused, match="too_large"):
+        await doc.synced(timeout_ms=10**9)
+    await doc.aclose()
+
+
+async def test_synced_waits_for_edits_that_were_made_while_another_message_is_sent(
+    link: Transport,
+) -> None:
+    sent: list[type[Message]] = []
+    is_sending, go_on = asyncio.Event(), asyncio.Event()
+
+    async def sending(message: Message) -> None:
+        sent.append(type(message))
+        if isinstance(message, Met):
+            is_sending.set()
+            await go_on.wait()
+
+    doc = await Document(Way(link, sending), BOARD, KEY)
+    async with doc:
+        doc._met("text", (0, 1))
+        doc._came.set()
+        await is_sending.wait()
+        doc.text().append("late")
+        waiting = asyncio.create_task(doc.synced())
+
+        async def waits() -> bool:
+            return bool(doc._waiting)
+
+        await wait_until(waits)
+        go_on.set()
+        await waiting
+        after = [kind for kind in sent[sent.index(Met) :] if kind in (Edit, Step1)]
+        assert after[0] is Edit
+
+
+async def test_what_comes_in_a_transaction_that_awaits_waits_for_its_end(board: Board) -> None:
+    """Otherwise positions of the block would be wrong, and `undo` would take it back."""
+    async with board.document(KEY) as doc, board.document(KEY) as other:
+        memo = doc.text()
+        with doc.transaction():
+            memo.append("ab")
+            other.text().append("theirs")
+            await other.synced()
+            async with board.document(KEY) as third:
+                assert str(third.text()) == "theirs"
+            memo.append("cd")
+        await doc.synced()
+        assert str(memo) in ("abcdtheirs", "theirsabcd")
+        assert doc.undo()
+        assert str(memo) == "theirs"
