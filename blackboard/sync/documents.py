@@ -45,7 +45,7 @@ class SharedText(Mirror[asynchronous.SharedText]):
     def observe(self, observer: Callable[[Sequence[Delta]], None]) -> Callable[[], None]:
         """Call `observer` with each change, also those made here; returns what ends that.
 
-        It must not edit the document.
+        It must not edit the document. What it raises is logged.
         """
         end = self._portal.call(lambda: self._inner.observe(observer))
         return lambda: self._portal.call(end)
@@ -222,7 +222,8 @@ class Document(Mirror[asynchronous.Document]):
         If two replicas edit one region concurrently, the one whose edit is later in the log gets
         the report, sometimes both; both are named. The report is also an entry below
         `<key>/~doc/overlap`, which can be watched. Only top-level types that were requested by
-        name, and their contents, are checked. The observer must not edit the document.
+        name, and their contents, are checked. The observer must not edit the document. What it
+        raises is logged.
         """
         self._portal.call(lambda: self._inner.observe_overlaps(observer))
 

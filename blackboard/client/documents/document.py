@@ -24,7 +24,14 @@ from pycrdt import Array, Doc, Map, Subscription, Text, TransactionEvent, UndoMa
 from blackboard.client.documents.inverse import digest_of
 from blackboard.client.documents.overlap import Overlap, Overlaps
 from blackboard.client.documents.replica import DamagedError, guarded, merged
-from blackboard.client.documents.shared_types import SharedList, SharedMap, SharedText, plain
+from blackboard.client.documents.shared_types import (
+    SharedList,
+    SharedMap,
+    SharedText,
+    check_text,
+    notify_observer,
+    plain,
+)
 from blackboard.client.link import Pipe, Transport
 from blackboard.core import freeze
 from blackboard.core.documents import update as crdt
@@ -191,6 +198,7 @@ class Document:
 
     def _root(self, name: str, kind: type[Any]) -> Any:
         self._check()
+        check_text(name, "name")
         if name not in self._scopes and self._in_transaction:
             raise LocalProtocolError(reason=f"ask for {name!r} before the transaction begins")
         found = self._doc.get(name, type=kind)
@@ -253,7 +261,8 @@ class Document:
         If two replicas edit one region concurrently, the one whose edit is later in the log gets
         the report, sometimes both; both are named. The report is also an entry below
         `<key>/~doc/overlap`, which can be watched. Only top-level types that were requested by
-        name, and their contents, are checked. The observer must not edit the document.
+        name, and their contents, are checked. The observer must not edit the document. What it
+        raises is logged.
         """
         self._overlap_observers.append(observer)
 
@@ -261,7 +270,7 @@ class Document:
         self._meetings.append(ysync.Met(path, *region, self._authors))
         names = {self._link.agent, *self._names_of(self._authors)}
         for observer in self._overlap_observers:
-            observer(Overlap(path, *region, tuple(sorted(names))))
+            notify_observer(observer, Overlap(path, *region, tuple(sorted(names))))
 
     def undo(self) -> bool:
         """Undo the last edit of this replica; those of others stay. False when there is none."""

@@ -4,12 +4,13 @@ The library below counts text in UTF-8 bytes and turns integers into floats; her
 Unicode code points, and a number without a fraction is an integer, as in JSON.
 """
 
+import logging
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pycrdt import Array, Map, Text, XmlElement, XmlFragment, XmlText
 
@@ -18,6 +19,8 @@ from blackboard.errors import InvalidRequest
 from blackboard.limits import INTEGER_MAX
 from blackboard.wire.codec import encode_value
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 _TEXTS = (Text, XmlFragment, XmlElement, XmlText)
 
 
@@ -104,6 +107,15 @@ class MapDelta:
     new: Any = None
 
 
+def notify_observer(observer: Callable[[T], None], what: T) -> None:
+    """Call a program's observer. What it raises is logged: in the library it would end the edit, or
+    the replica if the edit is of another one."""
+    try:
+        observer(what)
+    except Exception:
+        log.exception("an observer of a document failed")
+
+
 class _Shared:
     def __init__(self, document: Editing, shared: Any) -> None:
         self._document = document
@@ -174,7 +186,7 @@ class SharedText(_Shared):
 
     def insert(self, position: int, text: str) -> None:
         """Insert `text` before the code point at `position` (the length: at the end)."""
-        _check_text(text)
+        check_text(text)
         self._splice(position, 0, text)
 
     def append(self, text: str) -> None:
@@ -187,7 +199,7 @@ class SharedText(_Shared):
 
     def replace(self, position: int, length: int, text: str) -> None:
         """Put `text` where `length` code points from `position` on are."""
-        _check_text(text)
+        check_text(text)
         if length < 0:
             raise InvalidRequest(field="length", reason=f"{length} is less than 0")
         self._splice(position, length, text)
@@ -232,7 +244,7 @@ class SharedText(_Shared):
         else:
             deltas = self._follow(event.delta, made)
         for observer in tuple(self._observers):
-            observer(deltas)
+            notify_observer(observer, deltas)
 
     def _follow(self, delta: Sequence[Any], made: list[tuple[int, str, str]]) -> list[Delta]:
         # These edits are in the content already, and the delta is about the text before them.
@@ -246,7 +258,7 @@ class SharedText(_Shared):
     def observe(self, observer: Callable[[Sequence[Delta]], None]) -> Callable[[], None]:
         """Call `observer` with each change, also those made here; returns what ends that.
 
-        It must not edit the document.
+        It must not edit the document. What it raises is logged.
         """
         if self._follows:
             self._observers.append(observer)
@@ -258,7 +270,7 @@ class SharedText(_Shared):
             deltas, is_known = follow(event.delta, before, self._shared)
             if not is_known:
                 before, _ = self._read()
-            observer(deltas)
+            notify_observer(observer, deltas)
 
         return self._document.observe_shared(self._shared, notify)
 
@@ -292,6 +304,7 @@ class SharedList(_Shared):
 
     def insert_text(self, index: int, text: str = "") -> SharedText:
         """Insert a nested text."""
+        check_text(text)
         return SharedText(self._document, self._insert(index, Text(text)))
 
     def insert_list(self, index: int) -> "SharedList":
@@ -316,7 +329,7 @@ class SharedList(_Shared):
         """As `SharedText.observe`; what is inserted is a list of plain values."""
 
         def notify(event: Any) -> None:
-            observer([_list_delta(part) for part in event.delta])
+            notify_observer(observer, [_list_delta(part) for part in event.delta])
 
         return self._document.observe_shared(self._shared, notify)
 
@@ -342,6 +355,7 @@ class SharedMap(_Shared):
         return self[key] if key in self._shared else default
 
     def __setitem__(self, key: str, value: Any) -> None:
+        check_text(key, "key")
         with self._document.transaction():
             self._shared[key] = _checked(value)
 
@@ -351,6 +365,7 @@ class SharedMap(_Shared):
 
     def set_text(self, key: str, text: str = "") -> SharedText:
         """Put a nested text at `key`."""
+        check_text(text)
         return SharedText(self._document, self._put(key, Text(text)))
 
     def set_list(self, key: str) -> SharedList:
@@ -362,6 +377,7 @@ class SharedMap(_Shared):
         return SharedMap(self._document, self._put(key, Map()))
 
     def _put(self, key: str, shared: Any) -> Any:
+        check_text(key, "key")
         with self._document.transaction():
             self._shared[key] = shared
         return self._shared[key]
@@ -370,7 +386,8 @@ class SharedMap(_Shared):
         """Call `observer` with each change, also those made here; returns what ends that."""
 
         def notify(event: Any) -> None:
-            observer([_key_change(key, change) for key, change in sorted(event.keys.items())])
+            changes = [_key_change(key, change) for key, change in sorted(event.keys.items())]
+            notify_observer(observer, changes)
 
         return self._document.observe_shared(self._shared, notify)
 
@@ -378,11 +395,12 @@ class SharedMap(_Shared):
 _WRAPPERS: dict[type, type[_Shared]] = {Text: SharedText, Array: SharedList, Map: SharedMap}
 
 
-def _check_text(text: str) -> None:
+def check_text(text: str, field: str = "text") -> None:
+    """Errors: InvalidRequest when it is no text that UTF-8 can hold."""
     try:
         text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(field="text", reason="is not Unicode text") from error
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidRequest(field=field, reason="is not Unicode text") from error
 
 
 def follow(delta: Sequence[Any], content: TextContent, shared: Any) -> tuple[list[Delta], bool]:

@@ -1,6 +1,7 @@
 """What a replica sends and when, what it takes over, and what its observers cannot break."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from blackboard.client.documents.document import Document
 from blackboard.client.link import Pipe, Transport
 from blackboard.core import access
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import DocumentRefused
+from blackboard.errors import DocumentRefused, InvalidRequest
 from blackboard.limits import DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.server.service import Service
 from blackboard.units import Key
@@ -144,3 +145,48 @@ async def test_what_comes_in_a_transaction_that_awaits_waits_for_its_end(board: 
         assert str(memo) in ("abcdtheirs", "theirsabcd")
         assert doc.undo()
         assert str(memo) == "theirs"
+
+
+async def test_an_observer_that_fails_ends_neither_an_edit_nor_the_replica(
+    board: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    def observer(_: object) -> None:
+        raise RuntimeError("a bug of the program")
+
+    async with board.document(KEY) as doc, board.document(KEY) as other:
+        nested = doc.map("facts").set_text("note")
+        for shared in (doc.text(), doc.list("steps"), doc.map("facts"), nested):
+            shared.observe(observer)
+        with caplog.at_level(logging.ERROR):
+            doc.text().append("a")
+            doc.list("steps").append(1)
+            doc.map("facts")["n"] = 1
+            nested.append("b")
+            assert len(caplog.records) == 4
+            await doc.synced()
+            await shows(other, "a")
+            other.text().append("b")
+            await shows(doc, "ab")
+        assert len(caplog.records) == 5
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda doc: doc.list("l").insert_text(0, "\ud800"),
+        lambda doc: doc.map("m").set_text("k", "\ud800"),
+        lambda doc: doc.map("m").set_text("\ud800", "x"),
+        lambda doc: doc.map("m").set_list("\ud800"),
+        lambda doc: doc.map("m").__setitem__("\ud800", 1),
+        lambda doc: doc.map("m").__setitem__(3, 1),
+        lambda doc: doc.text("\ud800"),
+    ],
+)
+async def test_what_is_no_unicode_is_refused_and_nothing_is_left(
+    board: Board, edit: Callable[[Document], object]
+) -> None:
+    async with board.document(KEY) as doc:
+        doc.list("l"), doc.map("m")
+        with pytest.raises(InvalidRequest, match="Unicode"):
+            edit(doc)
+        assert doc.value() in ({}, {"l": [], "m": {}})
