@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from blackboard.client.workspace.index import Stat
+from blackboard.client.workspace.removing import remove_tree
 from blackboard.client.workspace.scan import pieces, refused
-from blackboard.client.workspace.swap import movable, remove_tree
+from blackboard.client.workspace.swap import movable
 from blackboard.client.workspace.tree import PERMISSIONS, shown
 from blackboard.client.workspace.within import Within
 from blackboard.errors import FileRefused, InvalidRequest, LimitExceeded

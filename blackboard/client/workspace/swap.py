@@ -22,7 +22,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +32,7 @@ import msgspec
 from msgspec import Struct
 
 from blackboard._lazy import need_posix
+from blackboard.client.workspace.removing import remove_tree
 from blackboard.client.workspace.within import DIRECTORY, Within
 from blackboard.engines.disk import replace_file, sync_path
 from blackboard.errors import WorkspaceHeld
@@ -240,16 +240,20 @@ def _stands(directory: int, name: bytes) -> bool:
 
 def _made(target: Within, source: Within, path: bytes) -> int:
     """The directory of `path`, made as it was with its parents if it is not there."""
-    try:
-        return target.parent(path)[0]
-    except FileNotFoundError:
-        above = path.rpartition(b"/")[0]
-        here = _made(target, source, above)
-        there, name = source.parent(above)
+    missing = [path]
+    while True:
+        try:
+            target.parent(missing[-1])
+            break
+        except FileNotFoundError:
+            missing.append(missing[-1].rpartition(b"/")[0])
+    for directory in reversed(missing[1:]):
+        there, name = source.parent(directory)
         mode = os.stat(name, dir_fd=there, follow_symlinks=False).st_mode
+        here, name = target.parent(directory)
         with _writable(here):
             os.mkdir(name, mode & 0o777, dir_fd=here)
-        return target.parent(path)[0]
+    return target.parent(path)[0]
 
 
 @contextlib.contextmanager
@@ -300,16 +304,3 @@ def movable(directory: int, name: bytes) -> Iterator[None]:
     finally:
         os.fchmod(handle, stat.S_IMODE(found))
         os.close(handle)
-
-
-def remove_tree(tree: Path) -> None:
-    """Remove a tree, read-only directories in it, too, if it is there."""
-    if not tree.exists():
-        return
-    for at, names, _, handle in os.fwalk(tree):
-        os.fchmod(handle, 0o700)
-        for name in names:
-            with contextlib.suppress(OSError):  # a link, or gone: removing it needs no rights
-                if not (Path(at) / name).is_symlink():
-                    os.chmod(name, 0o700, dir_fd=handle)
-    shutil.rmtree(tree)

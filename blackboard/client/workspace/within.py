@@ -39,8 +39,11 @@ class Within:
         """The open directory in which `path` lies, until the next call, and its name there."""
         above, _, name = path.rpartition(b"/")
         if above != self._at:
+            is_below = bool(self._at) and above.startswith(self._at + b"/")
+            start = len(self._at) + 1 if is_below else 0
+            handle = self._open(self._handle if is_below else self._top, above[start:])
             self._leave()
-            self._handle, self._at = self._open(above), above
+            self._handle, self._at = handle, above
         return self._handle, name
 
     def reading(self, path: bytes) -> AbstractContextManager[int]:
@@ -64,8 +67,8 @@ class Within:
         finally:
             os.close(file)
 
-    def _open(self, directory: bytes) -> int:
-        handle = os.dup(self._top)
+    def _open(self, start: int, directory: bytes) -> int:
+        handle = os.dup(start)
         for name in directory.split(b"/") if directory else ():
             above = handle
             try:

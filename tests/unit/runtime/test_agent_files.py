@@ -14,7 +14,7 @@ import pytest
 import blackboard
 from blackboard import RunOptions, run_agent
 from blackboard.client.board import Board
-from blackboard.client.workspace.swap import remove_tree
+from blackboard.client.workspace.removing import remove_tree
 from blackboard.core.path import tree_head_key, tree_objects_prefix
 from blackboard.encryption.master_key import new_master_key
 from blackboard.errors import (

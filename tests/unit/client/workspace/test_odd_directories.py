@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import blackboard
 from blackboard.client.board import Board
+from blackboard.client.workspace import swap
 from blackboard.client.workspace.inside import Inside
 from blackboard.errors import FileRefused
 from tests.conformance.rules_board_workspace import fill, seen
@@ -99,3 +101,20 @@ async def test_a_directory_of_another_user_is_refused_before_anything_is_done(
     monkeypatch.undo()
     await files.restore(first.revision)
     assert (top / "none").read_text() == ""
+
+
+def test_a_deep_tree_is_moved_and_removed(tmp_path: Path) -> None:
+    """With fewer calls inside each other than it has levels."""
+    calls, levels = sys.getrecursionlimit(), 300
+    old, new = tmp_path / "old", tmp_path / "new"
+    new.mkdir()
+    (old / "/".join("d" * levels)).mkdir(parents=True)
+    (old / "/".join("d" * levels) / "kept.log").touch()
+    sys.setrecursionlimit(levels - 50)
+    try:
+        swap._carry(old, new, [b"d/" * levels + b"kept.log"])
+        swap.remove_tree(old)
+    finally:
+        sys.setrecursionlimit(calls)
+    assert not old.exists()
+    assert (new / "/".join("d" * levels) / "kept.log").exists()
