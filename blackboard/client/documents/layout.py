@@ -222,17 +222,18 @@ class UpdateTail:
         self.base_bytes = base_bytes
         """Size of the base, as far as it is known here."""
         self._key = key
-        self._found: dict[Key, tuple[Revision, int]] = {}
+        self._found: dict[Key, tuple[Revision, int, bool]] = {}
         self._bytes = 0
 
-    def add(self, path: Key, revision: Revision, size: int) -> None:
-        """Add one piece of an update: `size` bytes, committed at `revision`."""
-        self._found[path] = revision, size
+    def add(self, path: Key, revision: Revision, size: int, *, goes_on: bool = False) -> None:
+        """Add one piece of an update: `size` bytes, committed at `revision`; whether it goes on in
+        the next piece."""
+        self._found[path] = revision, size, goes_on
         self._bytes += size
 
     def drop(self, path: Key) -> None:
         """Remove the piece at `path`."""
-        _, size = self._found.pop(path, (0, 0))
+        _, size, _ = self._found.pop(path, (0, 0, False))
         self._bytes -= size
 
     @property
@@ -255,7 +256,7 @@ class UpdateTail:
         Errors: those of `Board.commit`, a Conflict when another process was first; the document is
         unchanged.
         """
-        keys = [(path, at) for path, (at, _) in self._found.items()][:TAIL_DELETED_MAX]
+        keys = self._oldest()
         generation = f"{revision:016}-{secrets.token_hex(4)}"
         made = compaction(self._key, new, generation, old=old, keys=keys)
         # Under keys that no base names yet: a crash before the last commit leaves the
@@ -264,3 +265,11 @@ class UpdateTail:
             await writer.commit(CommitRequest(ops, note=_NOTE), with_held=False)
         await writer.commit(CommitRequest(made.ops, made.conditions, note=_NOTE), with_held=False)
         self.base_bytes = len(new.state)
+
+    def _oldest(self) -> list[tuple[Key, Revision]]:
+        """The pieces that one compaction removes, of whole updates: the rest of one would be read
+        as an update."""
+        oldest = list(self._found.items())[:TAIL_DELETED_MAX]
+        while oldest and oldest[-1][1][2]:
+            oldest.pop()
+        return [(path, revision) for path, (revision, _, _) in oldest]

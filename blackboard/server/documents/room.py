@@ -25,8 +25,9 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from blackboard import telemetry
 from blackboard.client.documents import layout as storage
@@ -245,7 +246,7 @@ class Room:
             await self._staging.begin(stored)
             for found, entry in watch.state.items():
                 if storage.is_update(self.key, found):
-                    self._tail.add(found, entry.mod_revision, len(entry.value["update"]))
+                    self._add_to_tail(found, entry.value, entry.mod_revision)
             # `live` has all of it now, and a document may be large.
             watch.state.clear()
             self._watch, watch.on_progress = watch, self._reached
@@ -315,8 +316,12 @@ class Room:
                 self._base = storage.base_of(self.key, generation, count, revised.revision)
         found = list(storage.read_items(pieces))
         for path, value, _ in pieces:
-            self._tail.add(path, revised.revision, len(value["update"]))
+            self._add_to_tail(path, value, revised.revision)
         return found
+
+    def _add_to_tail(self, path: Key, value: Mapping[str, Any], revision: Revision) -> None:
+        goes_on = bool(value.get("more"))
+        self._tail.add(path, revision, len(value["update"]), goes_on=goes_on)
 
     def _forward_acknowledged(self, edits: Sequence[bytes]) -> None:
         """Forward what members here just committed, without waiting for the log.

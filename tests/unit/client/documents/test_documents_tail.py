@@ -3,12 +3,15 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from blackboard.client.documents.layout import UpdateTail
+from blackboard.client.documents.layout import TAIL_DELETED_MAX, Base, UpdateTail
 from blackboard.client.link import Transport
+from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core import access
+from blackboard.core.commit import Delete, Op
 from blackboard.core.path import base_key, document_prefix, updates_prefix
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import DEFAULT, Limits
@@ -45,6 +48,30 @@ def test_beside_a_large_base_it_may_be_an_eighth_of_it() -> None:
     assert not tail.is_due
     tail.add("two", 2, 1)
     assert tail.is_due
+
+
+class NotedWriter:
+    """Commits nothing, and notes what was to be committed."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+
+    async def commit(self, request: CommitRequest, **_: object) -> None:
+        """As `Writer.commit`."""
+        self.ops += request.ops
+
+
+async def test_a_compaction_removes_whole_updates() -> None:
+    """The rest of one, which lies in several values, would be read as an update of its own."""
+    tail, writer = UpdateTail(KEY), NotedWriter()
+    whole = [f"{updates_prefix(KEY)}/{number:010}" for number in range(TAIL_DELETED_MAX - 1)]
+    for number, path in enumerate(whole):
+        tail.add(path, number + 1, 1)
+    for number in (TAIL_DELETED_MAX - 1, TAIL_DELETED_MAX):
+        path = f"{updates_prefix(KEY)}/{number:010}"
+        tail.add(path, TAIL_DELETED_MAX, 1, goes_on=number < TAIL_DELETED_MAX)
+    await tail.compact(cast(Writer, writer), Base(), old=Base(), revision=TAIL_DELETED_MAX)
+    assert [op.key for op in writer.ops if isinstance(op, Delete)] == whole
 
 
 UNHURRIED = lowered(compaction_delay_ms=3_600_000, last_compaction_ms=60_000)
