@@ -9,14 +9,14 @@ Invariants
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Literal
 
 from blackboard.client.board import Board
 from blackboard.client.views import Entry
 from blackboard.core.commit import KeyAt, Put
-from blackboard.errors import BlackboardError, Conflict, InvalidRequest
+from blackboard.errors import BlackboardError, Conflict, InvalidRequest, LimitExceeded
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.state import Schema, StoredState, stored_in
 from blackboard.wire.codec import encode_value
@@ -87,14 +87,15 @@ async def _migrate(
     schema = known(name).schema
     try:
         plain = schema.dump(name, schema.revive(name, stored))
+        after = stored.model_copy(update={"version": schema.version, "state": plain})
+        put = Put(entry.key, encode_value(after.plain()))
     except BlackboardError as error:
         return _finding(name, stored, schema, "fails", str(error))
     if stored.version == schema.version:
         return _finding(name, stored, schema, "current")
     if not write:
         return _finding(name, stored, schema, "migrates")
-    after = stored.model_copy(update={"version": schema.version, "state": plain})
-    return await _write(board, entry, _finding(name, stored, schema, "migrated"), after)
+    return await _write(board, entry, _finding(name, stored, schema, "migrated"), put)
 
 
 def _finding(
@@ -103,18 +104,16 @@ def _finding(
     return MigrationFinding(name, stored.kind, stored.version, schema.version, verdict, reason)
 
 
-async def _write(
-    board: Board, entry: Entry, found: MigrationFinding, after: StoredState
-) -> MigrationFinding:
+async def _write(board: Board, entry: Entry, found: MigrationFinding, put: Put) -> MigrationFinding:
     """Rewrite the state, as its agent. A running agent reads it before its next commit."""
     try:
         await board.as_agent(found.agent).commit(
-            [Put(entry.key, encode_value(after.plain()))],
+            [put],
             conditions=[KeyAt(entry.key, entry.mod_revision)],
             note=f"schema version {found.version} -> {found.to}",
         )
     except Conflict as error:
-        return MigrationFinding(
-            found.agent, found.kind, found.version, found.to, "busy", str(error)
-        )
+        return replace(found, verdict="busy", reason=str(error))
+    except LimitExceeded as error:  # for instance of the bytes in its namespace
+        return replace(found, verdict="fails", reason=str(error))
     return found

@@ -102,7 +102,11 @@ class Schema(Generic[S]):
             plain = deepcopy(plain)  # a migration may change what it is given
         for version in range(stored.version, self.version):
             plain = self._migrated(agent, version, plain)
-        return self._load(agent, to_json(plain))
+        try:
+            text = to_json(plain)
+        except (ValueError, TypeError) as error:  # a migration may make of it what it likes
+            raise InvalidState(agent, error_line(error)) from error
+        return self._load(agent, text)
 
     def _migrated(self, agent: str, version: int, plain: dict[str, Any]) -> dict[str, Any]:
         migration = self.migrations.get(version)
@@ -121,7 +125,7 @@ class Schema(Generic[S]):
         try:
             state = self.model.model_validate_json(text)
             self.check(state)
-        except (ValueError, AssertionError) as error:
+        except Exception as error:  # validators and `check` are the agent's own code
             raise InvalidState(agent, error_line(error)) from error
         return state
 

@@ -11,12 +11,13 @@ from pydantic import BaseModel
 import blackboard
 from blackboard.client.board import Board
 from blackboard.errors import InvalidRequest
+from blackboard.limits import VALUE_BYTES_MAX
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.runtime.context import Context
 from blackboard.runtime.migrations import MigrationFinding, kinds_in, migrate
 from blackboard.runtime.runner import Runner
-from blackboard.runtime.state import state_key
+from blackboard.runtime.state import Migration, state_key
 from tests.unit.server.hooked import client_of, service_over
 
 
@@ -96,6 +97,59 @@ async def test_what_can_be_migrated_is_written_as_its_agent(board: Board) -> Non
     assert (entry.author, entry.value["version"], entry.value["state"]) == ("ada", 2, {"amount": 7})
     assert entry.value["step"] == 1
     assert await board.entry(state_key("bob")) == before
+
+
+class Large(New):
+    """It has room for anything."""
+
+    more: str = ""
+
+
+def _too_large(_: dict[str, Any]) -> dict[str, Any]:
+    return {"amount": 7, "more": "x" * VALUE_BYTES_MAX}
+
+
+def _no_plain_data(_: dict[str, Any]) -> dict[str, Any]:
+    return {"amount": object()}
+
+
+def _nothing_wrong(_: dict[str, Any]) -> dict[str, Any]:
+    return {"amount": 7}
+
+
+@pytest.mark.parametrize("migration", [_too_large, _no_plain_data, _nothing_wrong])
+async def test_a_state_that_cannot_be_written_stops_no_other(
+    board: Board, migration: Migration
+) -> None:
+    """It is reported, also by a check that writes nothing; the others are migrated."""
+
+    class Clerk(Agent[Large]):
+        schema_version = 2
+        migrations = {1: migration}  # noqa: RUF012
+
+        async def step(self, ctx: Context[Large]) -> None:
+            """Nothing."""
+
+        def check(self, state: Large) -> None:
+            """Finds fault, but not in the way that it should."""
+            if not state.more:
+                raise KeyError(state.amount)
+
+    class OldCashier(OldClerk):
+        kind = "Cashier"
+
+    class Cashier(NewClerk):
+        kind = "Cashier"
+
+    await board.put("public/amount", "8")
+    await Runner(OldCashier("carl"), LiveBoardPort(board.as_agent("carl"))).step()
+    kinds = kinds_in(module(Clerk=Clerk, Cashier=Cashier))
+    for write, verdict in (False, "migrates"), (True, "migrated"):
+        found = await migrate(board, kinds, write=write)
+        assert [one.verdict for one in found] == ["fails", "fails", verdict]
+    entry = await board.entry(state_key("ada"))
+    assert entry is not None
+    assert entry.value["version"] == 1
 
 
 async def test_an_agent_migrates_its_state_with_its_next_step(board: Board) -> None:
