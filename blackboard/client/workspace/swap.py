@@ -21,6 +21,7 @@ Invariants
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import stat
 import sys
@@ -38,8 +39,9 @@ from blackboard.engines.disk import replace_file, sync_path
 from blackboard.errors import WorkspaceHeld
 from blackboard.integrity.private_files import make_directory
 
-_NAME_KEPT: Final = 200
-"""Characters of the directory's name in that of what lies beside it: a name has 255 bytes."""
+_NAME_CHARACTERS: Final = 200
+_NAME_BYTES: Final = 255 - len("..blackboard")
+"""The longest name of a directory that stands as it is in that of what lies beside it."""
 _HOLDER_BYTES: Final = 512
 """The content of the lock file: the process, the agent and the board that hold it."""
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
@@ -57,7 +59,7 @@ class Beside:
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.home = top.with_name(f".{top.name[:_NAME_KEPT]}.blackboard")
+        self.home = top.with_name(f".{_kept(top.name)}.blackboard")
         self.index = self.home / "index"
         self.stage = self.home / "stage"
         self.stage_index = self.home / "stage.index"
@@ -167,6 +169,16 @@ class Beside:
             self.stage_index.replace(self.index)
         remove_tree(old)
         self._journal.unlink()
+
+
+def _kept(name: str) -> str:
+    """The name of a directory, as far as there is room for it. Two that differ only further on may
+    lie beside each other."""
+    whole = os.fsencode(name)
+    if len(name) <= _NAME_CHARACTERS and len(whole) <= _NAME_BYTES:
+        return name
+    digest = hashlib.sha256(whole).hexdigest()[:16]
+    return f"{whole[:_NAME_CHARACTERS].decode(errors='ignore')}-{digest}"
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -14,6 +14,7 @@ import blackboard
 from blackboard.client.board import Board
 from blackboard.client.workspace import swap
 from blackboard.client.workspace.inside import Inside
+from blackboard.client.workspace.removing import remove_tree
 from blackboard.errors import FileRefused
 from tests.conformance.rules_board_workspace import fill, seen
 
@@ -113,8 +114,27 @@ def test_a_deep_tree_is_moved_and_removed(tmp_path: Path) -> None:
     sys.setrecursionlimit(levels - 50)
     try:
         swap._carry(old, new, [b"d/" * levels + b"kept.log"])
-        swap.remove_tree(old)
+        remove_tree(old)
     finally:
         sys.setrecursionlimit(calls)
     assert not old.exists()
     assert (new / "/".join("d" * levels) / "kept.log").exists()
+
+
+@pytest.mark.parametrize("name", ["\u00e9" * 127, "d" * 255], ids=["of two bytes", "of one"])
+async def test_a_directory_has_the_longest_name_that_there_is(
+    board: Board, tmp_path: Path, name: str
+) -> None:
+    """What lies beside it has a name as well; a twin that differs at the end has another one."""
+    paths = [tmp_path / name, tmp_path / (name[:-1] + "x")]
+    for number, path in enumerate(paths):
+        path.mkdir()
+        (path / "file").write_text(str(number))
+    tops = [board.workspace(path, f"private/ada/{n}") for n, path in enumerate(paths)]
+    for files in tops:
+        await files.snapshot()
+    for number, files in enumerate(tops):
+        (paths[number] / "file").write_text("changed")
+        await files.restore(discard=True)
+        assert (paths[number] / "file").read_text() == str(number)
+    assert len({*tmp_path.glob(".*.blackboard")}) == 2
