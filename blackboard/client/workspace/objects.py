@@ -13,6 +13,7 @@ Invariants
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,11 +35,12 @@ from blackboard.client.workspace.tree import (
 from blackboard.core.checkpoints import When
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put, in_batches
 from blackboard.core.path import tree_head_key, tree_objects_prefix, tree_upload_key
-from blackboard.errors import Corrupt, InvalidRequest, NewerFormat
+from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, NewerFormat
 from blackboard.limits import OPERATIONS_MAX
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 
+log = logging.getLogger(__name__)
 FORMAT: Final = 1
 _LEAVES_READ: Final = 32
 """Leaves that are read at once: four megabytes at the most."""
@@ -217,7 +219,10 @@ class Objects:
         ops: list[Op] = [Put(key, encode_value(value)) for key, value in ready.puts]
         ops += [Delete(key) for key in ready.deletes]
         receipt = await self._board.commit(ops, conditions=ready.conditions, note=change.note)
-        await self.tidy(ready, receipt)
+        try:
+            await self.tidy(ready, receipt)
+        except BlackboardError as error:  # the snapshot is taken, and that is what the caller asks
+            log.info("objects of %s are left until its next snapshot: %s", self._key, error)
         return receipt
 
     async def prepare(

@@ -14,9 +14,11 @@ from blackboard.client.board import Board
 from blackboard.client.views import Entry, Receipt
 from blackboard.client.workspace import index
 from blackboard.client.workspace.workspace import Workspace
+from blackboard.core.commit import Delete
 from blackboard.core.path import tree_prefix
 from blackboard.encryption.master_key import new_master_key
-from blackboard.errors import BlackboardError, InvalidRequest
+from blackboard.errors import BlackboardError, InvalidRequest, Unavailable
+from blackboard.limits import OPERATIONS_MAX
 from blackboard.types import WorkspaceFile
 from tests.conformance.rules_board_workspace import KEY, fill, objects, seen
 
@@ -103,6 +105,32 @@ async def test_a_checkpoint_between_two_commits_of_a_snapshot_has_a_whole_tree(
     (top / "none").write_text("changed")
     await files.snapshot()
     assert len(await objects(board) - small) == 3  # the part, its leaf and the root: nothing stray
+
+
+class RefusingRemoval(Checkpointing):
+    """A board that cannot be reached for what only removes objects."""
+
+    async def commit(
+        self, ops: Sequence[Any], *, conditions: Sequence[Any] = (), note: str = ""
+    ) -> Receipt:
+        if all(isinstance(one, Delete) for one in ops):
+            raise Unavailable(what="the board", reason="the connection broke")
+        return await self._board.commit(ops, conditions=conditions, note=note)
+
+
+async def test_a_snapshot_that_is_taken_is_no_error(board: Board, boss: Board, top: Path) -> None:
+    """If what it does not need any more cannot be removed: the next one removes it."""
+    for number in range(OPERATIONS_MAX + 1):
+        (top / f"file{number}").write_text(str(number))
+    await board.workspace(top).snapshot()
+    for number in range(OPERATIONS_MAX + 1):
+        (top / f"file{number}").unlink()
+    taken = await Workspace(RefusingRemoval(board, boss), KEY, top).snapshot()
+    assert await board.workspace(top).info() == taken
+    assert await board.workspace(top).diff() == ()
+    (top / "none").write_text("changed")
+    await board.workspace(top).snapshot()
+    assert len(await objects(board)) < 20
 
 
 async def test_sealed_files_are_in_no_file_and_gone_after_an_erasure(
