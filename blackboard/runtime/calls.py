@@ -10,8 +10,8 @@ import hashlib
 import inspect
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -21,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    RootModel,
     TypeAdapter,
     ValidationInfo,
 )
@@ -166,15 +167,50 @@ class CallRecord(BaseModel):
 
 
 def canonical(value: Any) -> str:
-    """A canonical text of arguments: keys sorted, models and dataclasses as their fields.
+    """A canonical text of arguments: keys and elements of sets sorted, models and dataclasses as
+    their fields.
 
     Errors: InvalidRequest when `value` cannot be serialized.
     """
     try:
         plain = to_jsonable_python(value, bytes_mode="base64")
-        return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return _text(in_order(value, plain))
     except (PydanticSerializationError, TypeError, ValueError) as error:
         raise InvalidRequest(field="arguments", reason=str(error)) from error
+
+
+def _text(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def in_order(value: Any, plain: Any) -> Any:
+    """`plain`, the plain data of `value`, with the elements of sets in the same order in every
+    process: they come in that of their hashes."""
+    if isinstance(value, RootModel):
+        value = value.root
+    if isinstance(plain, dict):
+        found = {name: in_order(one, plain[name]) for one, name in _fields(value, plain)}
+        return plain | found
+    if not isinstance(plain, list) or not isinstance(value, list | tuple | set | frozenset):
+        return plain
+    if len(value) == len(plain):
+        plain = [in_order(*pair) for pair in zip(value, plain, strict=True)]
+    return sorted(plain, key=_text) if isinstance(value, set | frozenset) else plain
+
+
+def _fields(value: Any, plain: dict[str, Any]) -> Iterator[tuple[Any, str]]:
+    """The values of a dict, a model or a dataclass, with their names in its plain data."""
+    if isinstance(value, dict) and len(value) == len(plain):
+        yield from zip(value.values(), plain, strict=True)
+    elif isinstance(value, BaseModel):
+        for name, described in type(value).model_fields.items():
+            for written in (described.serialization_alias, described.alias, name):
+                if written in plain:
+                    yield getattr(value, name), written
+    elif is_dataclass(value):
+        for each in fields(value):
+            if each.name in plain:
+                yield getattr(value, each.name), each.name
 
 
 def name_of(function: Callable[..., Any], terms: CallOptions) -> str:

@@ -20,6 +20,7 @@ from blackboard.client.views import Entry
 from blackboard.core.commit import ABSENT, KeyAt
 from blackboard.core.path import JOURNAL
 from blackboard.errors import Corrupt, InvalidState, MigrationFailed, SchemaTooNew
+from blackboard.runtime.calls import in_order
 from blackboard.units import Key, Prefix, Revision
 
 S = TypeVar("S", bound=BaseModel)
@@ -140,7 +141,7 @@ class Schema(Generic[S]):
         except PydanticSerializationError as error:
             raise InvalidState(agent, error_line(error)) from error
         self._load(agent, text)
-        plain = from_json(text)
+        plain = in_order(state, from_json(text))
         assert isinstance(plain, dict)
         return plain
 

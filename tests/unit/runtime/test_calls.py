@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from hypothesis import given, strategies as st
+from pydantic import BaseModel, Field, RootModel
 
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.limits import (
@@ -67,6 +68,35 @@ def test_equal_arguments_have_one_spelling(value: object) -> None:
         return [turned(item) for item in found] if isinstance(found, list) else found
 
     assert canonical(value) == canonical(turned(value))
+
+
+class Basket(BaseModel):
+    """An argument with sets in it, one of them under another name."""
+
+    fruits: set[int] = Field(alias="contents")
+    also: list[frozenset[int]] = []
+
+
+@dataclass
+class Shelf:
+    """The same as a dataclass."""
+
+    numbers: set[int]
+
+
+def test_sets_have_one_spelling() -> None:
+    """Their order is that of the hashes, which for texts are others in every process."""
+    one, other = {0, 8}, set[int]()
+    other |= {8}
+    other |= {0}
+    assert list(one) != list(other)
+    spelled = {
+        canonical([found, Basket(contents=found, also=[frozenset(found)]), Shelf(found), [{}]])
+        for found in (one, other)
+    }
+    assert spelled == {'[[0,8],{"also":[[0,8]],"contents":[0,8]},{"numbers":[0,8]},[{}]]'}
+    named = [canonical([{"in": (found,)}, RootModel[set[int]](found)]) for found in (one, other)]
+    assert named == ['[{"in":[[0,8]]},[0,8]]'] * 2
 
 
 @given(JSON, JSON)
