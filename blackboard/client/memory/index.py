@@ -12,6 +12,7 @@ Invariants
 import re
 import sqlite3
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -39,7 +40,9 @@ outperforms Condorcet and individual rank learning methods", SIGIR 2009."""
 FUSED_RANKS_MIN: Final = 50
 """How many of each ranking are fused at least: a memory that is tenth in both beats one that is
 first in one of them only."""
-_WORD: Final = re.compile(r"\w+")
+_WORD: Final = re.compile(r"[\w\u0300-\u036f]+")
+"""With the accents that follow their letter in a decomposed text: FTS5 takes them for its part."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SCHEMA: Final = """
 CREATE TABLE rows (
     row INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, revision INTEGER NOT NULL,
@@ -261,6 +264,6 @@ def _matches(pattern: str, key: Key) -> bool:
     return parse_pattern(pattern).matches(key)
 
 
-def _milliseconds(moment: Any) -> Milliseconds:
+def _milliseconds(moment: datetime) -> Milliseconds:
     """As whole milliseconds of the epoch, rounded up: times of entries are whole."""
-    return -int(-moment.timestamp() * 1_000 // 1)
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))

@@ -283,8 +283,8 @@ class Memory:
         single memory that is left over stays until there is another one. What changed meanwhile
         stays, too.
 
-        Errors: ModelFailed when `summarise` fails, takes too long, or returns no text; as of
-        `remember`. What was exchanged before stays exchanged.
+        Errors: ModelFailed when `summarise` fails or takes too long, InvalidRequest when it returns
+        no text; as of `remember`. What was exchanged before stays exchanged.
         """
         policy.check()
         before = None

@@ -1,8 +1,10 @@
 """The index by itself: filters and rankings, compared with a list of the same memories."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
+from unicodedata import normalize
 
+import pytest
 from hypothesis import given, strategies as st
 
 from blackboard.client.memory.index import Index, Question
@@ -17,6 +19,7 @@ PREFIX = "public/~memory/main/entries"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 WORDS = ("copper", "price", "ship", "euro")
 AUTHORS = ("ann", "bob")
+Form = Literal["NFC", "NFD"]
 VALUES = st.sampled_from([0, 1, 1.0, True, None, "1", [1]])
 
 memories = st.fixed_dictionaries(
@@ -146,3 +149,30 @@ def test_a_query_of_operators_is_words() -> None:
     ):
         hits = index.rank(Question(text, None, 3, MemoryFilter(), 1.0))
         assert len(hits) == any(word in text.lower() for word in ("say", "near", "or"))
+
+
+@pytest.mark.parametrize("stored", ["NFC", "NFD"])
+@pytest.mark.parametrize("asked", ["NFC", "NFD"])
+def test_a_word_is_found_in_either_normal_form(stored: Form, asked: Form) -> None:
+    """Composed, as most keyboards write it, or decomposed, as file names on a Mac are."""
+    index = Index()
+    value = {"text": normalize(stored, "Der Lo\u0308sungsweg"), "author": "ann", "time_ms": 0}
+    index.apply([Entry(f"{PREFIX}/a", value, 1, 1, "ann", 0)])
+    question = normalize(asked, "lo\u0308sungsweg")
+    assert len(index.rank(Question(question, None, 3, MemoryFilter(), 1.0))) == 1
+
+
+@pytest.mark.parametrize("time_ms", [0, 1_795_854_784_001, 2_178_156_167_813])
+def test_a_memory_of_exactly_that_time_is_since_then_and_not_until_then(time_ms: int) -> None:
+    """Also where a float of the seconds has no room for the milliseconds."""
+    index = Index()
+    value = {"text": "copper", "author": "ann", "time_ms": 0}
+    index.apply([Entry(f"{PREFIX}/a", value, 1, 1, "ann", time_ms)])
+    then = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+    later = then + timedelta(microseconds=1)
+    counts = [
+        len(index.newest(1, where))
+        for moment in (then, later)
+        for where in (MemoryFilter(since=moment), MemoryFilter(until=moment))
+    ]
+    assert counts == [1, 0, 0, 1]
