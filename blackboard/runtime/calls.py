@@ -255,7 +255,10 @@ def plain_result(value: Any, adapter: "TypeAdapter[Any] | None") -> bytes:
     except InvalidRequest:
         if adapter is None:
             raise
+    try:
         return encode_large(adapter.dump_python(value, mode="json"))
+    except (TypeError, ValueError) as error:  # such as bytes that are no text, beside a time
+        raise InvalidRequest(field="result", reason=str(error)) from error
 
 
 def reason_of(error: Exception) -> str:

@@ -160,6 +160,16 @@ def test_results_come_back_as_their_annotation_says() -> None:
         plain_result(b"x" * LARGE_BYTES_MAX, None)
 
 
+def test_a_result_that_cannot_be_stored_is_said_to_be_one() -> None:
+    """So that the call, which was made, is not made again as if it had failed."""
+
+    def photo() -> tuple[datetime, bytes]:
+        return datetime(2026, 1, 2, tzinfo=UTC), b"\xff"
+
+    with pytest.raises(InvalidRequest, match="result"):
+        plain_result(photo(), adapter_of(photo))
+
+
 def test_an_annotation_that_says_nothing_is_none() -> None:
     """Any, no annotation, a name that is not there, a type that pydantic does not know."""
 
