@@ -347,8 +347,8 @@ class Context(Generic[S]):
         # Recorded by name, so that two different calls never share a record.
         meant = {"positional": list(arguments), "named": named} if named else list(arguments)
         call = Call("tool", name_of(function, terms), json.loads(canonical(meant)), terms.version)
-        found = await self._journal.call(call, work, terms)
-        return adapter.validate_python(found) if adapter else found
+        read = adapter.validate_python if adapter else _as_it_is
+        return read(await self._journal.call(call, work, terms, read=read))
 
     async def model(
         self,
@@ -392,7 +392,8 @@ class Context(Generic[S]):
             return encode_large((await ask(prompt)).model_dump(mode="json"))
 
         call = Call("model", model.name, prompt.plain(), terms.version)
-        return Reply.model_validate(await self._journal.call(call, work, terms))
+        read = Reply.model_validate
+        return read(await self._journal.call(call, work, terms, read=read))
 
     # --- waiting: the step ends, and runs again ---------------------------------------------------
 
@@ -507,6 +508,10 @@ class Context(Generic[S]):
         await self._journal.write(place.slot, record, conditions=case.as_found())
         self._step.rest_on(*decision.grounds)
         return decision
+
+
+def _as_it_is(result: Any) -> Any:
+    return result
 
 
 async def _called(bound: Callable[[], Any]) -> Any:

@@ -27,6 +27,7 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import monotonic
@@ -296,16 +297,25 @@ class Journal:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def call(self, call: Call, work: Work, terms: CallOptions) -> Any:
-        """The result of `call`: from the journal, from the team, or by making and recording it.
+    async def call(
+        self,
+        call: Call,
+        work: Work,
+        terms: CallOptions,
+        *,
+        read: Callable[[Any], object] = lambda result: result,
+    ) -> Any:
+        """The result of `call`: from the journal, from the team, or by making and recording it. It
+        belongs to the caller.
 
-        Errors: CallFailed, CallInterrupted, LimitExceeded. Conflict when another process took a
-        step as this agent. Cancellation: nothing is recorded; the call may have been made.
+        A result of the team that `read` raises for is no result of this call. Errors: CallFailed,
+        CallInterrupted, LimitExceeded. Conflict when another process took a step as this agent.
+        Cancellation: nothing is recorded; the call may have been made.
         """
         place = self.place(call)
         found = place.record
         if found is not None and found.outcome == "done":
-            return self._kept.result_of(place.slot)
+            return deepcopy(self._kept.result_of(place.slot))
         if found is not None and found.outcome == "failed":
             raise CallFailed(call.name, len(found.failures), found.failures[-1].reason)
         with self._working():
@@ -316,7 +326,7 @@ class Journal:
                 return await self._done(place.slot, record, encoded, is_shared=True)
             if terms.shared_ms is not None and not record.failures:
                 encoded = await find(self._port, call.digest)
-                if encoded is not None:
+                if encoded is not None and _is_read(encoded, read):
                     self.make_room(len(encoded))
                     return await self._done(place.slot, record, encoded, is_shared=True)
             return await self._make(place.slot, record, work, terms)
@@ -424,7 +434,7 @@ class Journal:
         await self.write(slot, record.model_copy(update=done), ops)
         if apart:
             self._kept.results[slot] = value
-        return value
+        return decode_value(encoded)  # another one: the step may change what it gets
 
     def make_room(self, size_bytes: int) -> None:
         """Count the parts of a value of that size. Errors: LimitExceeded (STEP_PARTS_MAX)."""
@@ -524,6 +534,16 @@ class Journal:
             await self._port.commit(ops, conditions=[self._origin.guard], note="to be tried again")
             for slot in failed:
                 del self._kept.records[slot]
+
+
+def _is_read(encoded: bytes, read: Callable[[Any], object]) -> bool:
+    """Whether `read` takes the result that somebody shared."""
+    try:
+        read(decode_value(encoded))
+    except Exception as error:  # noqa: BLE001 - validators are the agent's own code
+        log.warning("a shared result is not what its call returns, and is ignored: %s", error)
+        return False
+    return True
 
 
 def _tell(span: telemetry.OpenSpan, kind: str, encoded: bytes) -> None:

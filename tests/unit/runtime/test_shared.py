@@ -4,11 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 import blackboard
 from blackboard.limits import LARGE_BYTES_MAX, LARGE_PART_BYTES, VALUE_BYTES_MAX
 from blackboard.runtime import chunks as large, journal as shared
+from blackboard.runtime.agent import Agent
 from blackboard.runtime.board_port import LiveBoardPort
+from blackboard.runtime.calls import Call, CallOptions
+from blackboard.runtime.context import Context
+from blackboard.runtime.models import Prompt, ScriptedModel
+from blackboard.runtime.runner import Runner
+from blackboard.runtime.state import state_key
+from blackboard.runtime.trial import MemoryBoardPort
 from blackboard.wire.codec import encode_large, encode_value
 
 CALL = "d" * 64
@@ -69,3 +77,52 @@ async def test_parts_of_something_else_are_as_good_as_none(tmp_path: Path) -> No
         assert await shared.find(port, CALL) is None
         await port.commit([parts[-1]])
         assert await shared.find(port, CALL) is not None
+
+
+class Price(BaseModel):
+    """What the tool returns."""
+
+    usd: int
+
+
+def price(item: str) -> Price:
+    """A tool."""
+    return Price(usd=len(item))
+
+
+class Notes(BaseModel):
+    """What the buyer knows."""
+
+    usd: int = 0
+    said: str = ""
+
+
+class Buyer(Agent[Notes]):
+    """Makes calls that the team shares."""
+
+    model = ScriptedModel(lambda _: "seven")
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """Both kinds of calls."""
+        terms = CallOptions(shared_ms=60_000)
+        ctx.state.usd = (await ctx.tool(price, "tea", terms=terms)).usd
+        ctx.state.said = (await ctx.model(self.model, Prompt.of("How much?"), terms=terms)).text
+
+
+@pytest.mark.parametrize("result", ["a text", {"usd": "much"}, None, [1]])
+async def test_a_result_of_another_kind_is_not_taken(result: Any) -> None:
+    """It would be in the journal, and end every run of the step."""
+    port = MemoryBoardPort("ada")
+    asked = Prompt.of("How much?").plain()
+    for call in Call("tool", "price", ["tea"]), Call("model", "scripted", asked):
+        port.seed("bob", *shared.answer(call.digest, call.name, encode_value(result), 60_000))
+    stepped = await Runner(Buyer("ada"), port).step()
+    assert [call.shared for call in stepped.calls] == [False, False]
+    entry = await port.entry(state_key("ada"))
+    assert entry is not None
+    assert entry.value["state"] == {"usd": 3, "said": "seven"}
+    other = MemoryBoardPort("carl")
+    for entry in (await port.list("public/~cache/*")).entries:
+        other.seed("ada", blackboard.ops.Put(entry.key, encode_value(entry.value)))
+    stepped = await Runner(Buyer("carl"), other).step()
+    assert [call.shared for call in stepped.calls] == [True, True]
