@@ -1,6 +1,6 @@
 """A step as a pure function: state and inputs in, state and effects out. For tests and replays.
 
-    trial = await run_step(Researcher("ann"), Notes(round=1), Inputs({"public/price": 1200}))
+    trial = await try_step(Researcher("ann"), Notes(round=1), Inputs({"public/price": 1200}))
     assert trial.state.round == 2
     assert trial.written == {"public/round": 2}
 
@@ -180,7 +180,7 @@ async def try_step(
     """
     inputs = inputs or Inputs()
     port = MemoryBoardPort(agent.name)
-    _seed(port, agent, state or agent.first(), inputs)
+    _seed(port, agent, agent.first() if state is None else state, inputs)
     begin = len(port.log)
     runner = Runner(agent, port, observe=observe, strict=inputs.calls is not None)
     for _ in range(STEP_ATTEMPTS_MAX):

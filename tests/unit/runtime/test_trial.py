@@ -1,5 +1,7 @@
 """A step as a pure function, and its replay."""
 
+from typing import Any
+
 import pytest
 from pydantic import BaseModel
 
@@ -71,6 +73,47 @@ async def test_a_replay_calls_nothing() -> None:
     inputs = Inputs(INPUTS.entries, INPUTS.inbox, calls=first.calls, step=4)
     replayed = await try_step(Buyer("ada"), None, inputs)
     assert (called, replayed.state, replayed.written) == ([], first.state, first.written)
+
+
+class Shelf(BaseModel):
+    """A state that is false while it is empty."""
+
+    items: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def look() -> Any:
+    """A tool that says nothing of what it returns."""
+    return [1]
+
+
+class Keeper(Agent[Shelf]):
+    """Changes what it got from a tool."""
+
+    def first(self) -> Shelf:
+        """Not empty."""
+        return Shelf(items=[7])
+
+    async def step(self, ctx: Context[Shelf]) -> None:
+        """Add to it."""
+        found = await ctx.tool(look)
+        found += [2, *ctx.state.items]
+        ctx.state.items = found
+
+
+async def test_a_step_does_not_change_what_was_recorded() -> None:
+    """What a tool returned belongs to the step; its record says what it returned."""
+    first = await try_step(Keeper("ada"))
+    assert (first.state.items, first.calls[0].result) == ([1, 2, 7], [1])
+    again = await try_step(Keeper("ada"), None, Inputs(calls=first.calls))
+    assert (again.state.items, again.calls[0].result) == ([1, 2, 7], [1])
+
+
+async def test_a_state_that_is_false_is_a_state() -> None:
+    """It is not that of a new agent."""
+    assert (await try_step(Keeper("ada"), Shelf())).state.items == [1, 2]
 
 
 async def test_a_replay_tells_the_first_call_that_is_another_one() -> None:
