@@ -98,7 +98,8 @@ class BlackboardSessionService(BaseSessionService):
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Remove a session with its events and its own state."""
-        await self._records.drop(self._place(app_name, user_id, session_id.strip()))
+        place = self._place(app_name, user_id, session_id.strip())
+        await self._records.drop(place, f"{place}/events", f"{place}/state")
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The state of a user, without the prefix `user:`."""

@@ -19,7 +19,7 @@ from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Lo
 from blackboard.integrations.reading import read_entries
 from blackboard.limits import LIST_ENTRIES_MAX, OPERATIONS_MAX
 from blackboard.names import segment
-from blackboard.ops import Append, Delete, KeyAt, PrefixUnchanged, Put, encode_value
+from blackboard.ops import Append, Delete, DeletePrefix, KeyAt, PrefixUnchanged, Put, encode_value
 from blackboard.types import Entry, Receipt
 
 AnyBoard = blackboard.Board | blackboard.sync.Board
@@ -116,9 +116,18 @@ class Records:
         for start in range(0, len(keys), OPERATIONS_MAX):
             await self.commit([Delete(key) for key in keys[start : start + OPERATIONS_MAX]])
 
-    async def drop(self, prefix: str) -> None:
-        """Remove everything below `prefix`: at once if it is up to OPERATIONS_MAX entries."""
-        await self._ask(self.board.delete_prefix, prefix)
+    async def drop(self, prefix: str, *first: str) -> None:
+        """Remove everything below `prefix`: at once if it is up to OPERATIONS_MAX entries. If it is
+        more, what is below `first`, in that order, goes before the rest: so what says that there is
+        something is there until nothing else is, and a removal that broke off is done again."""
+        with self.translated():
+            try:
+                await self._call(self.board.commit, [DeletePrefix(prefix)])
+            except LimitExceeded as refused:
+                if refused.limit != "OPERATIONS_MAX":
+                    raise
+                for part in (*first, prefix):
+                    await self._call(self.board.delete_prefix, part)
 
     async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         with self.translated():

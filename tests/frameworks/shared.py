@@ -4,7 +4,8 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import anyio
 import blackboard
 from bench.servers import Lab
 from bench.sessions import ROWS, alone, colliding
+from blackboard.errors import Unavailable
 from tests.snippets import run_page
 from tests.source_tree import ROOT, Source
 
@@ -71,6 +73,26 @@ async def losses(extra: str, folder: Path) -> dict[str, float]:
             by_two = await colliding(row, f"{kind.name}-shared", 4)
             found[kind.name] = by_two["lost"] + by_two["out of order"]
     return found
+
+
+@contextmanager
+def removals(board: blackboard.Board, count: int) -> Iterator[None]:
+    """A block in which `board` cannot be reached any more after so many commits of deletions."""
+    commit, left = board.commit, count
+
+    async def limited(operations: Any, **options: Any) -> Any:
+        nonlocal left
+        if left == 0:
+            raise Unavailable(what="the board", reason="the connection broke")
+        receipt = await commit(operations, **options)
+        left -= 1
+        return receipt
+
+    board.commit = limited  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        board.commit = commit  # type: ignore[method-assign]
 
 
 def distinct(values: Sequence[Any]) -> bool:

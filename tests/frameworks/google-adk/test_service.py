@@ -22,9 +22,9 @@ import blackboard
 from blackboard import Board
 from blackboard.errors import AccessDenied, LimitExceeded, Unavailable
 from blackboard.integrations.google_adk import BlackboardSessionService
-from blackboard.limits import VALUE_BYTES_MAX
+from blackboard.limits import OPERATIONS_MAX, VALUE_BYTES_MAX
 from tests.frameworks.conftest import Service
-from tests.frameworks.shared import collide, examples_run, losses
+from tests.frameworks.shared import collide, examples_run, losses, removals
 
 WHERE: dict[str, Any] = {"app_name": "app", "user_id": "u", "session_id": "s"}
 
@@ -226,6 +226,26 @@ async def test_a_missing_session_is_none(board: Board) -> None:
     await service.delete_session(**WHERE)
     with pytest.raises(SessionNotFoundError):
         await service.append_event(session, event())
+
+
+async def test_half_a_deletion_is_done_again(board: Board) -> None:
+    """A session of more events than one commit removes, and a connection that breaks meanwhile: no
+    other session of that id begins with what is left."""
+    service = BlackboardSessionService(board)
+    session = await service.create_session(**WHERE, state={"a": 1})
+    await service.append_event(session, event())
+    place = service._place(*WHERE.values())
+    [stored] = await service._records.all(f"{place}/events/*")
+    for _ in range(2):
+        more = [service._records.append(f"{place}/events", stored.value)] * (OPERATIONS_MAX - 1)
+        await board.commit(more)
+    with removals(board, 1), pytest.raises(RuntimeError):
+        await service.delete_session(**WHERE)
+    assert (await read(service)).state == {"a": 1}
+    with pytest.raises(AlreadyExistsError):
+        await service.create_session(**WHERE)
+    await service.delete_session(**WHERE)
+    assert (await service.create_session(**WHERE)).events == []
 
 
 async def test_a_foreign_namespace_is_refused(stranger: Board) -> None:
