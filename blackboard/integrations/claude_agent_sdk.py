@@ -105,15 +105,24 @@ class BlackboardSessionStore(SessionStore):
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """The subpaths of a session, such as those of its subagents."""
-        session = self._records.key(key["project_key"], key["session_id"])
+        session = self._session(key)
         return [e.value["subpath"] for e in await self._records.all(f"{session}/sub/*/about")]
 
     async def delete(self, key: SessionKey) -> None:
         """Remove a transcript; that of a session with all of its subagents."""
-        await self._records.drop(self._place(key).removesuffix("/main"))
+        place, session = self._place(key), self._session(key)
+        # Uuids before their lines: one without a line would keep it from being stored again.
+        parts = [f"{place}/uuids", f"{place}/lines"]
+        if key.get("subpath"):
+            await self._records.drop(place, *parts)
+        else:
+            await self._records.drop(session, f"{session}/sub", *parts)
+
+    def _session(self, key: SessionKey | SessionListSubkeysKey) -> str:
+        return self._records.key(key["project_key"], key["session_id"])
 
     def _place(self, key: SessionKey) -> str:
-        session = self._records.key(key["project_key"], key["session_id"])
+        session = self._session(key)
         subpath = key.get("subpath")
         return self._records.below(session, "sub", subpath) if subpath else f"{session}/main"
 

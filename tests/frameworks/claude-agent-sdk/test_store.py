@@ -21,9 +21,9 @@ import blackboard
 from blackboard import Board
 from blackboard.errors import AccessDenied, LimitExceeded, Unavailable
 from blackboard.integrations.claude_agent_sdk import BATCH_LINES_MAX, BlackboardSessionStore
-from blackboard.limits import VALUE_BYTES_MAX
+from blackboard.limits import OPERATIONS_MAX, VALUE_BYTES_MAX
 from tests.frameworks.conftest import Service
-from tests.frameworks.shared import collide, examples_run
+from tests.frameworks.shared import collide, examples_run, removals
 
 KEY: SessionKey = {"project_key": "p", "session_id": "s"}
 SUB: SessionKey = {"project_key": "p", "session_id": "s", "subpath": "subagents/agent-1"}
@@ -139,6 +139,36 @@ async def test_a_missing_session_is_none(board: Board) -> None:
     store = BlackboardSessionStore(board)
     await store.delete(KEY)
     assert await store.load(KEY) is None
+
+
+async def test_a_subagent_is_deleted_alone(board: Board) -> None:
+    """Whatever its subpath is; the others, and the session, stay."""
+    store = BlackboardSessionStore(board)
+    for subpath in (None, "main", "sub", "about", "subagents/agent-1"):
+        where: Any = {**KEY, "subpath": subpath} if subpath else KEY
+        await store.append(where, [line("a")])
+    for subpath, left in (("main", 3), ("sub", 2), ("about", 1)):
+        await store.delete({**KEY, "subpath": subpath})
+        assert len(await store.list_subkeys({"project_key": "p", "session_id": "s"})) == left
+    assert [await store.load(KEY), await store.load(SUB)] == [[line("a")], [line("a")]]
+
+
+@pytest.mark.parametrize("subpath", [None, "subagents/agent-1"])
+async def test_half_a_deletion_loses_no_later_line(board: Board, subpath: str | None) -> None:
+    """A transcript of more than one commit's lines, and a connection that breaks meanwhile."""
+    store = BlackboardSessionStore(board)
+    where: Any = {**KEY, "subpath": subpath} if subpath else KEY
+    await store.append(where, [line(f"u{number}") for number in range(OPERATIONS_MAX)])
+    with removals(board, 1), pytest.raises(ClaudeSDKError):
+        await store.delete(where)
+    again = [line(f"u{number}") for number in range(OPERATIONS_MAX)]
+    await store.append(where, again)
+    kept = await store.load(where) or []
+    assert {entry["uuid"] for entry in kept} == {entry["uuid"] for entry in again}
+    await store.delete(where)
+    assert await store.load(where) is None
+    await store.append(where, again[:2])
+    assert await store.load(where) == again[:2]
 
 
 async def test_a_foreign_namespace_is_refused(stranger: Board) -> None:
