@@ -125,15 +125,23 @@ class _RunningCommand:
         over = self._status.over
         either: list[asyncio.Future[Any]] = [self._reading, over]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if self._reading.done() and (error := self._reading.exception()) is not None:
-            raise error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+        if self._reading.done():
+            await self._printed_texts()
         await asyncio.wait([over])
         said, program = self._status.said, self._order.argv[0]
         if "error" in said:
             raise FileRefused(program, str(said["error"]))
         if "exit_code" not in said:
             raise CommandStopped(program, "killed", 0)
-        return CommandResult(said["exit_code"], *await self._reading)
+        # It may have ended before all that it printed was read.
+        return CommandResult(said["exit_code"], *await self._printed_texts())
+
+    async def _printed_texts(self) -> tuple[str, str]:
+        """What it printed. Errors: CommandStopped."""
+        try:
+            return await self._reading
+        except ExceptionGroup as error:
+            raise error.exceptions[0] from None
 
     async def _texts(self) -> tuple[str, str]:
         """What it prints. Errors: CommandStopped."""

@@ -34,6 +34,7 @@ from blackboard.limits import (
     WORKSPACE_ENTRIES_MAX,
     WORKSPACE_PATH_BYTES_MAX,
 )
+from blackboard.runtime import commands
 from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.runtime.context import Context
 from blackboard.runtime.runner import Runner, Stepped
@@ -585,6 +586,30 @@ async def test_time_and_output_of_a_command_have_their_edge(desk: Desk, tmp_path
                 lambda ctx: ctx.files.run(["sleep", "1000"])
             )
     assert (stopped.value.cause, stopped.value.maximum) == ("timeout", 500)
+
+
+async def test_too_much_output_is_found_after_the_end_of_a_command(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When this process is too busy to read while the command runs."""
+    await desk.write(a="1")
+    text = commands._RunningCommand._text
+
+    async def late(running: Any, stream: Any) -> str:
+        await asyncio.wait([running._status.over])
+        return await text(running, stream)
+
+    monkeypatch.setattr(commands._RunningCommand, "_text", late)
+
+    async def prints(ctx: Context[Notes]) -> None:
+        maximum = ctx.limits.agents.command_output_bytes_max
+        with pytest.raises(CommandStopped) as stopped:
+            await ctx.files.run([*SHELL, f"echo 2 > a; head -c {maximum + 1} /dev/zero"])
+        assert (stopped.value.cause, stopped.value.maximum) == ("output", maximum)
+
+    with pytest.raises(CommandStopped):
+        await desk.step(prints)
+    assert desk.tree() == {"a": "1"}
 
 
 async def test_nothing_outlives_a_command(desk: Desk) -> None:
