@@ -125,9 +125,13 @@ class BlackboardConversationStore(ConversationStore):
             tree = self._records.key("trees", root)
             still_open = await self._records.entry(f"{tree}/open")
             users = await self._records.all(f"{tree}/used_by/*", keys_only=True)
-            ops.append(Delete(self._records.below(tree, "used_by", conversation_id)))
-            # The only user that is left is this conversation.
-            if still_open and len(users) < 2:
+            mine = self._records.below(tree, "used_by", conversation_id)
+            ops.append(Delete(mine))
+            others = [user.key for user in users if user.key != mine]
+            if others:
+                # Of two that are deleted at once, the later one takes the messages with it.
+                conditions.append(KeyAt(others[0], PRESENT))
+            elif still_open:
                 ops.append(self._records.put(self._records.key("ending", root), root))
                 ops.append(Delete(f"{tree}/open"))
                 conditions.append(KeyAt(f"{tree}/open", still_open.mod_revision))

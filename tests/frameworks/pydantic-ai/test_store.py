@@ -218,6 +218,25 @@ async def test_a_conversation_is_saved_again_after_half_a_deletion(board: Board)
     assert again.messages == saved.messages
 
 
+async def test_a_conversation_and_its_fork_are_deleted_at_once(board: Board) -> None:
+    """Each worker sees that the other one has the messages: the later one deletes them."""
+    store, slow = BlackboardConversationStore(board), BlackboardConversationStore(board)
+    await turn(store, "c")
+    await store.fork("c", new_conversation_id="fork")
+    accepted, rest = slow._records.accepted, list[bool]()
+
+    async def accepted_later(*arguments: Any) -> Any:
+        if not rest:
+            rest.append(True)
+            await store.delete("fork")
+        return await accepted(*arguments)
+
+    slow._records.accepted = accepted_later  # type: ignore[assignment]
+    await slow.delete("c")
+    assert rest
+    assert await kept(board) == []
+
+
 async def test_two_workers_collide(board: Board, service: Service) -> None:
     """Every turn is in the conversation once; of those at the same revision, all but one were
     refused."""
