@@ -15,6 +15,7 @@ import promql_parser
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from tests.acceptance.shell import Shell
 from tests.source_tree import ROOT
@@ -85,8 +86,27 @@ def unknown(expressions: Iterator[str], exported: Labels) -> list[str]:
     return missing
 
 
+def unseen(expressions: Iterator[str], scraped: list[Sample]) -> list[str]:
+    """Expressions with an `increase` of what a service exports only once it has happened, without
+    a look at whether it was there before."""
+    return [
+        expression
+        for expression in expressions
+        if "increase(" in expression
+        and " offset " not in expression
+        and not all(
+            any(
+                sample.name == selector.name
+                and all(sample.labels.get(m.name) == m.value for m in selector.matchers.matchers)
+                for sample in scraped
+            )
+            for selector in selectors(expression)
+        )
+    ]
+
+
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Labels:
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
     """What a service exports that has served a commit, a read and a refused handshake."""
     user = Shell(tmp_path_factory.mktemp("user"))
     with user.service() as service:
@@ -104,10 +124,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Labels:
             }
             assert http.get(f"{url}/v1", headers=upgrade).status_code == 401
             text = http.get(f"{url}/metrics").text
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+@pytest.fixture(scope="module")
+def exported(scraped: list[Sample]) -> Labels:
+    """The labels of these."""
     found: Labels = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
+    for sample in scraped:
+        found.setdefault(sample.name, set()).update(sample.labels)
     return found
 
 
@@ -126,6 +151,13 @@ def test_a_misspelt_metric_or_label_is_found(exported: Labels) -> None:
     assert unknown(alert_expressions(wrong), exported) == ["blackboard_epochs_total{why}"]
     wrong = BOARD.replace("blackboard_disk_bytes", "blackboard_disk_byte")
     assert unknown(board_expressions(wrong), exported) == ["blackboard_disk_byte"]
+
+
+def test_an_alert_sees_the_first_time_of_what_may_happen(scraped: list[Sample]) -> None:
+    """Prometheus counts how much a series grew since its first sample."""
+    assert unseen(alert_expressions(ALERTS), scraped) == []
+    wrong = ALERTS.replace(" offset 15m", "")
+    assert len(unseen(alert_expressions(wrong), scraped)) == 1
 
 
 def test_what_is_no_promql_is_found() -> None:
