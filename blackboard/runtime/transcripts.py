@@ -17,6 +17,7 @@ Invariants
 - The search index of a process is built from the board alone, and is rebuilt after a restore.
 """
 
+import asyncio
 import re
 import sqlite3
 from collections import deque
@@ -144,11 +145,12 @@ class Window:
 
     summary: str
     turns: tuple[Turn, ...]
+    summary_tokens: int = 0
 
     @property
     def tokens(self) -> int:
         """The tokens of the turns and the summary."""
-        return sum(turn.tokens for turn in self.turns) + tokens_of(self.summary)
+        return sum(turn.tokens for turn in self.turns) + self.summary_tokens
 
     @property
     def messages(self) -> tuple[ChatMessage, ...]:
@@ -215,7 +217,7 @@ class Transcript:
         """
         oldest = await _entries(board, f"{self.prefix}/turns/*", None, enough=every + keep)
         entry = await board.entry(self._key("summary"))
-        moved = await self._moved(oldest, entry, summarise, (every, keep))
+        moved = await self._moved(oldest, len(oldest), entry, summarise, (every, keep))
         if moved is None:
             return None
         page_key = self._page_key(moved)
@@ -244,7 +246,11 @@ class Transcript:
         """
         listing = await ctx.list(f"{self.prefix}/turns/**")
         entry = await ctx.entry(self._key("summary"))
-        moved = await self._moved(listing.entries, entry, summarise, (every, keep))
+        present = len(listing.entries)
+        if listing.next_key is not None:  # it has the oldest ones only, because turns are long
+            archived = _read(Summary, entry).archived if entry else 0
+            present = max(present, _count(await ctx.entry(self._key("count"))) - archived)
+        moved = await self._moved(listing.entries, present, entry, summarise, (every, keep))
         if moved is None:
             return None
         ctx.put(self._page_key(moved), moved.page.model_dump())
@@ -257,16 +263,18 @@ class Transcript:
     async def _moved(
         self,
         oldest: Sequence[Entry],
+        present: int,
         entry: Entry | None,
         summarise: Summarise,
         every_keep: tuple[int, int],
     ) -> "_MovedTurns | None":
-        """The part of the `oldest` turns to move, and the resulting summary."""
+        """The part of the `oldest` turns to move, of which `present` are not archived yet, and the
+        resulting summary."""
         every, keep = every_keep
         if not (1 <= every <= TRANSCRIPT_PAGE_TURNS_MAX and 0 <= keep <= WINDOW_TURNS_MAX // 2):
             reason = f"every is 1..{TRANSCRIPT_PAGE_TURNS_MAX}, keep 0..{WINDOW_TURNS_MAX // 2}"
             raise InvalidRequest(field="every", reason=reason)
-        if len(oldest) < every + keep:
+        if present < every + keep:
             return None
         chosen = _fitting(oldest[:every])
         turns = tuple(_turn(found) for found in chosen)
@@ -300,11 +308,12 @@ class Transcript:
         turns = deque(await self._turns(board, first), maxlen=turns_max)
         entry = await board.entry(self._key("summary"))  # after the turns: see the invariants
         summary = _read(Summary, entry).text if entry else ""
+        summary_tokens = self._count_tokens(summary) if summary else 0
         if tokens_max is not None:
-            left = tokens_max - tokens_of(summary)
+            left = tokens_max - summary_tokens
             while len(turns) > 1 and sum(turn.tokens for turn in turns) > left:
                 turns.popleft()
-        return Window(summary, tuple(turns))
+        return Window(summary, tuple(turns), summary_tokens)
 
     async def account(self, board: TranscriptBoard) -> TranscriptSize:
         """The size of the transcript."""
@@ -397,6 +406,8 @@ class Recall:
         """Key and mod_revision of the last page that is indexed."""
         self._recent: list[int] = []
         """Indices of the turns that were not archived at the last search."""
+        self._turn = asyncio.Lock()
+        """Of two searches at once, one reads the board after the other."""
         self._sql = sqlite3.connect(":memory:", isolation_level=None)
         self._sql.execute(_SCHEMA)
 
@@ -411,7 +422,8 @@ class Recall:
         wanted = " OR ".join(f'"{word}"' for word in known)
         if not wanted:
             return ()
-        await self._catch_up(board)
+        async with self._turn:
+            await self._catch_up(board)
         rows = self._sql.execute(
             "SELECT rowid, role, text, tokens, time_ms FROM turns WHERE turns MATCH ?"
             " ORDER BY bm25(turns), rowid DESC LIMIT ?",
@@ -446,7 +458,11 @@ class Recall:
         self._recent = [turn.index for turn in recent]
         self._take_in(recent)
         for page in pages:
-            self._take_in(_read(_Page, page).turns)
+            turns = _read(_Page, page).turns
+            self._take_in(turns)
+            # What was archived meanwhile is read from its page only once: it must stay.
+            archived = {turn.index for turn in turns}
+            self._recent = [index for index in self._recent if index not in archived]
             self._last = (page.key, page.mod_revision)
         self._sql.execute(
             "DELETE FROM turns WHERE rowid IN"

@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
+from pydantic import BaseModel
 
 import blackboard
 from blackboard import Board, InvalidRequest
@@ -13,11 +15,21 @@ from blackboard.core.commit import Condition, Op, Put
 from blackboard.errors import Corrupt, LimitExceeded
 from blackboard.limits import TRANSCRIPT_PAGE_BYTES_MAX, TRANSCRIPT_TURN_BYTES_MAX, Limits
 from blackboard.runtime import transcripts
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.board_port import LiveBoardPort
+from blackboard.runtime.context import Context
+from blackboard.runtime.runner import Runner
 from blackboard.runtime.transcripts import Recall, Transcript, Turn, tokens_of
 from blackboard.units import Key
 from blackboard.wire.codec import encode_value
 
 TALK = Transcript("ada", count_tokens=lambda text: len(text.split()))
+
+
+class Notes(BaseModel):
+    """What an agent that archives knows."""
+
+    archived: int = 0
 
 
 @pytest.fixture
@@ -58,6 +70,20 @@ async def test_a_window_slides(board: Board) -> None:
     assert (texts(window.turns), window.tokens) == (["two words", "three words here", "four"], 6)
     assert texts((await TALK.window(board, tokens_max=0)).turns) == ["four"]
     assert [message.role for message in window.messages] == ["user"] * 3
+
+
+async def test_a_summary_counts_as_its_tokenizer_says(board: Board) -> None:
+    """As turns do; by the usual estimate this one has as many tokens as the window may."""
+    await say(board, *"abcd")
+
+    async def at_length(before: str, turns: Sequence[Turn]) -> str:
+        return f"{'x' * 40} y"
+
+    await TALK.archive(board, at_length, every=1, keep=3)
+    window = await TALK.window(board, tokens_max=5)
+    assert (texts(window.turns), window.tokens) == (["b", "c", "d"], 5)
+    window = await TALK.window(board, tokens_max=4)
+    assert (texts(window.turns), window.tokens) == (["c", "d"], 4)
 
 
 async def test_a_step_that_fails_says_nothing(board: Board) -> None:
@@ -210,6 +236,31 @@ async def test_long_turns_make_short_pages(board: Board) -> None:
     assert len((await TALK.window(board)).turns) == 12 - fit
 
 
+class Secretary(Agent[Notes]):
+    """Archives what ada said."""
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """All that there is to do."""
+        summary = await TALK.archive_in(ctx, shorten, every=6, keep=5)
+        ctx.state.archived = 0 if summary is None else summary.archived
+
+
+async def test_long_turns_are_archived_in_a_step(board: Board) -> None:
+    """Also when not all of them stand in one answer of the board."""
+    await say(board, *["x" * TRANSCRIPT_TURN_BYTES_MAX] * 10)
+    runner = Runner(Secretary("ada"), LiveBoardPort(board))
+    await runner.step()
+    assert len((await TALK.window(board)).turns) == 10
+    await say(board, *["x" * TRANSCRIPT_TURN_BYTES_MAX] * 2)
+    await runner.step()
+    fit = TRANSCRIPT_PAGE_BYTES_MAX // TRANSCRIPT_TURN_BYTES_MAX
+    state, _ = await runner.hydrate()
+    assert state.archived == fit
+    assert len((await TALK.window(board)).turns) == 12 - fit
+    await runner.step()
+    assert len((await TALK.window(board)).turns) == 12 - fit
+
+
 # --- recall ---------------------------------------------------------------------------------------
 
 
@@ -237,6 +288,43 @@ async def test_the_index_grows_with_the_board(board: Board) -> None:
         await say(board, "green three")
         await TALK.archive(board, shorten, every=1, keep=1)
         assert len(await recall.search(board, "green")) == 3
+
+
+class Late(Cleaned):
+    """A board whose first answer comes late, and after which nobody archives anything."""
+
+    def __init__(self, board: Board) -> None:
+        super().__init__(board)
+        self.is_read, self.may_go_on = anyio.Event(), anyio.Event()
+
+    async def _clean(self) -> None:
+        self.is_read.set()
+        await self.may_go_on.wait()
+
+
+async def test_what_is_archived_during_a_search_is_found_by_the_next_one(board: Board) -> None:
+    """It was read as a recent turn, and then in its page."""
+    await say(board, "green one", "green two", "green three")
+    with Recall(TALK) as recall:
+        assert len(await recall.search(Cleaned(board), "green")) == 3
+        assert len(await TALK.pages(board)) == 1
+        assert len(await recall.search(board, "green")) == 3
+
+
+async def test_two_searches_at_once_lose_nothing(board: Board) -> None:
+    """A turn that was archived between them is still found by the next one."""
+    await say(board, "green one", "green two")
+    late = Late(board)
+    with Recall(TALK) as recall:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(recall.search, late, "green")
+            await late.is_read.wait()
+            await TALK.archive(board, shorten, every=1, keep=1)
+            tasks.start_soon(recall.search, board, "green")
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+            late.may_go_on.set()
+        assert len(await recall.search(board, "green")) == 2
 
 
 async def test_what_was_taken_back_is_not_recalled(board: Board) -> None:
