@@ -122,6 +122,13 @@ async def test_it_serves_from_its_volume_alone(image: PlainImage) -> None:
     await lives(image, variables, TOKEN, ["blackboard", "get", "public/a"])
 
 
+async def test_a_proxy_of_the_container_is_not_asked_for_its_health(image: PlainImage) -> None:
+    """Proxies are for what lies outside, such as an object store; this one is not even there."""
+    proxy = f"http://127.0.0.1:{free_port()}"
+    proxies = {"HTTP_PROXY": proxy, "http_proxy": proxy, "HTTPS_PROXY": proxy}
+    await lives(image, {**secret_in(image), "BLACKBOARD_INSECURE": "true", **proxies})
+
+
 async def test_its_health_is_seen_over_tls(image: PlainImage) -> None:
     """Set by a variable, and in the file of settings."""
     folder = image.path(KEYS)
