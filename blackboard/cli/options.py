@@ -6,16 +6,19 @@ come from here: `Flags.of(context)` inside the function.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from blackboard.cli.errors import reported
+from blackboard.cli.errors import reported, wrong_usage
 from blackboard.cli.screen import print_examples
 
 _PLACE = "Which board"
+_MAY_BE_EMPTY: Final = ("TEXT", "VALUE", "TYPE", "-- COMMAND...")
+"""By metavar: what an empty text is a value of. All others name something."""
+_EMPTY: Final = f"{__name__}.empty"
 
 
 def _place(
@@ -183,6 +186,18 @@ def _flowing(text: str | None) -> str | None:
     return text and "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
+def _is_empty(param: Any, given: Any) -> bool:
+    """Whether `given` is an empty text where a name is meant."""
+    texts = given if isinstance(given, (list, tuple)) else (given,)
+    return param.metavar not in _MAY_BE_EMPTY and "" in texts
+
+
+def _name_of(param: Any) -> str:
+    """What the help calls a parameter: `--board`, or `KEY`."""
+    longest: str = max(param.opts, key=len)
+    return longest if longest.startswith("-") else param.metavar
+
+
 class CommandGroup(TyperGroup):
     """A group of commands."""
 
@@ -201,10 +216,22 @@ class Command(TyperCommand):
         own = super().get_params(ctx)
         return _untyped([*own[:-1], *self.shared, own[-1]])
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse, and note what was given as an empty text."""
+        # As it was typed: a path would have become the present directory.
+        given, *_ = self.make_parser(ctx).parse_args(args=list(args))
+        found = [one for one in self.get_params(ctx) if _is_empty(one, given.get(one.name))]
+        ctx.meta[_EMPTY] = [_name_of(one) for one in found]
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; its errors become messages and an exit code."""
         ctx.obj = self.take(ctx.params)
         with reported(as_json=bool(getattr(ctx.obj, "as_json", False))):
+            # Taken for "not given", it would be another board, token or directory: "$BOARD" of a
+            # shell in which that is not set.
+            for name in ctx.meta[_EMPTY]:
+                raise wrong_usage(f"{name} is empty", "Name one, or leave it out.")
             return super().invoke(ctx)
 
     def take(self, given: dict[str, Any]) -> object:
