@@ -73,7 +73,8 @@ function Edit ({ name, entry }) {
     await done(() => board().delete(name, { expected }), () => `${name} is deleted.`)
   }
   if (text === null) {
-    return html`<div class="row"><button onClick=${() => setText(entry ? asJson(entry.value) : '""')}>${entry ? 'Edit' : 'Write it'}</button>
+    return html`<div class="row">${entry && !fitsJson(entry.value) ? html`<p class="dim">It holds bytes, or integers beyond 2⁵³: change it from a program.</p>`
+        : html`<button onClick=${() => setText(entry ? asJson(entry.value) : '""')}>${entry ? 'Edit' : 'Write it'}</button>`}
       ${entry ? html`<button onClick=${remove}>Delete…</button>` : ''}</div>`
   }
   return html`<div class="edit"><label><span>Value, as JSON</span><textarea rows="8" spellcheck="false" value=${text}
@@ -82,8 +83,12 @@ function Edit ({ name, entry }) {
 }
 
 /** @param {unknown} value */
-function asJson (value) {
-  return JSON.stringify(value, (_, part) => typeof part === 'bigint' ? Number(part) : part, 2) ?? 'null'
+function asJson (value) { return JSON.stringify(value, null, 2) ?? 'null' }
+
+/** Whether JSON holds a value as it is. @param {unknown} value @returns {boolean} */
+function fitsJson (value) {
+  if (typeof value === 'bigint' || value instanceof Uint8Array) return false
+  return typeof value !== 'object' || value === null || Object.values(value).every(fitsJson)
 }
 
 /** @param {{ name: string, changes: string }} props */
