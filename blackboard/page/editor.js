@@ -7,7 +7,7 @@
 import { hueOf } from './parts.js'
 import { name, board } from './store.js'
 import { theClient } from './session.js'
-import { visible } from './values.js'
+import { textOf, visible } from './values.js'
 import {
   Annotation, Decoration, EditorState, EditorView, ViewPlugin, WebsocketProvider, WidgetType, Y, keymap, minimalSetup, yCollab,
   yUndoManagerKeymap
@@ -110,7 +110,7 @@ function placeOf (text, json) {
 }
 
 /** @param {any} state */
-function nameOf (state) { return String(state?.agent ?? state?.user?.name ?? 'somebody').slice(0, 64) }
+function nameOf (state) { return textOf(state?.agent ?? state?.user?.name ?? 'somebody').slice(0, 64) }
 
 /** An editor of one text of a document, until it is closed. */
 export class Editor {
@@ -124,7 +124,7 @@ export class Editor {
     this._opened = opened
     const text = opened.doc.getText(root)
     const shadow = parent.shadowRoot ?? parent.attachShadow({ mode: 'open' })
-    const undo = new Y.UndoManager(text)
+    const undo = this._undo = new Y.UndoManager(text)
     const { awareness } = opened.provider
     const state = EditorState.create({
       doc: text.toString(),
@@ -140,6 +140,7 @@ export class Editor {
   close () {
     this._view.dom.remove()
     this._view.destroy()
+    this._undo.destroy() // it listens to the document
   }
 }
 
@@ -170,7 +171,8 @@ export function roots (doc) {
 /** Whether a part is text, by what it holds: types are not stored. @param {Y.Doc} doc @param {string} root */
 export function isText (doc, root) {
   const type = doc.share.get(root)
-  if (type === undefined || type._map.size > 0) return type === undefined
+  if (type === undefined || type instanceof Y.Text) return true
+  if (type._map.size > 0 || Array.isArray(type.toJSON())) return false
   for (let item = type._start; item !== null; item = item.right) {
     if (!item.deleted) return 'str' in item.content || 'embed' in item.content || 'key' in item.content
   }
@@ -180,7 +182,11 @@ export function isText (doc, root) {
 /** A part that is no text, as plain values. @param {Y.Doc} doc @param {string} root */
 export function valueOf (doc, root) {
   const type = doc.share.get(root)
-  return type?._map.size > 0 ? doc.getMap(root).toJSON() : doc.getArray(root).toJSON()
+  // As what it is read first, it remains; one that is empty may become anything.
+  const known = type?.toJSON()
+  if (known !== undefined) return known
+  if (type?._map.size > 0) return doc.getMap(root).toJSON()
+  return type?._length > 0 ? doc.getArray(root).toJSON() : []
 }
 
 /**

@@ -23,7 +23,8 @@ export function Key ({ name, whole = true }) {
 
 /** @param {{ ms: number }} props */
 export function Time ({ ms }) {
-  return html`<time datetime=${ms ? new Date(ms).toISOString() : ''} title=${ms ? ago(ms) : ''}>${clock(ms)}</time>`
+  const text = clock(ms)
+  return html`<time datetime=${text ? new Date(ms).toISOString() : ''} title=${text ? ago(ms) : ''}>${text}</time>`
 }
 
 /** A colour for an agent, always the same one: a number from 0 to 7. @param {string} agent */

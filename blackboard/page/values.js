@@ -97,9 +97,18 @@ export function compared (before, after) {
   return parts.map(({ added, removed, value }) => ({ kind: added ? 'added' : removed ? 'removed' : 'same', text: value }))
 }
 
+/** What was written where a text is expected, which may be anything. @param {unknown} value */
+export function textOf (value) { return typeof value === 'string' ? value : value === undefined || value === null ? '' : preview(value) }
+
+/** Likewise a number: 0 stands for everything else. @param {unknown} value */
+export function numberOf (value) { return typeof value === 'number' ? value : 0 }
+
+/** The latest time that a Date can hold. */
+const TIME_MS_MAX = 8.64e15
+
 /** @param {number} time_ms */
 export function clock (time_ms) {
-  if (!time_ms) return ''
+  if (!time_ms || !(Math.abs(time_ms) <= TIME_MS_MAX)) return ''
   const when = new Date(time_ms)
   const time = when.toLocaleTimeString('en-GB')
   return Date.now() - time_ms < 20 * 3_600_000 ? time : `${when.toISOString().slice(0, 10)} ${time}`

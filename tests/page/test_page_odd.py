@@ -6,6 +6,9 @@ import blackboard
 from tests.acceptance.shell import Running
 from tests.page.browser import Readers
 
+NO_TEXT = {"toString": 1, "valueOf": 1}
+"""A script that takes this for a text raises an error."""
+NO_TIME = 10**18
 BEYOND = 2**53 + 1
 """An integer that no number of a browser is."""
 
@@ -15,6 +18,51 @@ async def opened_key(readers: Readers, service: Running, key: str) -> Any:
     page = await readers.open(service, f"tree/{key}")
     await page.wait_for_selector(f"[data-key='{key}'] .facts")
     return page
+
+
+async def test_records_of_agents_may_be_anything(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """One hostile agent does not keep people from the others."""
+    board = client.board("main")
+    for agent in ("ada", "bob"):
+        token = await client.token(agent, grants=["**=read,write,append"])
+        async with blackboard.connect(service.url, token=token) as other:
+            own = other.board("main")
+            odd = NO_TEXT if agent == "ada" else "fine"
+            since = NO_TIME if agent == "ada" else 1
+            seen = {"state": odd, "note": odd, "since_ms": since}
+            await own.put(f"public/~agents/{agent}", seen)
+            crash = {"state": odd, "error": odd, "at": odd, "crashes": NO_TEXT}
+            await own.put(f"public/~supervision/{agent}", crash)
+            state = {"status": odd, "waiting": [NO_TEXT, "public/a"], "outcome": odd}
+            await own.put(f"private/{agent}/~state", state)
+            fact = {"key": "public/.." if agent == "ada" else "public/n", "value": 1}
+            asked = {"question": agent, "facts": [fact], "approvers": [NO_TEXT], "asked": NO_TEXT}
+            await own.put(f"public/~approvals/{agent}/1", asked)
+    await board.put("public/n", BEYOND)
+    page = await readers.open(service, "agents")
+    await page.wait_for_selector("[data-agent='ada']")
+    await page.wait_for_selector("[data-agent='bob']:has-text('fine')")
+    await readers.go(page, "approvals")
+    await page.wait_for_selector(".card:has-text('ada')")
+    await page.wait_for_selector(f".card:has-text('bob') td.bad:has-text('{BEYOND}')")
+
+
+async def test_an_overlap_and_a_writer_may_be_anything(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    board = client.board("main")
+    async with board.document("public/memo") as memo:
+        memo.text().append("Hold.")
+        await memo.synced()
+        page = await readers.open(service, "documents/public/memo")
+        await page.wait_for_selector(".paper .cm-content:has-text('Hold.')")
+        memo.tell({"cursor": {"anchor": 1, "head": NO_TEXT}, "user": {"name": NO_TEXT}})
+        odd = {"text": NO_TEXT, "start": NO_TEXT, "end": NO_TEXT, "agents": [NO_TEXT]}
+        await board.put("public/memo/~doc/overlap/0000000000", odd)
+        await page.wait_for_selector(".overlaps li")
+        await memo.synced()
 
 
 async def test_a_comparison_from_now_follows(
@@ -45,3 +93,47 @@ async def test_what_json_does_not_hold_is_not_edited_as_json(
         await readers.go(page, f"tree/public/{key}")
         await page.wait_for_selector("text=change it from a program")
         assert await page.locator("button:has-text('Edit')").count() == 0
+
+
+async def test_a_text_that_was_empty_for_a_moment_is_a_text(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """One that is edited here, and one that is not."""
+    board = client.board("main")
+    async with board.document("public/memo") as memo:
+        texts = [memo.text(name) for name in ("draft", "notes")]
+        for text in texts:
+            text.append("first")
+        await memo.synced()
+        page = await readers.open(service, "documents/public/memo")
+        await page.select_option(".document select", "draft")
+        await page.wait_for_selector(".paper .cm-content:has-text('first')")
+        for text in texts:
+            text.delete(0, len(text))
+            await memo.synced()
+        memo.map("facts")["n"] = 1
+        await page.wait_for_selector(".document h3:has-text('facts')")
+        for text in texts:
+            text.append("second")
+        await memo.synced()
+        await page.wait_for_selector(".paper .cm-content:has-text('second')")
+        await page.select_option(".document select", "notes")
+        await page.wait_for_selector(".paper .cm-content:has-text('second')")
+
+
+async def test_a_fact_that_the_reader_may_not_see_hides_no_request(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    board = client.board("main")
+    await board.put("private/ada/budget", 3)
+    ada = board.as_agent("ada")
+    fact = {"key": "private/ada/budget", "revision": 1, "value": 3}
+    await ada.put("public/~approvals/ada/1", {"question": "spend it?", "facts": [fact]})
+    token = await client.token("kim", grants=["public/**=read"])
+    page = await readers.page()
+    await page.goto(service.url.replace("ws", "http"))
+    await page.fill("input[type=password]", token)
+    await page.click("text=Open")
+    await page.wait_for_selector("nav")
+    await readers.go(page, "approvals")
+    await page.wait_for_selector(".card:has-text('spend it?'):has-text('hidden from you')")

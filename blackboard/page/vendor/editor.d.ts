@@ -10,7 +10,7 @@ export namespace Y {
     destroy (): void
   }
   class Text { doc: Doc | null; length: number; toString (): string }
-  class UndoManager { constructor (text: Text) }
+  class UndoManager { constructor (text: Text); destroy (): void }
   interface RelativePosition { readonly type: unknown }
   function applyUpdate (doc: Doc, update: Uint8Array): void
   function createRelativePositionFromTypeIndex (text: Text, index: number): RelativePosition

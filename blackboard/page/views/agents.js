@@ -3,7 +3,7 @@ import { html } from '../vendor/preact.js'
 import { Agent, Empty, Failure, Key, Time, useHits, useLoaded } from '../parts.js'
 import { linkTo } from '../route.js'
 import { at, board, epoch, moment, name } from '../store.js'
-import { visible } from '../values.js'
+import { numberOf, textOf, visible } from '../values.js'
 
 /** @import { Entry } from '../client/records.js' */
 
@@ -34,19 +34,19 @@ async function agents (signal) {
 
 /** @param {string} agent @param {any} here @param {any} crash @param {any} stored @param {Entry | undefined} entry @returns {Line} */
 function lineOf (agent, here, crash, stored, entry) {
-  const state = crash ? String(crash.state ?? 'crashed') : here ? String(here.state ?? 'attached') : stored?.status ? String(stored.status) : 'away'
+  const state = crash ? textOf(crash.state ?? 'crashed') : here ? textOf(here.state ?? 'attached') : stored?.status ? textOf(stored.status) : 'away'
   return {
     agent,
     state: state.replaceAll('_', ' '),
-    note: String(here?.note ?? ''),
+    note: textOf(here?.note),
     step: Number.isInteger(stored?.step) ? stored.step : null,
-    since_ms: Number(here?.since_ms ?? 0),
+    since_ms: numberOf(here?.since_ms),
     commits: entry?.mod_revision ?? null,
-    waiting: Array.isArray(stored?.waiting) ? stored.waiting.map(String) : [],
-    outcome: String(stored?.outcome ?? ''),
-    error: String(crash?.error ?? ''),
-    at: String(crash?.at ?? ''),
-    crashes: Number(crash?.crashes ?? 0),
+    waiting: Array.isArray(stored?.waiting) ? stored.waiting.filter((/** @type {unknown} */ each) => typeof each === 'string') : [],
+    outcome: textOf(stored?.outcome),
+    error: textOf(crash?.error),
+    at: textOf(crash?.at),
+    crashes: numberOf(crash?.crashes),
     isGone: !here
   }
 }

@@ -3,7 +3,7 @@ import { html, useRef } from '../vendor/preact.js'
 import { Agent, Empty, Failure, Key, Time, Value, confirmed, done, useHits, useLoaded } from '../parts.js'
 import { mayAt, who } from '../session.js'
 import { at, board, epoch, head, moment, name } from '../store.js'
-import { preview, visible } from '../values.js'
+import { numberOf, preview, printed, textOf, visible } from '../values.js'
 
 /** @import { Entry, RevisionEvent } from '../client/records.js' */
 
@@ -37,18 +37,22 @@ async function requests (signal) {
   const [asked, answers] = await Promise.all([all(`${REQUESTS}/*/*`, signal), all(`${DECISIONS}/*/*`, signal)])
   const answered = new Map(answers.map(({ key, value }) => [key.slice(DECISIONS.length), value?.request]))
   const found = asked.flatMap(entry => parsed(entry, answered))
-  const keys = [...new Set(found.flatMap(each => each.facts.map(fact => fact.key)))]
-  const now = new Map()
-  for (let i = 0; i < keys.length; i += 100) {
-    const part = await board().entries(keys.slice(i, i + 100), { signal, ...(at.value === undefined ? {} : { at: at.value }) })
-    for (const [key, entry] of part) now.set(key, entry)
-  }
-  for (const fact of found.flatMap(each => each.facts)) {
+  await Promise.all(found.filter(each => !each.isAnswered).map(each => compare(each.facts, signal)))
+  return found
+}
+
+/** Look up what the facts of one request are at the moment. @param {Fact[]} facts @param {AbortSignal} signal */
+async function compare (facts, signal) {
+  const keys = [...new Set(facts.map(fact => fact.key).filter(key => mayAt('read', key)))]
+  const now = keys.length === 0 ? new Map() : await board().entries(keys, { signal, ...(at.value === undefined ? {} : { at: at.value }) }).catch(error => {
+    if (['invalid_request', 'limit_exceeded'].includes(error?.code)) return new Map() // an agent named what is no key
+    throw error
+  })
+  for (const fact of facts) {
     const entry = now.get(fact.key)
     fact.now = entry?.value
-    fact.isStale = (entry?.mod_revision ?? 0) !== fact.revision && JSON.stringify(fact.now) !== JSON.stringify(fact.value)
+    fact.isStale = (entry?.mod_revision ?? 0) !== fact.revision && printed([fact.now]) !== printed([fact.value])
   }
-  return found
 }
 
 /**
@@ -69,10 +73,10 @@ function parsed ({ key, value, author, account, mod_revision, time_ms }, answere
     time_ms,
     question: value.question,
     details: value.details,
-    approvers: Array.isArray(value.approvers) ? value.approvers.map(String) : [],
-    asked: Number(value.asked) || 1,
+    approvers: Array.isArray(value.approvers) ? value.approvers.map(textOf) : [],
+    asked: numberOf(value.asked) || 1,
     was: new Map((Array.isArray(value.changed) ? value.changed : []).map((/** @type {any} */ each) => [each?.key, each?.was])),
-    facts: facts.map((/** @type {any} */ fact) => ({ key: fact.key, revision: Number(fact.revision) || 0, value: fact.value, now: undefined, isStale: false })),
+    facts: facts.map((/** @type {any} */ fact) => ({ key: fact.key, revision: numberOf(fact.revision), value: fact.value, now: undefined, isStale: false })),
     isAnswered: answered.get(`/${agent}/${id}`) === mod_revision
   }]
 }
@@ -92,7 +96,7 @@ async function answers (signal) {
     for (const { kind, key, value } of revised.changes) {
       const [agent = '', id = ''] = key.slice(DECISIONS.length + 1).split('/')
       if (kind === 'put' && typeof value?.approved === 'boolean') {
-        const one = { agent, id, by: revised.author, revision: revised.revision, time_ms: revised.time_ms, approved: value.approved, reason: String(value.reason ?? ''), after: null }
+        const one = { agent, id, by: revised.author, revision: revised.revision, time_ms: revised.time_ms, approved: value.approved, reason: textOf(value.reason), after: null }
         open.set(key, one)
         found.push(one)
       } else if (kind === 'delete') {

@@ -4,7 +4,7 @@ import { Agent, Empty, Failure, Key, Time, Value, useHits, useLoaded } from '../
 import { linkTo, place } from '../route.js'
 import { mayAt, sentence } from '../session.js'
 import { at, board, epoch, moment } from '../store.js'
-import { grouped, visible } from '../values.js'
+import { grouped, numberOf, textOf, visible } from '../values.js'
 
 /** @import { Document } from '../client/documents.js' */
 /** @import { Editor } from '../editor.js' */
@@ -132,7 +132,7 @@ function Live ({ name }) {
     if (document === null || place.current === null) return
     const parent = place.current
     let editor = /** @type {Editor | null} */ (null)
-    void import('../editor.js').then(({ Editor }) => { if (parent.isConnected) editor = new Editor(document, chosen, parent, canEdit) })
+    void import('../editor.js').then(({ Editor }) => { if (parent.isConnected) editor = new Editor(document, chosen, parent, canEdit) }).catch(error => setFailure(sentence(error)))
     return () => editor?.close()
   }, [document, chosen])
 
@@ -155,7 +155,7 @@ function Overlaps ({ name }) {
   const [found] = useLoaded(signal => board().list(`${prefix}*`, { reverse: true, limit: NOTES_MAX, signal }), [name, count])
   if (!found?.entries.length) return ''
   return html`<h3>Edited by several at once</h3><ul class="list overlaps">${found.entries.map(({ key, value, time_ms }) => html`<li key=${key}>
-    <${Time} ms=${time_ms} /> ${(Array.isArray(value?.agents) ? value.agents : []).map((/** @type {any} */ agent) => html`<${Agent} name=${String(agent)} /> `)}
-    in ${visible(String(value?.text ?? ''))}, characters ${Number(value?.start)} to ${Number(value?.end)}: read that sentence again.</li>`)}</ul>
+    <${Time} ms=${time_ms} /> ${(Array.isArray(value?.agents) ? value.agents : []).map((/** @type {any} */ agent) => html`<${Agent} name=${textOf(agent)} /> `)}
+    in ${visible(textOf(value?.text))}, characters ${numberOf(value?.start)} to ${numberOf(value?.end)}: read that sentence again.</li>`)}</ul>
     <p class="dim">Kept for an hour below <${Key} name=${`${name}/~doc/overlap`} />.</p>`
 }
