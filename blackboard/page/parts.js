@@ -1,8 +1,8 @@
 // What several views are made of.
-import { html, signal, useEffect, useRef, useState } from './vendor/preact.js'
+import { effect, html, signal, useEffect, useRef, useState } from './vendor/preact.js'
 import { linkTo } from './route.js'
-import { sentence } from './session.js'
-import { onChange } from './store.js'
+import { sentence, who } from './session.js'
+import { name, onChange } from './store.js'
 import { ago, clock, compared, printed, SHOWN_MAX, visible } from './values.js'
 
 /** @import { Diff } from './client/board.js' */
@@ -132,6 +132,9 @@ export function Failure ({ text }) { return text ? html`<p class="failure" role=
  * @property {string} [note] the label of a text that goes with it
  */
 const asked = signal(/** @type {(Question & { answer: (note: string | null) => void }) | null} */ (null))
+
+// A question is about the board that the reader looks at: who goes elsewhere, or leaves, has not agreed.
+effect(() => { void [name.value, who.value]; asked.peek()?.answer(null) })
 
 /**
  * Ask before something is changed; returns the note ('' without one), or null for no.

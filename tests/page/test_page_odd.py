@@ -65,6 +65,21 @@ async def test_an_overlap_and_a_writer_may_be_anything(
         await memo.synced()
 
 
+async def test_a_question_about_a_board_ends_when_the_reader_goes_elsewhere(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """Else what was agreed to would be done to the other board."""
+    for name in ("main", "other"):
+        await client.board(name).put("public/plan", name)
+    page = await opened_key(readers, service, "public/plan")
+    await page.click("text=Delete…")
+    await page.wait_for_selector("dialog")
+    await page.evaluate("location.hash = '#/other/tree/public/plan'")
+    await page.wait_for_selector("pre.value:has-text('other')")
+    assert await page.locator("dialog").count() == 0
+    assert await client.board("other").get("public/plan") == "other"
+
+
 async def test_a_comparison_from_now_follows(
     readers: Readers, service: Running, client: blackboard.Client
 ) -> None:
