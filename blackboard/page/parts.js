@@ -2,7 +2,7 @@
 import { effect, html, signal, useEffect, useRef, useState } from './vendor/preact.js'
 import { linkTo } from './route.js'
 import { sentence, who } from './session.js'
-import { name, onChange } from './store.js'
+import { name, onChange, turns } from './store.js'
 import { ago, clock, compared, printed, SHOWN_MAX, visible } from './values.js'
 
 /** @import { Diff } from './client/board.js' */
@@ -103,7 +103,7 @@ export function useLoaded (load, inputs) {
       error => { if (!ends.signal.aborted) setFound([undefined, sentence(error)]) }
     )
     return () => ends.abort(new DOMException('looked elsewhere', 'AbortError'))
-  }, inputs)
+  }, [...inputs, turns.value])
   return found
 }
 

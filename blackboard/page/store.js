@@ -32,6 +32,8 @@ export const checkpoints = signal(/** @type {Checkpoint[]} */ ([]))
 export const moment = signal(/** @type {number | null} */ (null))
 /** Changes whenever the board was taken back, so that views load again. */
 export const epoch = signal('')
+/** Grows when the board is followed again: listeners were not told of what happened in between. */
+export const turns = signal(0)
 export const trouble = signal('')
 /** Whether there is no board of that name, or no more. */
 export const absent = signal(false)
@@ -128,12 +130,14 @@ async function readOn (watch, watched, ends) {
   const now = await watched.head({ signal: ends })
   const before = await watched.log({ after: Math.max(now.revision - 200, now.oldest - 1, 0), signal: ends })
   rows.length = 0
+  fresh = [] // these are in the log, or were lost
   rows.push(...before.filter(each => each.revision <= watch.reached).map(row))
   batch(() => {
     head.value = { revision: now.revision, oldest: now.oldest, time_ms: now.time_ms }
     settled.value = now.revision
     epoch.value = now.epoch.id
     trouble.value = ''
+    turns.value++
     told.value++
   })
   void recount()

@@ -12,6 +12,13 @@ NO_TIME = 10**18
 BEYOND = 2**53 + 1
 """An integer that no number of a browser is."""
 
+FOLLOWED = """async follows => {
+  const store = await import('./page/store.js')
+  if (follows) void store.look('main')
+  else store.stop()
+}"""
+"""Stops following the board, or begins again."""
+
 
 async def opened_key(readers: Readers, service: Running, key: str) -> Any:
     """The page, at a key of the board `main`."""
@@ -63,6 +70,22 @@ async def test_an_overlap_and_a_writer_may_be_anything(
         await board.put("public/memo/~doc/overlap/0000000000", odd)
         await page.wait_for_selector(".overlaps li")
         await memo.synced()
+
+
+async def test_what_happened_unseen_is_shown(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """While the service was away for long, say: then the board is followed from the present."""
+    board = client.board("main")
+    await board.put("public/plan", "buy")
+    page = await opened_key(readers, service, "public/plan")
+    await page.wait_for_selector("pre.value:has-text('buy')")
+    await page.evaluate(FOLLOWED, False)
+    await board.put("public/plan", "rent")
+    await board.put("public/price", 3)
+    await page.evaluate(FOLLOWED, True)
+    await page.wait_for_selector("pre.value:has-text('rent')")
+    await page.wait_for_selector("[data-path='public/price']")
 
 
 async def test_a_question_about_a_board_ends_when_the_reader_goes_elsewhere(

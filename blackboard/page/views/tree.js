@@ -4,7 +4,7 @@ import { Branch, followed } from '../branches.js'
 import { Empty, Failure } from '../parts.js'
 import { go, place } from '../route.js'
 import { sentence } from '../session.js'
-import { at, epoch, moment, name, onChange } from '../store.js'
+import { at, epoch, moment, name, onChange, turns } from '../store.js'
 import { visible } from '../values.js'
 import Detail from './key.js'
 import Search from './search.js'
@@ -50,7 +50,7 @@ export default function Tree () {
   const [open, setOpen] = useState(() => new Set(['public', ...above(key)]))
   const [words, setWords] = useState('')
   // Another moment, or another history, is another tree.
-  const branches = useMemo(() => new Map([['', new Branch('')]]), [name.value, moment.value, epoch.value])
+  const branches = useMemo(() => new Map([['', new Branch('')]]), [name.value, moment.value, epoch.value, turns.value])
   const [version, setVersion] = useState(0)
   const [failure, setFailure] = useState('')
   const changed = () => setVersion(before => before + 1)
