@@ -32,7 +32,7 @@ from blackboard.runtime.calls import CallRecord, Value
 from blackboard.runtime.chunks import is_part
 from blackboard.runtime.journal import StoredJournal
 from blackboard.runtime.models import Reply
-from blackboard.runtime.state import S, StoredState, journal_prefix, state_key
+from blackboard.runtime.state import S, Status, StoredState, journal_prefix, state_key
 from blackboard.runtime.trial import Inputs, Trial, try_step
 from blackboard.units import Key, Milliseconds, Revision
 
@@ -236,6 +236,8 @@ class _Reader:
         if put is None:
             return None
         stored = _stored(put)
+        if stored.status in (Status.WAITING, Status.WAITING_FOR_APPROVAL):
+            return None  # it says what the next step waits for
         before = self.agents.get(revised.author, _Seen()).stored
         is_next = stored.step == (before.step if before else stored.step - 1) + 1
         return stored if is_next and stored.step else None
@@ -362,7 +364,11 @@ async def _replayed(agent: Agent[S], taken: StepTaken) -> StepDifference | None:
         step=taken.step - 1,
     )
     try:
-        state = None if taken.before is None else schema.model.model_validate(taken.before)
+        # Read as a runner reads it: from JSON, which a model may take in another way.
+        state = None
+        if (before := taken.before) is not None:
+            stored = StoredState(kind=schema.kind, version=schema.version, state=before)
+            state = schema.revive(agent.name, stored)
         trial = await try_step(agent, state, inputs)
     except Diverged as error:
         return StepDifference(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 import blackboard
 from blackboard import Board
@@ -17,10 +17,12 @@ from blackboard.core import access
 from blackboard.core.commit import Put
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.runtime.agent import Agent
+from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.runtime.calls import CallOptions
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.models import Prices, Prompt, ScriptedModel
 from blackboard.runtime.run import run_agent
+from blackboard.runtime.runner import Runner
 from blackboard.runtime.state import state_key
 from blackboard.runtime.trajectories import Costs, Trajectory, replay, trajectories
 from blackboard.server.service import Service
@@ -222,6 +224,63 @@ async def test_without_an_archive_they_begin_where_the_log_does(tmp_path: Path) 
         assert [step.step for step in short.steps] == [3, 4]
         assert short.steps[0].before is None
         assert "public/factor" in short.steps[0].unknown
+
+
+class Patient(Agent[Notes]):
+    """Waits after its first step."""
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """Two steps, with a pause between them."""
+        if ctx.state.heard:
+            await ctx.wait("public/go")
+            ctx.done("gone")
+        ctx.state.heard.append("hello")
+
+
+async def test_a_wait_is_no_step(tmp_path: Path) -> None:
+    """Also if it is the first that the log has of its agent."""
+    async with serving(tmp_path, archived=False) as service:
+        board = operated(service)
+        runner = Runner(Patient("pat"), LiveBoardPort(board.as_agent("pat")))
+        await runner.step()
+        waits = await runner.step()
+        assert waits.receipt is not None
+        await service.host.store.compact("main", waits.receipt.revision)
+        [found] = [one async for one in trajectories(board)]
+        assert (found.steps, found.status) == ((), "waiting")
+        await board.put("public/go", 1)
+        await runner.step()
+        [found] = [one async for one in trajectories(board)]
+        assert [(step.step, step.before) for step in found.steps] == [
+            (2, Notes(heard=["hello"]).model_dump())
+        ]
+        assert found.abandoned == 0
+
+
+class Exact(BaseModel):
+    """A state that is read from JSON in another way than from Python's types."""
+
+    model_config = ConfigDict(strict=True, ser_json_bytes="base64", val_json_bytes="base64")
+
+    pair: tuple[int, bytes] = (0, b"\xff")
+
+
+class Counter(Agent[Exact]):
+    """Counts to two."""
+
+    async def step(self, ctx: Context[Exact]) -> None:
+        """One more."""
+        number, seen = ctx.state.pair
+        ctx.state.pair = (number + 1, seen + b"\xfe")
+        if number:
+            ctx.done()
+
+
+async def test_a_state_is_replayed_as_it_is_read(board: Board) -> None:
+    """By a runner: strictly, and with bytes in base 64."""
+    await run_agent(Counter("ada"), board)
+    [found] = [one async for one in trajectories(board)]
+    assert (await replay(Counter("ada"), found)).difference is None
 
 
 class Reader(Agent[Notes]):
