@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from blackboard.cli import screen, session as boards, target as places
-from blackboard.cli.errors import LOOPBACK, Exit, wrong_usage
+from blackboard.cli.errors import LOOPBACK, CommandError, Exit, wrong_usage
 from blackboard.cli.options import Flags
 from blackboard.cli.serve import configure, forget, make_private, port_of, remember
 
@@ -28,6 +28,8 @@ TOKEN_MS: Final = 3_600_000
 """Tokens that a process makes for its own agent; it makes the next one before that is over."""
 PATIENCE_MS: Final = 20_000
 """How long a call waits for a service that is away: a client gives up after a minute."""
+RETRY_S: Final = 1.0
+"""The pause before this process connects again to where a directory is served."""
 
 
 def run(work: Callable[[], Awaitable[int]]) -> int:
@@ -143,7 +145,10 @@ class _Saved:
 
     def save(self, serving: "Serving") -> None:
         """This process serves."""
-        known = places.load(places.config_directory()).by_name.get(places.LOCAL)
+        try:
+            known = places.load(places.config_directory()).by_name.get(places.LOCAL)
+        except CommandError:
+            known = None  # `remember` says what is wrong, and the boards are served all the same
         # `local` may name the service of another directory, which other commands rely on.
         ours = known is None or known.data == str(self._settings.data.resolve())
         self._name = places.LOCAL if ours else f"{places.LOCAL}-{port_of(serving.url)}"
@@ -244,8 +249,9 @@ async def _serve_stdio(server: Any) -> None:
 class Joined:
     """The connection of this process; a new one when the service is at another address."""
 
-    def __init__(self, place: BoardPlace) -> None:
+    def __init__(self, place: BoardPlace, *, retry_s: float = RETRY_S) -> None:
         self._place = place
+        self._retry_s = retry_s
         self._client: Client | None = None
 
     async def open(self) -> "Board":
@@ -264,16 +270,30 @@ class Joined:
     async def follow(self, first: "AgentSession") -> None:
         """Connect again whenever the directory is served at another address."""
         assert self._place.shared is not None
-        from blackboard.errors import BlackboardError
-
         while True:
             await self._place.shared.moved()
-            old = self._client
-            assert old is not None
-            try:
-                await first.move(await self.open(), old.aclose)
-            except BlackboardError as error:
-                log.warning("cannot connect to %s: %s", self._place.shared.url, error)
+            while True:
+                if await self._moved(first, self._place.shared):
+                    break
+                # It is where it is: nothing tells when it answers.
+                await asyncio.sleep(self._retry_s)
+
+    async def _moved(self, first: "AgentSession", shared: "SharedDirectory") -> bool:
+        """Let `first` go on where the directory is served now; False if nobody answers there."""
+        from blackboard.errors import BlackboardError
+
+        old = self._client
+        assert old is not None
+        try:
+            board = await self.open()
+        except BlackboardError as error:
+            log.warning("cannot connect to %s: %s", shared.url, error)
+            return False
+        try:
+            await first.move(board, old.aclose)
+        except BlackboardError as error:
+            log.warning("left a connection to %s: %s", shared.url, error)
+        return True
 
     async def aclose(self) -> None:
         """Disconnect."""
@@ -298,7 +318,8 @@ async def over_http(flags: Flags, host: str, port: int) -> int:
     # First: a port that is taken is reported before a directory is opened or served.
     listener = listen(host, port)
     async with _place(flags, None) as place:
-        address = f"http://{host}:{listener.getsockname()[1]}/mcp"
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listener.getsockname()[1]}/mcp"
 
         def greet() -> None:
             screen.say(f"serving board {place.board} at {address}")

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
-from blackboard.errors import BlackboardError, DataDirectoryInUse, InvalidRequest, Unavailable
+from blackboard.errors import DataDirectoryInUse, InvalidRequest, Unavailable
 from blackboard.integrity.private_files import FILE_MODE, read_text
 
 if TYPE_CHECKING:
@@ -53,9 +53,16 @@ def announced_url(directory: Path) -> str | None:
 class SharedDirectory:
     """A data directory that is served by this process or by another one."""
 
-    def __init__(self, settings: "Settings", greet: "Callable[[Serving], None]") -> None:
+    def __init__(
+        self,
+        settings: "Settings",
+        greet: "Callable[[Serving], None]",
+        *,
+        retry_s: float = RETRY_S,
+    ) -> None:
         self._settings = settings
         self._greet = greet
+        self._retry_s = retry_s
         self._lock = FileLock(settings.data / "mcp.lock", mode=FILE_MODE, thread_local=False)
         self._url: str | None = None
         self._changed = asyncio.Event()
@@ -113,11 +120,12 @@ class SharedDirectory:
                 if owner.url is None and self._url is None:
                     raise
                 self._use(owner.url)
-            except BlackboardError as error:
+            except Exception as error:
+                # Of any kind: this process has the lock, so no other one would serve instead.
                 if self._url is None:
                     raise
-                log.warning("the boards cannot be served: %s", error)
-            await asyncio.sleep(RETRY_S)
+                log.warning("the boards cannot be served: %s", str(error) or type(error).__name__)
+            await asyncio.sleep(self._retry_s)
 
     def _is_elected(self) -> bool:
         try:

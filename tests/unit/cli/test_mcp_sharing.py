@@ -1,0 +1,92 @@
+"""Processes of `blackboard mcp` on one directory, when something goes wrong at a bad moment."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from blackboard.cli import target as places
+from blackboard.cli.errors import CommandError
+from blackboard.cli.mcp.serving import BoardPlace, Joined, _Saved
+from blackboard.cli.mcp.shared_directory import SharedDirectory
+from blackboard.errors import Unavailable
+from blackboard.server import settings as config
+from blackboard.server.http import serve as serving
+from tests.waiting import TIMEOUT_S
+
+SERVED: Any = SimpleNamespace(url="http://127.0.0.1:7421", token_path=None)
+
+
+async def test_a_failure_of_any_kind_does_not_end_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process has the lock: if it gave up, no other one could serve."""
+    attempts, again = list[int](), asyncio.Event()
+
+    async def serve(settings: Any, *, ready: Callable[[Any], None], **_: Any) -> None:
+        attempts.append(settings.port)
+        if len(attempts) == 1:
+            ready(SERVED)
+            raise OSError(5, "Input/output error")
+        again.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(serving, "serve", serve)
+    shared = SharedDirectory(
+        config.load({"host": "127.0.0.1", "data": str(tmp_path)}), lambda _: None, retry_s=0
+    )
+    with anyio.fail_after(TIMEOUT_S):
+        async with shared.running():
+            await again.wait()
+    assert attempts == [7421, 7421]
+
+
+async def test_a_service_that_moved_is_asked_until_it_answers() -> None:
+    """If it does not at once: it may be starting, or too busy."""
+    clients, moves = [SimpleNamespace(board=lambda name: name) for _ in range(2)], list[Any]()
+    told, answers = asyncio.Event(), [clients[0], None, None, clients[1]]
+    moved = [told, asyncio.Event()]
+
+    async def connect(_: str | None) -> Any:
+        found = answers.pop(0)
+        if found is None:
+            raise Unavailable(what="the service", reason="it does not answer")
+        return found
+
+    async def once() -> str:
+        await moved.pop(0).wait()
+        return "http://127.0.0.1:7422"
+
+    async def move(board: Any, leave: Any) -> None:
+        moves.append((board, leave))
+        following.cancel()
+
+    shared: Any = SimpleNamespace(url="http://127.0.0.1:7422", moved=once)
+    session: Any = SimpleNamespace(move=move)
+    clients[0].aclose = "the old connection"
+    joined = Joined(BoardPlace("main", connect, shared), retry_s=0)
+    await joined.open()
+    following = asyncio.create_task(joined.follow(session))
+    told.set()
+    with anyio.fail_after(TIMEOUT_S):
+        await asyncio.wait([following])
+    assert moves == [("main", "the old connection")]
+    assert answers == []
+
+
+def test_a_damaged_list_of_contexts_does_not_end_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other commands need --url then, and agents go on."""
+    monkeypatch.setenv("BLACKBOARD_CONFIG_DIR", str(tmp_path))
+    settings = config.load({"host": "127.0.0.1", "data": str(tmp_path / "data")})
+    _Saved(settings).save(SERVED)
+    [file] = [path for path in tmp_path.iterdir() if path.suffix in (".json", ".toml")]
+    file.write_text("{{{ damaged")
+    with pytest.raises(CommandError):
+        places.load(places.config_directory())
+    _Saved(settings).save(SERVED)
