@@ -173,7 +173,8 @@ async def import_board(link: Transport, path: Path, board: str, note: str) -> No
     request = secrets.token_hex(8)
     _check_ordinary(path)
     try:
-        with _Reading(path) as reading:
+        # All of the file is hashed first, however large it is.
+        with await asyncio.to_thread(_Reading, path) as reading:
             spec = ImportRequest(request, reading.manifest, reading.signature, reading.items, note)
             await link.import_begin(board, spec)
             pages = reading.pages()

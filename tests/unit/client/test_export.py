@@ -3,12 +3,14 @@
 import os
 import socket
 import stat
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from blackboard.archive.sql import archive_beside
+from blackboard.client import export
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
@@ -215,3 +217,22 @@ async def test_only_its_owner_may_read_an_export(link: HookedLink, file: Path) -
         os.umask(before)
     assert modes == [[0o644]] + [[0o600, 0o644]] * (link.pages - 1)
     assert (len(modes) > 1, modes_in(file.parent)) == (True, [0o600])
+
+
+async def test_a_file_is_hashed_beside_the_loop_when_it_is_imported(
+    link: HookedLink, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one takes seconds, in which leases would not be renewed."""
+    threads: list[int] = []
+    seal_of = export._seal_of
+
+    def noted(path: Path) -> str:
+        threads.append(threading.get_ident())
+        return seal_of(path)
+
+    link.hook = nothing
+    await Board(link, "main").export("one", file)
+    monkeypatch.setattr(export, "_seal_of", noted)
+    await Client(link).import_board(file, "copy")
+    assert threads
+    assert threading.get_ident() not in threads
