@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from blackboard import telemetry
 from blackboard.client.step import Step
 from blackboard.client.views import Entry, Receipt
-from blackboard.core.commit import Put
+from blackboard.core.commit import DeletePrefix, Op, Put
 from blackboard.errors import (
     BlackboardError,
     BoardFrozen,
@@ -373,8 +373,17 @@ class Runner(Generic[S]):
         receipt = None
         if suspended.ops or after != now.stored:
             self._observe(StepPoint.SUSPENDING, str(after.step + 1))
+            withdrawn: list[Op] = []
+            if now.stored.status is Status.WAITING_FOR_APPROVAL is not after.status:
+                # It took another path: an answer to what it asked must not count in a later step.
+                name = self.agent.name
+                withdrawn = [DeletePrefix(requests_of(name)), DeletePrefix(decisions_of(name))]
             receipt = await self._port.commit(
-                [*suspended.ops, Put(state_key(self.agent.name), encode_value(after.plain()))],
+                [
+                    *withdrawn,
+                    *suspended.ops,
+                    Put(state_key(self.agent.name), encode_value(after.plain())),
+                ],
                 conditions=[guard(self.agent.name, now.revision), *suspended.conditions],
                 note=f"step {after.step + 1} waits",
             )

@@ -14,6 +14,7 @@ from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import REQUESTS, Answer, Fact, Request
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.runner import Runner
+from blackboard.runtime.state import Status
 from blackboard.runtime.trial import Inputs, MemoryBoardPort, try_step
 from blackboard.units import Key
 from blackboard.wire.codec import encode_value
@@ -109,6 +110,42 @@ async def test_a_request_that_somebody_else_wrote_is_none() -> None:
     entry = await port.entry(key)
     assert entry is not None
     assert entry.author == "ada"
+
+
+class Undecided(Agent[Nothing]):
+    """Asks, or waits for something else, and then does something else."""
+
+    async def step(self, ctx: Context[Nothing]) -> None:
+        """What the board says now."""
+        if await ctx.peek("public/mode") == "ask":
+            await ctx.approve("buy")
+            ctx.put("public/bought", True)
+        else:
+            await ctx.wait("public/other")
+            ctx.delete("public/other")
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_what_is_not_asked_any_more_is_withdrawn(is_answered: bool) -> None:
+    """An answer to it does not count when a later step asks the same."""
+    port = MemoryBoardPort("ada")
+    runner = Runner(Undecided("ada"), port)
+
+    async def step(mode: str) -> Status:
+        port.seed("bob", Put("public/mode", encode_value(mode)))
+        return (await runner.step()).status
+
+    assert await step("ask") is Status.WAITING_FOR_APPROVAL
+    if is_answered:
+        await approve(port)
+    assert await step("wait") is Status.WAITING
+    assert (await port.list(f"{REQUESTS}/**")).entries == ()
+    port.seed("bob", Put("public/other", encode_value(1)))
+    assert await step("wait") is Status.RUNNING
+    assert await step("ask") is Status.WAITING_FOR_APPROVAL
+    await approve(port)
+    assert await step("ask") is Status.RUNNING
+    assert await port.entry("public/bought") is not None
 
 
 class Changing(MemoryBoardPort):
