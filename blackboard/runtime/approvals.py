@@ -215,7 +215,7 @@ async def ask(
     case = Case(board.agent, board.account, name, found, keys)
     asked = case.asked()
     changed = case.changed(asked) if asked else ()
-    if asked is not None and not changed and _is_same(asked, question, details, approvers):
+    if asked is not None and not changed and _is_same(asked, keys, question, details, approvers):
         return case.decision(asked)
     request = Request(
         question=question,
@@ -229,11 +229,15 @@ async def ask(
     return None
 
 
-def _is_same(asked: Request, question: str, details: Any, approvers: Sequence[str]) -> bool:
+def _is_same(
+    asked: Request, facts: Sequence[Key], question: str, details: Any, approvers: Sequence[str]
+) -> bool:
     """Whether a request asks what is asked now; another question is not answered by its answer."""
     # The details as a board returns them: tuples are lists there.
     now = (question, decode_value(encode_value(details)), tuple(approvers))
-    return (asked.question, asked.details, asked.approvers) == now
+    # An answer to one with more facts rests on what is not looked at now.
+    is_based_on_same = {fact.key for fact in asked.facts} == set(facts)
+    return is_based_on_same and (asked.question, asked.details, asked.approvers) == now
 
 
 def _name_of(entry: Entry) -> tuple[str, str]:
