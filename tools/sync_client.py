@@ -116,10 +116,7 @@ BY_HAND: Final = {
     "Board.document": """
         from blackboard.sync.documents import Document
 
-        async def load() -> asynchronous.Document:
-            return await self._inner.document(key)
-
-        return Document(self._portal, self._portal.run(load))
+        return Document(self._portal, self._portal.enter(self._inner.document(key)))
 """,
     "Board.workspace": """
         from blackboard.sync.workspace import Workspace
@@ -133,7 +130,7 @@ BY_HAND: Final = {
         )
 """,
     "Claim.__aenter__": """
-        return self._portal.run(self._inner.__aenter__)
+        return self._portal.enter(self._inner)
 """,
     "Client.aclose": '''
     def close(self) -> None:
@@ -396,7 +393,7 @@ def _exit(owner: str) -> str:
 def _body(owner: str, node: Function, returns: str, mirrored: set[str], is_property: bool) -> str:
     """The call, handed over."""
     if node.name == "__aenter__":
-        return "        self._portal.run(self._inner.__aenter__)\n        return self\n"
+        return "        self._portal.enter(self._inner)\n        return self\n"
     target = f"self._inner.{node.name}"
     passed = _passed(node, mirrored)
     call = target if is_property else f"{target}({passed})"

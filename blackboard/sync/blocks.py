@@ -122,7 +122,7 @@ class Step(Mirror[asynchronous.Step]):
         self._inner.rely_on(*fences)
 
     def __enter__(self) -> "Step":
-        self._portal.run(self._inner.__aenter__)
+        self._portal.enter(self._inner)
         return self
 
     def __exit__(
@@ -167,7 +167,7 @@ class Watch(Mirror[asynchronous.Watch]):
         return self._inner.reached
 
     def __enter__(self) -> "Watch":
-        self._portal.run(self._inner.__aenter__)
+        self._portal.enter(self._inner)
         return self
 
     def __exit__(
@@ -244,7 +244,7 @@ class Lock(Mirror[asynchronous.Lock]):
         return self._inner.until_ms
 
     def __enter__(self) -> Self:
-        self._portal.run(self._inner.__aenter__)
+        self._portal.enter(self._inner)
         return self
 
     def __exit__(
@@ -264,7 +264,7 @@ class Claim(Mirror[asynchronous.Claim]):
     """
 
     def __enter__(self) -> Task:
-        return self._portal.run(self._inner.__aenter__)
+        return self._portal.enter(self._inner)
 
     def __exit__(
         self,

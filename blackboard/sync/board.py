@@ -453,10 +453,7 @@ class Board(Mirror[asynchronous.Board]):
         """
         from blackboard.sync.documents import Document
 
-        async def load() -> asynchronous.Document:
-            return await self._inner.document(key)
-
-        return Document(self._portal, self._portal.run(load))
+        return Document(self._portal, self._portal.enter(self._inner.document(key)))
 
     def memory(
         self,

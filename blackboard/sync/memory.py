@@ -114,8 +114,8 @@ class Memory(Mirror[asynchronous.Memory]):
         single memory that is left over stays until there is another one. What changed meanwhile
         stays, too.
 
-        Errors: ModelFailed when `summarise` fails, takes too long, or returns no text; as of
-        `remember`. What was exchanged before stays exchanged.
+        Errors: ModelFailed when `summarise` fails or takes too long, InvalidRequest when it returns
+        no text; as of `remember`. What was exchanged before stays exchanged.
         """
         return self._portal.run(lambda: self._inner.consolidate(policy, summarise))
 
@@ -133,7 +133,7 @@ class Memory(Mirror[asynchronous.Memory]):
         self._portal.run(self._inner.aclose)
 
     def __enter__(self) -> Self:
-        self._portal.run(self._inner.__aenter__)
+        self._portal.enter(self._inner)
         return self
 
     def __exit__(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blackboard._lazy import whole
-from blackboard.client.client import Client as AsyncClient, Opening
+from blackboard.client.client import Opening
 from blackboard.client.remote import link
 from blackboard.client.remote.connect import TokenSource
 from blackboard.limits import DEFAULT, Limits
@@ -65,10 +65,6 @@ def connect(
 
 def _begun(opening: Opening) -> Client:
     here = portal()
-
-    async def begin() -> AsyncClient:
-        return await opening
-
-    inner = here.run(begin)
+    inner = here.enter(opening)
     here.close_at_exit(id(inner), inner.aclose)
     return Client(here, inner)

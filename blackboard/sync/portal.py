@@ -6,7 +6,8 @@ second implementation of anything.
 Invariants
 - Leases that a call takes are held by the thread, or the task, that made the call: its later
   commits carry their fences.
-- A call that is interrupted (Ctrl-C) is cancelled, and has ended when the exception is raised.
+- A call that is interrupted (Ctrl-C) is cancelled, and has ended when the exception is raised. A
+  block that it entered all the same is left.
 - After a fork, the child begins with a thread of its own; objects of the parent say so.
 - The thread ends with the interpreter: clients that are still open are closed first.
 
@@ -22,7 +23,7 @@ import contextvars
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -91,6 +92,25 @@ class Portal:
             return outcome.result()
         except asyncio.CancelledError:
             raise Unavailable(what=NAME, reason="it was closed") from None
+
+    def enter(self, block: AbstractAsyncContextManager[T]) -> T:
+        """As `run`, of what entering `block` returns. If a KeyboardInterrupt came too late to
+        cancel that, the block is left again: nobody else would leave it."""
+        is_in = False
+
+        async def begin() -> T:
+            nonlocal is_in
+            found = await block.__aenter__()
+            is_in = True
+            return found
+
+        try:
+            return self.run(begin)
+        except BaseException as error:
+            if is_in:
+                ended = (type(error), error, error.__traceback__)
+                self.run(lambda: block.__aexit__(*ended))
+            raise
 
     def call(self, work: Callable[[], T]) -> T:
         """The result of `work`, which awaits nothing, in the loop's thread. Errors: as of `run`."""

@@ -1,14 +1,17 @@
 """Ctrl-C at each step of a call of `blackboard.sync`: the loop's thread goes on."""
 
+import asyncio
 import inspect
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from blackboard import sync
 from blackboard.errors import Unavailable
 from blackboard.sync.portal import Portal
 
@@ -114,3 +117,56 @@ def test_a_call_that_the_loop_never_began_ends(monkeypatch: pytest.MonkeyPatch) 
     portal.close()
     calling.join(PATIENCE_S)
     assert errors == ["the interpreter is exiting"]
+
+
+def interrupt_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Ctrl-C come when the next call has just been carried out."""
+    wait, left = Portal._await, [True]
+
+    def late(self: Portal, outcome: Any) -> None:
+        wait(self, outcome)
+        if left:
+            left.clear()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Portal, "_await", late)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda board: board.lock("public/deploy"),
+        lambda board: board.claim("public/tasks/*"),
+        lambda board: board.attach("ada"),
+    ],
+    ids=["lock", "claim", "attach"],
+)
+def test_an_interrupt_that_comes_too_late_leaves_nothing_held(
+    block: Callable[[sync.Board], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block was not entered, so nothing would release it."""
+    with sync.open(tmp_path, level="memory") as client:
+        board = client.board("expansion")
+        board.put("public/tasks/1", {})
+        interrupt_too_late(monkeypatch)
+        with pytest.raises(KeyboardInterrupt), block(board):
+            pytest.fail("it was entered")
+        assert list(board.leases("**")) == []
+        with block(board):
+            assert list(board.leases("**")) != []
+
+
+def test_an_interrupt_that_comes_too_late_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a directory, nor a document."""
+    interrupt_too_late(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        sync.open(tmp_path, level="memory")
+    with sync.open(tmp_path, level="memory") as client:
+        board = client.board("expansion")
+        interrupt_too_late(monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            board.document("public/memo")
+        names = board._portal.call(lambda: [task.get_name() for task in asyncio.all_tasks()])
+        assert "replica of public/memo" not in names
