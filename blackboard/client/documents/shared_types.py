@@ -250,8 +250,8 @@ class SharedText(_Shared):
         # These edits are in the content already, and the delta is about the text before them.
         for position, removed, text in reversed(made):
             self._content.replace(position, len(text), removed)
-        deltas, is_known = follow(delta, self._content, self._shared)
-        if not is_known:
+        deltas, is_known = follow(delta, self._content, self._shared, self._embedded)
+        if not is_known or self._embedded:  # an object may have moved, or be gone
             self._content, self._embedded = self._read()
         return deltas
 
@@ -263,13 +263,13 @@ class SharedText(_Shared):
         if self._follows:
             self._observers.append(observer)
             return lambda: self._observers.remove(observer)
-        before, _ = self._read()
+        before, embedded = self._read()
 
         def notify(event: Any) -> None:
-            nonlocal before
-            deltas, is_known = follow(event.delta, before, self._shared)
-            if not is_known:
-                before, _ = self._read()
+            nonlocal before, embedded
+            deltas, is_known = follow(event.delta, before, self._shared, embedded)
+            if not is_known or embedded:
+                before, embedded = self._read()
             notify_observer(observer, deltas)
 
         return self._document.observe_shared(self._shared, notify)
@@ -403,26 +403,33 @@ def check_text(text: str, field: str = "text") -> None:
         raise InvalidRequest(field=field, reason="is not Unicode text") from error
 
 
-def follow(delta: Sequence[Any], content: TextContent, shared: Any) -> tuple[list[Delta], bool]:
-    """A change of `shared` in code points, made in `content`, which it had before. The second value
-    says whether `content` is right then; otherwise it has to be read again: the change was long, or
-    there are objects in the text that are not characters."""
-    deltas = text_deltas(delta, content)
+def follow(
+    delta: Sequence[Any], content: TextContent, shared: Any, embedded: Sequence[int] = ()
+) -> tuple[list[Delta], bool]:
+    """A change of `shared` in code points, made in `content`, which it had before, with objects at
+    the positions `embedded`. The second value says whether `content` is right then; otherwise it
+    has to be read again: the change was long, or there are objects in the text that are not
+    characters."""
+    deltas = text_deltas(delta, content, embedded)
     if len(deltas) > FOLLOWED_MAX:
         return deltas, False
     _apply(content, deltas)
     return deltas, content.size == len(shared)
 
 
-def text_deltas(delta: Sequence[Any], before: TextContent) -> list[Delta]:
-    """The library's delta, which counts bytes, in code points of the text before it."""
-    is_long = len(delta) > FOLLOWED_MAX
-    position_at = _flat_positions(str(before)) if is_long else before.position_at
+def text_deltas(
+    delta: Sequence[Any], before: TextContent, embedded: Sequence[int] = ()
+) -> list[Delta]:
+    """The library's delta, which counts bytes, in code points of the text before it, which had
+    objects at the positions `embedded`; each is one EMBEDDED."""
+    is_flat = embedded or len(delta) > FOLLOWED_MAX
+    position_at = _flat_positions(str(before), embedded) if is_flat else before.position_at
     found: list[Delta] = []
     offset = position = 0
     for part in delta:
         if "insert" in part:
-            found.append(Delta(insert=part["insert"] if isinstance(part["insert"], str) else ""))
+            is_text = isinstance(part["insert"], str)
+            found.append(Delta(insert=part["insert"] if is_text else EMBEDDED))
             continue
         offset += part.get("retain", part.get("delete"))
         now = position_at(offset)
@@ -431,9 +438,13 @@ def text_deltas(delta: Sequence[Any], before: TextContent) -> list[Delta]:
     return found
 
 
-def _flat_positions(text: str) -> Callable[[int], int]:
-    """As `TextContent.position_at` for offsets that grow: each byte is read once."""
-    data, offset, position = text.encode(), 0, 0
+def _flat_positions(text: str, embedded: Sequence[int] = ()) -> Callable[[int], int]:
+    """As `TextContent.position_at` for offsets that grow: each byte is read once. The library
+    counts an object as one, so something of one byte takes its place here."""
+    characters = list(text) if embedded else []
+    for place in embedded:
+        characters[place] = " "
+    data, offset, position = ("".join(characters) or text).encode(), 0, 0
 
     def position_at(wanted: int) -> int:
         nonlocal offset, position
