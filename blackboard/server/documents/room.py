@@ -44,6 +44,7 @@ from blackboard.core.documents.update import Update
 from blackboard.core.path import base_key, document_prefix, overlaps_prefix
 from blackboard.errors import (
     BlackboardError,
+    Corrupt,
     DocumentRefused,
     InvalidRequest,
     Unavailable,
@@ -267,7 +268,10 @@ class Room:
         bad: set[bytes] = set()
         while True:
             # From the beginning again: an update that failed may have been applied in part.
-            self.live = Replica(stored.base.state)
+            try:
+                self.live = Replica(stored.base.state)
+            except DamagedError as error:
+                raise Corrupt(what=f"document {self.key}", reason=str(error)) from error
             try:
                 for item in stored.items:
                     damaging = item.update

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from pycrdt import Array, Doc, Map, Text
 
+from blackboard.client.client import Client
 from blackboard.client.documents.inverse import digest_of, inverse
 from blackboard.client.documents.replica import Replica
 from blackboard.core import access
 from blackboard.core.documents import update as crdt
+from blackboard.core.path import base_key, parts_prefix
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import DocumentRefused, LimitExceeded
+from blackboard.errors import Corrupt, DocumentRefused, LimitExceeded
 from blackboard.limits import VALUE_BYTES_MAX, Limits
 from blackboard.server.documents import staging
 from blackboard.server.documents.room import Room
@@ -51,6 +53,15 @@ async def test_a_document_has_so_many_bytes(
         assert str(peer.text) == "x" * 900
         await peer.push(peer.edit("z"))
         await peer.sync_again()
+
+
+async def test_a_base_that_is_none_is_reported(service: Service) -> None:
+    """It is not waited for until the time is over: it does not become one."""
+    board = Client(service.link(access.operator())).board(BOARD)
+    await board.put(base_key(KEY), {"parts": ["g", 1], "owners": {}, "mark": None})
+    await board.put(f"{parts_prefix(KEY, 'g')}/0000", b"no update")
+    with pytest.raises(Corrupt, match=KEY):
+        await board.document(KEY)
 
 
 @pytest.mark.parametrize("limits", [lowered(document_tail_updates=n) for n in (1, 100)])
