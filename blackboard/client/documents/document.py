@@ -413,9 +413,17 @@ class Document:
                     case Edit():
                         self._apply(message.update)
                     case Awareness():
-                        self._others.update((p.client, p) for p in message.present)
+                        self._note_present(message.present)
                     case QueryAwareness():
                         await self._send_presence(pipe)
+
+    def _note_present(self, present: Sequence[AwarenessState]) -> None:
+        for presence in present:
+            if presence.state is None:
+                # Not kept as gone: each replica that ever comes has a number of its own.
+                self._others.pop(presence.client, None)
+            else:
+                self._others[presence.client] = presence
 
     async def _until_between(self) -> None:
         """Wait for the end of a transaction: what is applied in it would count as its edit."""

@@ -170,6 +170,23 @@ async def test_an_observer_that_fails_ends_neither_an_edit_nor_the_replica(
         assert len(caplog.records) == 5
 
 
+async def test_nothing_is_kept_of_replicas_that_have_left(board: Board) -> None:
+    """Each one has a number of its own."""
+    async with board.document(KEY) as doc:
+
+        async def is_there() -> bool:
+            return len(doc.others()) == 2
+
+        async def is_alone() -> bool:
+            return len(doc.others()) == 1
+
+        for _ in range(3):
+            async with board.document(KEY):
+                await wait_until(is_there)
+            await wait_until(is_alone)
+        assert len(doc._others) == 1
+
+
 @pytest.mark.parametrize(
     "edit",
     [
