@@ -1,6 +1,5 @@
 """context add, use, ls, rm: services saved by name."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +39,11 @@ def add(
     if token and token_file:
         raise wrong_usage("give either --token or --token-file")
     if token == "-":
-        token = sys.stdin.read().strip()
+        from blackboard.cli import values
+
+        token = values.text_from_stdin().strip()
+        if not token:
+            raise wrong_usage("standard input holds no token")
     flags = Flags.of(context)
     remembered = places.ServiceContext(
         url, token, _absolute(token_file), flags.board, ca=_absolute(flags.ca)

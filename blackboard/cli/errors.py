@@ -6,7 +6,6 @@ Invariants
 """
 
 import math
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -366,19 +365,41 @@ def reported(*, as_json: bool) -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BaseException as error:
-        cause = _innermost(error)
-        if isinstance(cause, KeyboardInterrupt) or _is_interrupted_question(cause):
-            raise typer.Exit(Exit.INTERRUPTED) from error
-        if isinstance(cause, BrokenPipeError):
-            # The interpreter flushes stdout once more at exit, so redirect it to the null device.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(Exit.READER_GONE) from error
-        if isinstance(cause, errors.BlackboardError):
-            cause = explain(cause)
-        if not isinstance(cause, CommandError):
+        code = _code_of(_innermost(error), as_json=as_json)
+        if code is None:
             raise
-        complain(cause, as_json=as_json)
-        raise typer.Exit(cause.exit) from error
+        raise typer.Exit(code) from error
+
+
+def _code_of(cause: BaseException, *, as_json: bool) -> int | None:
+    """Say what ended a command, and return its exit code; None for an error of ours."""
+    if isinstance(cause, KeyboardInterrupt) or _is_interrupted_question(cause):
+        return Exit.INTERRUPTED
+    if isinstance(cause, (BrokenPipeError, screen.NotWrittenError)):
+        return unread(cause, as_json=as_json)
+    if isinstance(cause, errors.BlackboardError):
+        cause = explain(cause)
+    if not isinstance(cause, (CommandError, typer.Exit)):
+        return None
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        unread(error, as_json=as_json)
+    if isinstance(cause, typer.Exit):
+        return cause.exit_code
+    complain(cause, as_json=as_json)
+    return cause.exit
+
+
+def unread(error: OSError, *, as_json: bool) -> Exit:
+    """Give up an output that goes nowhere."""
+    screen.discard_output()
+    if isinstance(error, BrokenPipeError):
+        return Exit.READER_GONE
+    message = f"the output cannot be written: {error.strerror}"
+    fix = "A change that the command made stays: look before you repeat it."
+    complain(CommandError("not_written", Exit.ERROR, message, fix), as_json=as_json)
+    return Exit.ERROR
 
 
 def _is_interrupted_question(error: BaseException) -> bool:

@@ -107,7 +107,7 @@ async def _print_all(
                 if count == 0:
                     break
             tasks.cancel_scope.cancel()
-    except* BrokenPipeError:
+    except* (BrokenPipeError, screen.NotWrittenError):
         position = ""
         raise
     finally:

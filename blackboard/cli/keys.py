@@ -1,6 +1,5 @@
 """get, set, delete, ls, boards: the present content of a board."""
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -153,7 +152,7 @@ def _value(value: str | None, file: Path | None, *, is_json: bool | None) -> Any
     if value is not None and value != "-":
         return values.parse(value, is_json=is_json)
     try:
-        content = file.read_bytes() if file else sys.stdin.buffer.read()
+        content = values.from_file(file) if file else values.from_stdin()
     except OSError as error:
         raise not_found(f"{file} cannot be read: {error.strerror}") from error
     return values.parse_bytes(content, is_json=is_json)

@@ -1,5 +1,6 @@
 """The command `blackboard`: its groups, and the help that ties them together."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -23,12 +24,12 @@ from blackboard.cli import (
     trajectories,
 )
 from blackboard.cli.backups import command as backups, recover
-from blackboard.cli.errors import MEANING
+from blackboard.cli.errors import MEANING, unread
 from blackboard.cli.first_steps import demo, new
 from blackboard.cli.mcp import command as mcp
 from blackboard.cli.memory import command as memory
 from blackboard.cli.options import CommandGroup
-from blackboard.cli.screen import answer, console, print_examples
+from blackboard.cli.screen import NotWrittenError, answer, console, print_examples, ready_streams
 from blackboard.cli.workspace import command as workspace
 
 _EXAMPLES = """\
@@ -41,6 +42,14 @@ blackboard watch  # in another terminal"""
 
 class Root(CommandGroup):
     """The root group: `--help` ends with first steps and the exit codes."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command, or print what is printed without one."""
+        ready_streams()
+        try:
+            return super().main(*args, **extra)
+        except NotWrittenError as error:  # of a help: commands report their own
+            sys.exit(unread(error, as_json=False))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The help, examples, exit codes."""

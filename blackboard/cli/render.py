@@ -104,12 +104,13 @@ def print_raw(value: Any) -> None:
     if console().is_terminal:
         text = value.decode(errors="replace") if isinstance(value, bytes) else value
         sys.stdout.write(safe_lines(text if isinstance(text, str) else values.compact(text)))
-    elif isinstance(value, bytes):
         sys.stdout.flush()
-        sys.stdout.buffer.write(value)
-    else:
-        sys.stdout.write(value if isinstance(value, str) else values.compact(value))
+        return
+    text = value if isinstance(value, (bytes, str)) else values.compact(value)
     sys.stdout.flush()
+    # Text as well: the encoding of the stream may lack characters of it.
+    sys.stdout.buffer.write(text if isinstance(text, bytes) else text.encode())
+    sys.stdout.buffer.flush()
 
 
 def who(one: "Entry | RevisionEvent | Version") -> str:

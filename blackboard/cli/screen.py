@@ -7,12 +7,14 @@ Invariants
   pipe often ends at a terminal.
 """
 
+import codecs
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -71,6 +73,68 @@ class _Answers(Console):
     def on_broken_pipe(self) -> None:
         """Raise the error, for cli/errors.py."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+class NotWrittenError(OSError):
+    """Standard output takes no more: the disk is full, for example. Not: its reader is gone."""
+
+
+class _Output(io.FileIO):
+    """Standard output, whose errors are told from those of other files."""
+
+    def write(self, data: Any) -> int:
+        """As of any file."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise NotWrittenError(*error.args) from error
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Instead of characters that the encoding of a stream lacks: their escapes in JSON."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_escape(ord(each)) for each in lacking), error.end
+
+
+def ready_streams() -> None:
+    """Make the three streams usable, however this process was started.
+
+    One that is closed leads to the null device: else a file that is opened later gets its number,
+    and with it what is meant for the stream. Standard input then cannot be read.
+    """
+    codecs.register_error("blackboard.escaped", _escaped)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_WRONLY)
+            mode = "w" if number else "r"
+            setattr(sys, name, open(handle, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    for name, kind in (("stdout", _Output), ("stderr", io.FileIO)):
+        stream = getattr(sys, name)
+        is_own = stream is getattr(sys, f"__{name}__") and os.name != "nt"
+        if is_own and isinstance(stream, io.TextIOWrapper):
+            setattr(sys, name, _anew(stream, kind))
+
+
+def _anew(stream: io.TextIOWrapper, kind: type[io.FileIO]) -> io.TextIOWrapper:
+    """The same stream, as a file of that kind; its encoding lacks no character."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(kind(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors="blackboard.escaped",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+def discard_output() -> None:
+    """Lead standard output to the null device: the interpreter flushes it once more at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def console() -> Console:

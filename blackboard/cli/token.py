@@ -3,7 +3,6 @@
 grants: your rights, as the service sees them.
 """
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -156,9 +155,11 @@ _TOKEN = typer.Argument(
 
 def _token(flags: Flags, given: str | None) -> str:
     """The selected token. Errors: CommandError."""
-    from blackboard.cli import session
+    from blackboard.cli import session, values
 
-    found = sys.stdin.read().strip() if given == "-" else given or session.target_of(flags).token
+    if given == "-":
+        return values.text_from_stdin().strip()
+    found = given or session.target_of(flags).token
     if found is None:
         raise CommandError(
             "unauthenticated",

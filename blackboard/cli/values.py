@@ -7,18 +7,22 @@ numbers of seconds, hours or days.
 """
 
 import json
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from blackboard.cli.errors import CommandError, wrong_usage
 from blackboard.core.checkpoints import When
 from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest, RemoteProtocolError
-from blackboard.limits import REVISION_MAX
+from blackboard.limits import COMMIT_BYTES_MAX, REVISION_MAX
 from blackboard.units import Milliseconds
 from blackboard.wire.frames import JSON, NotAMap
 
 _OPENINGS: Final = ("{", "[", '"')
+INPUT_BYTES_MAX: Final = 8 * COMMIT_BYTES_MAX
+"""Bytes that are read for one value: escapes make JSON up to six times longer."""
 _SPAN_MS_MAX: Final = 10**14
 """The longest span of time: added to a moment of today, it leads to a year of four digits."""
 
@@ -67,6 +71,35 @@ def parse_bytes(content: bytes, *, is_json: bool | None = None) -> Any:
             raise wrong_usage("the file is not UTF-8 text") from error
         return content
     return parse(text if is_json is False else text.removesuffix("\n"), is_json=is_json)
+
+
+def from_stdin() -> bytes:
+    """What standard input holds. Errors: CommandError, also for more than any value has."""
+    try:
+        content = sys.stdin.buffer.read(INPUT_BYTES_MAX + 1)
+    except OSError as error:  # it is closed, for example
+        raise wrong_usage(f"standard input cannot be read: {error.strerror}") from error
+    return _bounded(content, "standard input")
+
+
+def text_from_stdin() -> str:
+    """As `from_stdin`, of text."""
+    try:
+        return from_stdin().decode()
+    except UnicodeDecodeError as error:
+        raise wrong_usage("standard input is not UTF-8 text") from error
+
+
+def from_file(file: Path) -> bytes:
+    """The content of a file. Errors: OSError; CommandError for more than any value has."""
+    with file.open("rb") as opened:
+        return _bounded(opened.read(INPUT_BYTES_MAX + 1), str(file))
+
+
+def _bounded(content: bytes, what: str) -> bytes:
+    if len(content) > INPUT_BYTES_MAX:
+        raise wrong_usage(f"{what} has more than {INPUT_BYTES_MAX:,} bytes")
+    return content
 
 
 def compact(value: Any) -> str:

@@ -5,7 +5,6 @@ BB_EMBED_MODEL names the model that embeds, at a service that speaks OpenAI's pr
 (OPENAI_BASE_URL, OPENAI_API_KEY). Without it, everything is by words.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -340,7 +339,7 @@ def _content(what: str, *, is_text: bool) -> Any:
     """A text, or a fact: what begins as a JSON object."""
     from blackboard.cli import values
 
-    text = what if what != "-" else sys.stdin.read().removesuffix("\n")
+    text = what if what != "-" else values.text_from_stdin().removesuffix("\n")
     return text if is_text or not text.lstrip().startswith("{") else values.parse(text)
 
 
