@@ -18,12 +18,15 @@ from typing import Any, Final
 
 import msgpack
 
+from blackboard.errors import LimitExceeded
+
 Typed = tuple[str, bytes]
 """What a serializer of LangGraph makes of a value: its type and its bytes."""
 
 FORMAT: Final = b"\x01"
 RECORD_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""Bytes of a record before it is deflated. What is stored has 64 MiB at most (LARGE_BYTES_MAX)."""
+"""Bytes of a record before it is deflated, so that a small one cannot fill the memory of its
+readers. What is stored has 64 MiB at most (LARGE_BYTES_MAX)."""
 _LEVEL: Final = 6
 _COMMON: Final = (
     b"thread_idcheckpoint_ns__interrupt____resume____error__pending_sends\x90fork\x84\xa6sour"
@@ -199,8 +202,8 @@ class _PieceTable:
         return index
 
 
-def encode(record: CheckpointRecord) -> bytes:
-    """The bytes of a record."""
+def encode(record: CheckpointRecord, bytes_max: int = RECORD_BYTES_MAX) -> bytes:
+    """The bytes of a record. Errors: LimitExceeded for one that could not be read."""
     pieces = _PieceTable()
     fields = [
         record.parent,
@@ -216,7 +219,7 @@ def encode(record: CheckpointRecord) -> bytes:
         record.names,
         pieces.found,
     ]
-    return _packed(fields)
+    return _packed(fields, bytes_max)
 
 
 def decode(data: bytes) -> CheckpointRecord:
@@ -237,10 +240,10 @@ def decode(data: bytes) -> CheckpointRecord:
     )
 
 
-def encode_writes(writes: Sequence[TaskWrite]) -> bytes:
-    """The bytes of writes that are stored by themselves."""
+def encode_writes(writes: Sequence[TaskWrite], bytes_max: int = RECORD_BYTES_MAX) -> bytes:
+    """The bytes of writes that are stored by themselves. Errors: as of `encode`."""
     pieces = _PieceTable()
-    return _packed([_writes(writes, pieces), pieces.found])
+    return _packed([_writes(writes, pieces), pieces.found], bytes_max)
 
 
 def decode_writes(data: bytes) -> list[TaskWrite]:
@@ -275,26 +278,29 @@ def _writes_of(tasks: Sequence[Any], pieces: Sequence[bytes]) -> list[TaskWrite]
     ]
 
 
-def _packed(fields: Any) -> bytes:
+def _packed(fields: Any, bytes_max: int) -> bytes:
+    packed = msgpack.packb(fields)
+    if len(packed) > bytes_max:
+        raise LimitExceeded("RECORD_BYTES_MAX", len(packed), bytes_max, "a checkpoint")
     # -15: raw deflate, without zlib's header and checksum, which small records would pay for.
     squeeze = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15, zdict=_COMMON)
-    return FORMAT + squeeze.compress(msgpack.packb(fields)) + squeeze.flush()
+    return FORMAT + squeeze.compress(packed) + squeeze.flush()
 
 
 def _unpacked(data: bytes) -> Any:
     return msgpack.unpackb(inflated(data), strict_map_key=False)
 
 
-def inflated(data: bytes) -> bytes:
+def inflated(data: bytes, bytes_max: int = RECORD_BYTES_MAX) -> bytes:
     """What was deflated. Errors: ValueError."""
     if data[:1] != FORMAT:
         raise ValueError(f"format {data[:1]!r} of a checkpoint is not known")
     stretch = zlib.decompressobj(-15, zdict=_COMMON)
     try:
         # Bounded: deflate shrinks by up to a thousand, and a record may have been put by hand.
-        found = stretch.decompress(data[1:], RECORD_BYTES_MAX)
+        found = stretch.decompress(data[1:], bytes_max + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from error
-    if not stretch.eof:
-        raise ValueError(f"a checkpoint is damaged, or has more than {RECORD_BYTES_MAX} bytes")
+    if not stretch.eof or len(found) > bytes_max:
+        raise ValueError(f"a checkpoint is damaged, or has more than {bytes_max} bytes")
     return found

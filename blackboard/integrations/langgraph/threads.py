@@ -40,7 +40,12 @@ from blackboard.integrations.langgraph.history import (
     written,
 )
 from blackboard.integrations.langgraph.keys import ThreadPlace, segment, thread_prefix
-from blackboard.integrations.langgraph.payloads import Payloads, reread
+from blackboard.integrations.langgraph.payloads import (
+    Payloads,
+    drop_files,
+    file_of,
+    reread,
+)
 from blackboard.integrations.langgraph.records import (
     TaskWrite,
     encode,
@@ -220,7 +225,7 @@ class ThreadBook:
 
     async def _put_alone(self, place: ThreadPlace, id_: str, writes: Sequence[TaskWrite]) -> None:
         key = f"{place.writes(id_)}/{segment(writes[0].task_id)}"
-        found, revision = merged([], writes), ABSENT
+        found, revision, file = merged([], writes), ABSENT, None
         for left in reversed(range(ATTEMPTS_MAX)):
             payloads = Payloads(self.board, place.files)
             payloads.put(key, encode_writes(found))
@@ -230,6 +235,7 @@ class ThreadBook:
                 if not left:
                     raise
             else:
+                await drop_files(self.board, [file] if file else [])
                 return
             entry = await self.board.entry(key)
             old = [] if entry is None else await writes_from(self.board, entry)
@@ -237,6 +243,7 @@ class ThreadBook:
             if found == old:
                 return
             revision = ABSENT if entry is None else entry.mod_revision
+            file = None if entry is None else file_of(entry)
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -1,15 +1,21 @@
 """What readers get while somebody else prunes, deletes or replaces what they read."""
 
+import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import blackboard
+import blackboard.sync
 from blackboard import Board
 from blackboard.errors import Conflict
 from blackboard.integrations.langgraph import BlackboardSaver, BlackboardStore
@@ -155,3 +161,35 @@ async def test_an_item_is_read_while_it_is_put_again(
     assert [item.value for item in await store.asearch(("a",))] == [old]
     meanwhile(lambda: other.adelete(("a",), "x"))
     assert await store.aget(("a",), "x") is None
+
+
+class HeldUp(JsonPlusSerializer):
+    """It reads when it may, as if the board were slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_read, self.may_go_on = threading.Event(), threading.Event()
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        self.is_read.set()
+        assert self.may_go_on.wait(60)
+        return super().loads_typed(data)
+
+
+async def test_a_listing_can_be_cancelled_while_another_loop_reads(tmp_path: Path) -> None:
+    with blackboard.sync.open(tmp_path / "data", level="memory") as client:
+        serde = HeldUp()
+        saver = BlackboardSaver(client.board("graphs"), serde=serde)
+        await put(saver, [b"a"], T1)
+
+        async def read() -> list[Any]:
+            return [one async for one in saver.alist(T1)]
+
+        reading = asyncio.create_task(read())
+        await anyio.to_thread.run_sync(serde.is_read.wait)
+        reading.cancel()
+        await anyio.lowlevel.checkpoint()
+        serde.may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert len(await read()) == 1
