@@ -8,19 +8,20 @@ A checkpoint is one entry below `<prefix>/checkpoints`, and its time one below
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from blackboard.errors import BlackboardError
+from blackboard.errors import BlackboardError, InvalidRequest
 from blackboard.integrations.framework import framework
 from blackboard.integrations.sessions import AnyBoard, Records
-from blackboard.ops import ABSENT, Delete, KeyAt
+from blackboard.ops import ABSENT, Delete, KeyAt, encode_value
 
 with framework("agent-framework"):
     from agent_framework import CheckpointID, WorkflowCheckpoint, WorkflowCheckpointException
 
     # What the storages of the framework's other packages import, too: there is no public name.
     from agent_framework._workflows._checkpoint_encoding import (
+        _encode_pickle,
         decode_checkpoint_value,
         encode_checkpoint_value,
     )
@@ -102,7 +103,8 @@ class BlackboardCheckpointStorage:
     def _encoded(self, checkpoint: WorkflowCheckpoint) -> dict[str, Any]:
         """The stored form, which has been read back. Errors: WorkflowCheckpointException."""
         try:
-            encoded: dict[str, Any] = encode_checkpoint_value(checkpoint.to_dict())
+            encoded: dict[str, Any] = _storable(encode_checkpoint_value(checkpoint.to_dict()))
+            _time(checkpoint.timestamp)  # what cannot be read would end every list
         except Exception as error:
             reason = f"Checkpoint {checkpoint.checkpoint_id} cannot be encoded: {error}"
             raise WorkflowCheckpointException(reason) from error
@@ -119,4 +121,20 @@ def _translate(error: BlackboardError) -> WorkflowCheckpointException:
 
 
 def _time(timestamp: str) -> datetime:
-    return datetime.fromisoformat(timestamp)
+    """The time that a checkpoint states; one without a zone is in UTC, as the framework's are."""
+    found = datetime.fromisoformat(timestamp)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _storable(encoded: Any) -> Any:
+    """`encoded` for a board, whose values have no infinity, no integer of more than 64 bits and no
+    text that is not Unicode: these are pickled, as is all else that is not JSON."""
+    if isinstance(encoded, dict):
+        return {name: _storable(value) for name, value in encoded.items()}
+    if isinstance(encoded, list):
+        return [_storable(value) for value in encoded]
+    try:
+        encode_value(encoded)
+    except InvalidRequest:
+        return _encode_pickle(encoded)
+    return encoded

@@ -1,6 +1,7 @@
 """Our CheckpointStorage with real workflows, beside the framework's own, with bad input."""
 
 import asyncio
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -189,6 +190,29 @@ async def test_what_cannot_be_stored_is_refused(board: Board, state: dict[str, A
     if isinstance(state["x"], str):
         assert isinstance(caught.value.__cause__, LimitExceeded)
     assert await storage.list_checkpoint_ids(workflow_name="w") == []
+
+
+async def test_numbers_and_texts_that_no_json_has_are_kept(board: Board) -> None:
+    """The framework only logs that a checkpoint was refused, and the workflow goes on without."""
+    storage = BlackboardCheckpointStorage(board)
+    state = {"best": math.inf, "worst": [-math.inf], "hash": 2**70, "cut": "\ud83d", "small": 7}
+    id_ = await storage.save(WorkflowCheckpoint("w", "hash", state={**state, "none": math.nan}))
+    found = (await storage.load(id_)).state
+    assert math.isnan(found.pop("none"))
+    assert found == state
+    stored = await board.get(storage._records.key("checkpoints", id_))
+    assert stored["state"]["small"] == 7
+
+
+async def test_a_time_that_is_none_is_refused(board: Board) -> None:
+    """Else no list and no latest checkpoint of that workflow could be read; one without a zone is
+    compared with those that have one."""
+    storage = BlackboardCheckpointStorage(board)
+    with pytest.raises(WorkflowCheckpointException, match="cannot be encoded"):
+        await storage.save(WorkflowCheckpoint("w", "hash", timestamp="yesterday"))
+    times = ["2026-01-02T00:00:00+00:00", "2026-01-01T00:00:00", "2026-01-03T01:00:00+02:00"]
+    ids = [await storage.save(WorkflowCheckpoint("w", "hash", timestamp=one)) for one in times]
+    assert await storage.list_checkpoint_ids(workflow_name="w") == [ids[1], ids[0], ids[2]]
 
 
 async def test_checkpoints_that_exceed_one_answer_are_listed(board: Board) -> None:
