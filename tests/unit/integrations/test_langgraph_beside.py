@@ -180,7 +180,10 @@ async def test_a_listing_can_be_cancelled_while_another_loop_reads(tmp_path: Pat
     with blackboard.sync.open(tmp_path / "data", level="memory") as client:
         serde = HeldUp()
         saver = BlackboardSaver(client.board("graphs"), serde=serde)
+        serde.may_go_on.set()
         await put(saver, [b"a"], T1)
+        serde.is_read.clear()
+        serde.may_go_on.clear()
 
         async def read() -> list[Any]:
             return [one async for one in saver.alist(T1)]
