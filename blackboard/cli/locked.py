@@ -103,9 +103,14 @@ class _Runner:
 
     async def _start(self, environment: dict[str, str]) -> None:
         """Start the command. It must not be interrupted, because the process would be lost."""
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, env=environment, process_group=None if self._on_terminal else 0
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, env=environment, process_group=None if self._on_terminal else 0
+            )
+        except OSError as error:  # no first line of a script, or one that names no program
+            message = f"{self._command[0]} cannot be run: {error.strerror}"
+            fix = "The lock was released."
+            raise CommandError("not_executable", Exit.NOT_EXECUTABLE, message, fix) from error
         self._started.set()
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:

@@ -141,6 +141,18 @@ def test_what_cannot_be_run_takes_no_lock(shell: Shell) -> None:
     assert shell.out("log") == ""
 
 
+@pytest.mark.usefixtures("service")
+@pytest.mark.parametrize("first_line", ["", "#!/no/such/program"])
+def test_what_the_system_cannot_start_is_said_so(shell: Shell, first_line: str) -> None:
+    """It looks like a program; only to start it shows that it is none."""
+    (shell.home / "script").write_text(f"{first_line}\n")
+    (shell.home / "script").chmod(0o755)
+    told = refusal(shell, "--", "./script", code=126)
+    assert told["code"] == "not_executable"
+    assert "./script cannot be run: " in told["message"]
+    assert shell.json("leases") == {"leases": []}
+
+
 async def test_waiting_can_be_limited(shell: Shell, board: Board) -> None:
     """The error names the holder."""
     await board.commit([Grant(KEY, "thief~1", HOUR_MS)])
