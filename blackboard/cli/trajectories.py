@@ -170,8 +170,9 @@ def _read(file: Path) -> "list[Trajectory]":
     from blackboard.runtime.trajectories import Trajectory
 
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        return [Trajectory.model_validate_json(line) for line in lines if line]
+        # Not by splitlines: in JSON, other ends of lines may stand within a text.
+        lines = file.read_text(encoding="utf-8").split("\n")
+        return [Trajectory.model_validate_json(line) for line in lines if line.strip()]
     except OSError as error:
         raise not_found(f"{file} cannot be read: {error.strerror}") from error
     except (ValidationError, UnicodeDecodeError) as error:

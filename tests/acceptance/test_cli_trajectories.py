@@ -92,3 +92,13 @@ def test_the_steps_are_taken_again(ran: Shell) -> None:
     assert shown.startswith("ada: 0 steps, the same; step 1 differs in call:")
     ran.run("retrace", "buyers", "--file", "buyers.py", code=2)
     ran.run("retrace", "nobody", "--data", "data", code=3)
+
+
+def test_a_file_that_another_program_wrote_is_read(ran: Shell) -> None:
+    """As `jq -c`, which leaves in a text what other programs take for the end of a line."""
+    lines = ran.out("export", "trajectories", "--data", "data").splitlines()
+    lines[0] = lines[0].replace('"outcome":"bought', '"outcome":"bought\u2028or\x85not', 1)
+    assert "\u2028" in lines[0]
+    (ran.home / "runs.jsonl").write_text("\r\n".join([*lines, ""]), encoding="utf-8", newline="")
+    told = ran.out("retrace", "buyers", "--file", "runs.jsonl").splitlines()
+    assert told == ["ada: 2 steps, the same", "bob: 2 steps, the same"]
