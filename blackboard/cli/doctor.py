@@ -15,6 +15,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from http.client import HTTPException
@@ -357,7 +358,7 @@ def service(url: str, ca: str | None = None) -> Iterator[Finding]:
             with _get(url, path, ca) as answer:
                 yield _ok(path, f"{url}, {meaning}")
                 date = answer.headers["Date"]
-                body = json.loads(answer.read(_ANSWER_BYTES_MAX))
+                body = _document(answer, _ANSWER_BYTES_MAX)
         except HTTPError as error:
             error.close()
             fix = "See the log of the service."
@@ -409,7 +410,7 @@ def _version(url: str, ca: str | None) -> Finding:
     ours = version_of("agent-blackboard")
     try:
         with _get(url, "/v1/schema", ca) as answer:
-            document = json.loads(answer.read(_SCHEMA_BYTES_MAX))
+            document = _document(answer, _SCHEMA_BYTES_MAX)
             theirs = str(document["info"]["version"])[:_VERSION_CHARACTERS_MAX]
     except (OSError, HTTPException, ValueError, LookupError, TypeError):
         return Finding(
@@ -483,11 +484,24 @@ def _get(url: str, path: str, ca: str | None) -> Any:
     return build_opener(*own).open(base + path, timeout=_HTTP_TIMEOUT_S)
 
 
+def _document(answer: Any, bytes_max: int) -> Any:
+    """The JSON of an answer. Errors: OSError, HTTPException; ValueError when it is none."""
+    try:
+        return json.loads(answer.read(bytes_max))
+    except RecursionError as error:  # of another program, which answers anything
+        raise ValueError("it is nested too deep") from error
+
+
 def clock(date: str | None, now_s: float) -> Finding:
     """Whether the service's clock (an HTTP date) agrees with this machine's."""
     if not date:
         return _ok("clock", "the service does not report its time")
-    skew_s = now_s - parsedate_to_datetime(date).timestamp()
+    try:
+        there = parsedate_to_datetime(date)
+        # Without a zone it is UTC, as every date of HTTP.
+        skew_s = now_s - (there if there.tzinfo else there.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return _ok("clock", "the service does not report its time")
     if abs(skew_s) <= _SKEW_MAX_S:
         return _ok("clock", f"agrees with the service's, to {abs(skew_s):.0f} s")
     text = f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the service's"
@@ -568,6 +582,16 @@ def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> 
         unknown = Finding("service", FindingStatus.WARN, error.message, error.fix)
         return [*_of_this_machine(settings), *telemetry(is_on=settings.telemetry), unknown]
     assert target.url is not None
+    try:
+        urlsplit(target.url).port  # noqa: B018
+    except ValueError as error:
+        no_address = Finding(
+            "service",
+            FindingStatus.FAIL,
+            f"{target.url} is no address: {error}",
+            "Write it like ws://host:port.",
+        )
+        return [*_of_this_machine(settings), *telemetry(is_on=settings.telemetry), no_address]
     is_asked = target.is_here and not asked_for_engine
     served = served_engine(target.url, target.ca) if is_asked else None
     found = _of_this_machine(settings, served) if target.is_here or asked_for_engine else []
@@ -592,7 +616,7 @@ def served_engine(url: str, ca: str | None = None) -> tuple[str, str] | None:
     """The engine of a service and its level, as /readyz reports them; None if it does not."""
     try:
         with _get(url, "/readyz", ca) as answer:
-            match json.loads(answer.read(_ANSWER_BYTES_MAX)):
+            match _document(answer, _ANSWER_BYTES_MAX):
                 case {"engine": {"name": str(name), "level": str(level)}}:
                     return name, level
     except (OSError, ValueError, HTTPException, BlackboardError):

@@ -1,10 +1,15 @@
 """What doctor finds, on real files and real numbers."""
 
 import asyncio
+import json
 import os
 import stat
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,6 +24,7 @@ from blackboard.integrity.tokens import issue, new_secret
 from blackboard.limits import DEFAULT
 from blackboard.server.settings import Settings
 from tests.otlp import receiving
+from tests.unit.cli.typed import ended
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -168,6 +174,65 @@ def test_clocks_are_compared(ahead_s: int, status: FindingStatus, words: str) ->
     finding = checks.clock(formatdate(now_s - ahead_s, usegmt=True), now_s)
     assert finding.status is status
     assert words in finding.text
+
+
+@pytest.mark.parametrize("date", ["yesterday", "Mon, 01 Jan 99999999 00:00:00 GMT", "0"])
+def test_a_clock_that_makes_no_sense_is_not_compared(date: str) -> None:
+    """It is that of any program at that address."""
+    assert checks.clock(date, NOW_MS / 1000).status is FindingStatus.OK
+
+
+def test_a_clock_without_a_zone_is_that_of_greenwich(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        date = formatdate(NOW_MS / 1000, usegmt=True).replace("GMT", "-0000")
+        assert "agrees" in checks.clock(date, NOW_MS / 1000).text
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("url", ["ws://[::1", "ws://localhost:x", "ws://localhost:99999"])
+def test_what_is_no_address_fails(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BLACKBOARD_CONFIG_DIR", str(tmp_path))
+    assert ended("doctor", "--json", "--url", url, "--data", str(tmp_path / "data")) == 1
+    found = json.loads(capsys.readouterr().out)["findings"][-1]
+    assert (found["check"], found["status"]) == ("service", "fail")
+    assert f"{url} is no address" in found["text"]
+
+
+def test_an_answer_that_is_nested_too_deep_is_no_answer() -> None:
+    """Of a program that answers anything."""
+    with served(b"[" * 60_000) as url:
+        [*_, finding] = checks.service(url)
+        assert finding.status is FindingStatus.FAIL
+        assert "nested too deep" in finding.text
+        assert checks.served_engine(url) is None
+
+
+@contextmanager
+def served(body: bytes) -> Iterator[str]:
+    """A server that answers every request with `body`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"ws://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(
