@@ -1,5 +1,6 @@
 """watch, log, why: the past and present changes of a board."""
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from blackboard.client.client import Client
     from blackboard.client.views import Cause, RevisionEvent
     from blackboard.client.watch import Watch
+    from blackboard.core.checkpoints import When
     from blackboard.core.commit import Head
 
 LOG_LIMIT_DEFAULT = 20
+_TOKEN = re.compile("[^:]+:[0-9]{1,16}:([0-9a-f]{16})?")
+"""What `watch` and `log --follow` say at the end; no time is written so."""
 _LOOK_BACK = 8  # revisions scanned per requested one, where some are not visible to us
 _LOOK_BACK_MAX = 65_536  # 64 requests, of a few milliseconds each
 
@@ -62,14 +66,14 @@ def watch(
     The resume token that goes to standard error at the end continues exactly there, even after days
     or on another machine.
     """
-    from blackboard.cli import render as show, session
+    from blackboard.cli import render as show, session, values
     from blackboard.core.watch import Position
     from blackboard.limits import DEFAULT
 
     flags = Flags.of(context)
     if after is not None and snapshot:
         raise wrong_usage("--snapshot starts at the present: leave out --after")
-    start = int(after) if after is not None and after.isdecimal() else after
+    start = values.parse_revision(after) if after is not None and after.isdecimal() else after
     printer = show.LogPrinter(as_json=flags.as_json)
 
     async def follow(client: "Client", board: "Board") -> None:
@@ -172,10 +176,12 @@ def log(
     With --pattern or --author, the newest 65,536 revisions are searched; with --after, all from
     there on.
     """
-    from blackboard.cli import render as show, session, values
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
-    moment = None if after is None else values.parse_moment(after)
+    # Exactly there is only where a watch begins: the epoch of a token says what is in its past.
+    token = after if follow and after is not None and _TOKEN.fullmatch(after) else None
+    moment = _moment(after)
     wanted = _Wanted(pattern, author)
     printer = show.LogPrinter(as_json=flags.as_json)
 
@@ -185,6 +191,10 @@ def log(
             if not (moment or follow):
                 return  # reading its head would create it
         head = await board.head()
+        if token is not None:
+            async with board.watch(pattern or "**", after=token) as watch:
+                await _print_all(watch, printer, None, author)
+            return
         if moment is None:
             found = await wanted.newest(board, limit)
         else:
@@ -203,6 +213,18 @@ def log(
                 await _print_all(watch, printer, None, author)
 
     session.with_client_and_board(flags, read)
+
+
+def _moment(after: str | None) -> "When | None":
+    """The moment that `after` names, also as a resume token. Errors: CommandError."""
+    from blackboard.cli import values
+    from blackboard.core.watch import Position
+
+    if after is None:
+        return None
+    if _TOKEN.fullmatch(after):
+        return Position.parse(after).revision
+    return values.parse_moment(after)
 
 
 @dataclass(frozen=True, slots=True)

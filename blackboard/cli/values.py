@@ -156,7 +156,7 @@ def parse_moment(text: str) -> When:
     A date alone may be the name of a checkpoint, so it is one. Errors: CommandError.
     """
     if _is_number(text):
-        return _revision(text)
+        return parse_revision(text)
     if ":" in text:  # no name has one
         return time_of(text)
     try:
@@ -196,7 +196,8 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-def _revision(text: str) -> int:
+def parse_revision(text: str) -> int:
+    """The revision in `text`, which is a number. Errors: CommandError."""
     digits = text.lstrip("0") or "0"
     if len(digits) > len(str(REVISION_MAX)) or int(digits) > REVISION_MAX:
         raise wrong_usage(f"no revision is above {REVISION_MAX}", _MOMENT)

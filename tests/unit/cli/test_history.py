@@ -8,6 +8,7 @@ import pytest
 from blackboard import embedded
 from blackboard.cli import history
 from blackboard.cli.history import _Wanted
+from tests.unit.cli.typed import ended
 
 
 async def found(path: Path, wanted: _Wanted, limit: int) -> list[int]:
@@ -57,3 +58,26 @@ async def test_the_newest_are_those_at_the_head(tmp_path: Path, limit: int, firs
     assert [revised.revision for revised in seen] == [
         revision for revision in range(first, 1_701) if revision != 1_601
     ]
+
+
+def test_a_revision_may_have_any_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python refuses to make a number of so many digits."""
+    monkeypatch.setenv("BLACKBOARD_CONFIG_DIR", str(tmp_path))
+    assert ended("watch", "--after", "1" * 5_000, "--data", str(tmp_path)) == 2
+    assert "no revision is above" in capsys.readouterr().err
+
+
+def test_the_log_goes_on_where_a_watch_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With the token that both say at the end."""
+    monkeypatch.setenv("BLACKBOARD_CONFIG_DIR", str(tmp_path))
+    data = ("--data", str(tmp_path / "data"))
+    for value in "123":
+        assert ended("set", "public/a", value, *data) == 0
+    assert ended("watch", "--after", "0", "--count", "2", *data) == 0
+    *_, token = capfd.readouterr().err.split()
+    assert ended("log", "--after", token, *data) == 0
+    assert [line[0] for line in capfd.readouterr().out.splitlines()] == ["3"]
