@@ -420,6 +420,18 @@ def complain(error: CommandError, *, as_json: bool) -> None:
         from blackboard.wire.frames import JSON
 
         document = {"code": error.code, "message": error.message, **error.fields}
-        screen.answer_error(JSON.pack({"error": document}).decode())
+        screen.answer_error(JSON.pack({"error": _unicode(document)}).decode())
     else:
         screen.say_error(error.message, error.fix)
+
+
+def _unicode(found: Any) -> Any:
+    """`found` without what is no Unicode: an argument, or the name of a file, need not be text."""
+    match found:
+        case str():
+            return found.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {name: _unicode(one) for name, one in found.items()}
+        case list() | tuple():
+            return [_unicode(one) for one in found]
+    return found

@@ -215,3 +215,12 @@ def test_a_limit_is_shown_with_its_name_and_readable_numbers() -> None:
     """The name is what the page of limits lists."""
     told = explain(errors.LimitExceeded("VALUE_BYTES_MAX", value=3_000_005, maximum=1_048_576))
     assert told.message == "3,000,005 is more than the limit VALUE_BYTES_MAX: 1,048,576"
+
+
+def test_an_error_as_json_may_be_of_what_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """An argument and the name of a file are any bytes."""
+    with pytest.raises(typer.Exit) as ended, reported(as_json=True):
+        raise CommandError("not_found", Exit.NOT_FOUND, "no \udcff", fields={"paths": ("\udcff",)})
+    assert ended.value.exit_code == Exit.NOT_FOUND
+    told = json.loads(capsys.readouterr().err)["error"]
+    assert (told["message"], told["paths"]) == ("no \\udcff", ["\\udcff"])
