@@ -201,13 +201,16 @@ def narrow(
     """
     from blackboard.cli import render as show, values
     from blackboard.core.access import Narrowing
+    from blackboard.core.path import check_name
     from blackboard.integrity import tokens
 
     flags = Flags.of(context)
     ttl_ms = values.milliseconds(ttl_hours, "--ttl", unit_ms=_HOUR_MS)
+    if ttl_ms is not None and ttl_ms <= 0:
+        raise wrong_usage("--ttl must be more than 0 hours")
     end_ms = None if ttl_ms is None else round(time.time() * 1000) + ttl_ms
     grants = None if grant is None else tuple(parse_grant(text) for text in grant)
-    boards = None if only is None else frozenset(only)
+    boards = None if only is None else frozenset(check_name(one, "board") for one in only)
     made = tokens.attenuate(_token(flags, which), Narrowing(name, grants, boards, end_ms))
     if flags.as_json:
         show.print_json({"token": made, **claims_of(made)})
@@ -306,7 +309,11 @@ def show_token(
     flags = Flags.of(context)
     token = _token(flags, None)
     claims = claims_of(token)
-    if reveal:
+    if reveal and flags.as_json:
+        from blackboard.cli import render as show
+
+        show.print_json({"token": token, **claims})
+    elif reveal:
         screen.answer(token)
     else:
         _print_claims(claims, as_json=flags.as_json)

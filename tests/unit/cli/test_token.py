@@ -1,11 +1,15 @@
 """Grants as people write them, and what a token says of itself."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from blackboard.cli.errors import CommandError, Exit
 from blackboard.cli.token import checked_id, claims_of, parse_grant
 from blackboard.core.access import ALL_RIGHTS, AccessGrant, Right, agent
 from blackboard.integrity.tokens import issue, new_secret
+from tests.unit.cli.typed import ended
 
 
 def test_a_grant_is_a_pattern_and_rights() -> None:
@@ -53,3 +57,29 @@ def test_what_cannot_be_an_id_is_refused() -> None:
         assert "inspect" in refused.value.fix
     assert one[:19] == other[:19]
     assert one[:20] not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [(("--ttl", "0"), "--ttl"), (("--ttl", "-1"), "--ttl"), (("--only-board", "a b"), "board")],
+)
+def test_no_token_is_made_that_nothing_accepts(
+    option: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that has expired, or for what cannot be the name of a board."""
+    token = issue(new_secret(), agent("ada"), 60_000)
+    assert ended("token", "narrow", token, *option) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert words in shown.err
+
+
+def test_a_token_is_revealed_to_programs_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BLACKBOARD_CONFIG_DIR", str(tmp_path))
+    token = issue(new_secret(), agent("ada"), 60_000)
+    given = ("--url", "ws://127.0.0.1:1", "--token", token)
+    assert ended("token", "show", "--reveal", "--json", *given) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["token"], shown["principal"]) == (token, "ada")
