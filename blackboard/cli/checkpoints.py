@@ -260,12 +260,15 @@ def pin(
     undo: Annotated[bool, typer.Option("--undo", help="Let it be pruned again.")] = False,
 ) -> None:
     """Protect a checkpoint from pruning."""
-    from blackboard.cli import session
+    from blackboard.cli import render as shown, session
 
     async def change(board: "Board") -> None:
         await (board.unpin(name) if undo else board.pin(name))
 
-    session.with_board(Flags.of(context), change)
+    flags = Flags.of(context)
+    session.with_board(flags, change)
+    if flags.as_json:
+        shown.print_json({"checkpoint": name, "pinned": not undo})
 
 
 @app.command(

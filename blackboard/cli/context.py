@@ -54,6 +54,9 @@ def add(
         return added.using(name) if use else added
 
     places.change(places.config_directory(), change)
+    if flags.as_json:
+        _print_json({"context": name, "url": url, "in_use": use})
+        return
     screen.answer(f"{name} is {url}" + (", and in use" if use else ""))
     if not use:
         screen.say(f"use it with: blackboard context use {name}")
@@ -64,9 +67,12 @@ def _absolute(path: str | None) -> str | None:
 
 
 @app.command(cls=Command, epilog="blackboard context use local")
-def use(name: Annotated[str, _NAME]) -> None:
+def use(context: typer.Context, name: Annotated[str, _NAME]) -> None:
     """Choose the service that commands talk to."""
     places.change(places.config_directory(), lambda known: known.using(name))
+    if Flags.of(context).as_json:
+        _print_json({"context": name, "in_use": True})
+        return
     screen.answer(f"{name} is in use")
 
 
@@ -102,7 +108,16 @@ def _token(found: places.ServiceContext) -> str:
 
 
 @app.command(cls=Command, epilog="blackboard context rm prod")
-def rm(name: Annotated[str, _NAME]) -> None:
+def rm(context: typer.Context, name: Annotated[str, _NAME]) -> None:
     """Remove a saved service. The service itself is not affected."""
     places.change(places.config_directory(), lambda known: known.removing(name))
+    if Flags.of(context).as_json:
+        _print_json({"context": name, "removed": True})
+        return
     screen.answer(f"{name} is forgotten")
+
+
+def _print_json(document: dict[str, object]) -> None:
+    from blackboard.cli import render as show
+
+    show.print_json(document)
