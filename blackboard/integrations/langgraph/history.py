@@ -27,6 +27,8 @@ from blackboard.types import Entry
 ROUNDS: Final = 2
 """Requests for single records, before those of a chain are read page by page."""
 PAGE: Final = 256
+AT_ONCE: Final = 32
+"""Records of several threads that are in memory together, of up to a megabyte each."""
 FIRST_PAGE: Final = 4
 """Records that are read to find the first child of a checkpoint: it is nearly always the next."""
 
@@ -229,9 +231,16 @@ async def newest_first(
         return
     below = "*" if thread is None else segment(thread)
     pattern = f"{prefix}/{below}/c/{'*' if namespace is None else segment(namespace)}/*"
-    found = [entry async for entry in board.scan(pattern)]
-    for entry in sorted(found, key=lambda entry: entry.key.rpartition("/")[2], reverse=True):
-        yield await place_of(board, prefix, entry), entry
+    # Names only: the values of a whole board are more than a process has room for.
+    keys = [entry.key async for entry in board.scan(pattern, keys_only=True)]
+    keys.sort(key=lambda key: key.rpartition("/")[2], reverse=True)
+    for start in range(0, len(keys), AT_ONCE):
+        some = keys[start : start + AT_ONCE]
+        found = await read_entries(board.entries, some)
+        for entry in (found[key] for key in some if key in found):
+            where = await reread(board, entry, partial(place_of, board, prefix))
+            if where is not None:
+                yield where, entry
 
 
 async def place_of(board: Board, prefix: str, entry: Entry) -> ThreadPlace:

@@ -1,4 +1,5 @@
-"""What readers get while somebody else prunes, deletes or replaces what they read."""
+"""What readers get while somebody else prunes, deletes or replaces what they read; and how much of
+it they hold."""
 
 import asyncio
 import random
@@ -19,6 +20,7 @@ import blackboard.sync
 from blackboard import Board
 from blackboard.errors import Conflict
 from blackboard.integrations.langgraph import BlackboardSaver, BlackboardStore
+from blackboard.integrations.langgraph.history import AT_ONCE
 
 T1: RunnableConfig = {"configurable": {"thread_id": "t1", "checkpoint_ns": ""}}
 Meanwhile = Callable[[Callable[[], Awaitable[Any]]], None]
@@ -144,6 +146,36 @@ async def test_a_thread_is_pruned_and_copied_while_another_one_prunes_it(
     meanwhile(lambda: BlackboardSaver(board).adelete_thread("t1"))
     await BlackboardSaver(board).aprune(["t1"])
     assert await BlackboardSaver(board).aget_tuple(configs[-1]) is None
+
+
+async def test_a_listing_of_all_threads_does_not_load_them_all(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver, loaded = BlackboardSaver(board), 0
+    for number in range(3 * AT_ONCE):
+        thread: RunnableConfig = {"configurable": {"thread_id": f"t{number % 7}"}}
+        last = await put(saver, [b"a"], thread)
+    look, look_up = Board.list, Board.entries
+
+    async def listed(*arguments: Any, **named: Any) -> Any:
+        nonlocal loaded
+        page = await look(*arguments, **named)
+        loaded += sum(entry.value is not None for entry in page.entries)
+        return page
+
+    async def looked_up(*arguments: Any, **named: Any) -> Any:
+        nonlocal loaded
+        found = await look_up(*arguments, **named)
+        loaded += len(found)
+        return found
+
+    monkeypatch.setattr(Board, "list", listed)
+    monkeypatch.setattr(Board, "entries", looked_up)
+    assert [one.config async for one in saver.alist(None, limit=1)] == [last]
+    assert loaded <= AT_ONCE
+    found = [one.config["configurable"]["checkpoint_id"] async for one in saver.alist(None)]
+    assert len(found) == 3 * AT_ONCE
+    assert found == sorted(found, reverse=True)
 
 
 async def test_an_item_is_read_while_it_is_put_again(
