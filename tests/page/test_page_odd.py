@@ -175,3 +175,21 @@ async def test_a_fact_that_the_reader_may_not_see_hides_no_request(
     await page.wait_for_selector("nav")
     await readers.go(page, "approvals")
     await page.wait_for_selector(".card:has-text('spend it?'):has-text('hidden from you')")
+
+
+async def test_the_list_of_documents_follows(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """One is begun, removed, and begun again; another one stays."""
+    board = client.board("main")
+    await board.put("public/a", 1)
+    page = await readers.open(service, "documents")
+    await page.wait_for_selector("text=There is no document yet")
+    for _ in range(2):
+        for key in ("public/memo", "public/plan"):
+            async with board.document(key) as doc:
+                doc.text().append("Hold.")
+        await page.wait_for_selector("ul a:has-text('public/memo')")
+        await page.wait_for_selector("ul a:has-text('public/plan')")
+        await board.delete_prefix("public/memo/~doc")
+        await page.wait_for_selector("ul a:has-text('public/memo')", state="detached")

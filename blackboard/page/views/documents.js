@@ -42,15 +42,27 @@ async function documents (moment, signal) {
   return { keys, whole: false }
 }
 
-/** Whether a document may have come or gone. @param {Row} row */
-function isBegun ({ changes }) {
-  return changes.some(({ kind, key }) => key.endsWith('/~doc/base') || (kind === 'put' && key.endsWith('/~doc/update/0000000000')))
+/**
+ * Whether a document came or went; `known` is told. A compaction removes updates, too, and puts a base.
+ * @param {Row} row
+ * @param {Set<string>} known
+ */
+function isOther ({ changes }, known) {
+  const bases = new Set(changes.filter(({ kind, key }) => kind === 'put' && key.endsWith('/~doc/base')).map(({ key }) => key))
+  return changes.some(({ kind, key }) => {
+    const [, name = '', part] = /^(.*?)\/~doc\/(base$|update\/)/.exec(key) ?? []
+    if (part === undefined) return false
+    if (kind === 'put') return !known.has(name) && known.add(name)
+    return kind === 'delete' && !bases.has(`${name}/~doc/base`) && known.delete(name)
+  })
 }
 
 export default function Documents () {
   const key = place.value.key
-  const count = useHits(isBegun)
+  const known = useRef(/** @type {Set<string> | null} */ (null)) // null: not all of them are known
+  const count = useHits(row => known.current !== null && isOther(row, known.current))
   const [found, failure] = useLoaded(signal => documents(at.value, signal), [at.value, epoch.value, count])
+  useEffect(() => { known.current = found?.whole ? new Set(found.keys) : null }, [found])
   return html`<section class="view split ${key ? 'has-detail' : ''}">
     <div class="pane"><${Failure} text=${failure} />
       ${found === undefined ? '' : found.keys.length === 0
