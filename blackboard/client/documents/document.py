@@ -141,12 +141,14 @@ class Document:
     async def aclose(self) -> None:
         """Close the document. Edits for which no `synced` waited may not have been sent."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        for subscription in tuple(self._observed):
-            self._end(subscription)
-        self._fail(Unavailable(what=f"document {self.key}", reason="it was closed"))
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
+        finally:  # also if the caller does not wait for the end of the connection
+            for subscription in tuple(self._observed):
+                self._end(subscription)
+            self._fail(Unavailable(what=f"document {self.key}", reason="it was closed"))
 
     async def synced(self, *, timeout_ms: Milliseconds | None = None) -> None:
         """Wait until every edit made here so far is committed, and everything that was committed

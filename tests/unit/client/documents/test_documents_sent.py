@@ -16,7 +16,7 @@ from blackboard.client.documents.document import Document
 from blackboard.client.link import Pipe, Transport
 from blackboard.core import access
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import DocumentRefused, InvalidRequest
+from blackboard.errors import DocumentRefused, InvalidRequest, Unavailable
 from blackboard.limits import DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.server.service import Service
 from blackboard.units import Key
@@ -185,6 +185,38 @@ async def test_nothing_is_kept_of_replicas_that_have_left(board: Board) -> None:
                 await wait_until(is_there)
             await wait_until(is_alone)
         assert len(doc._others) == 1
+
+
+async def test_closing_that_is_cancelled_ends_all_calls_and_observers(link: Transport) -> None:
+    """While the connection takes long to close, say."""
+    is_closing, go_on = asyncio.Event(), asyncio.Event()
+
+    class SlowlyClosed(Way):
+        """Its connection is closed when `go_on` is set."""
+
+        @asynccontextmanager
+        async def document(self, board: str, key: Key) -> AsyncIterator[Pipe]:
+            """As `Transport.document`."""
+            async with self._link.document(board, key) as pipe:
+                try:
+                    yield pipe
+                finally:
+                    is_closing.set()
+                    await go_on.wait()
+
+    doc = await Document(SlowlyClosed(link, lambda _: None), BOARD, KEY)
+    doc.text().append("a")
+    waiting = asyncio.create_task(doc.synced(timeout_ms=10**9))
+    closing = asyncio.create_task(doc.aclose())
+    await is_closing.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with anyio.fail_after(PATIENCE_S), pytest.raises(Unavailable, match="closed"):
+        await waiting
+    assert not doc._observed
+    go_on.set()
+    await asyncio.gather(*filter(None, [doc._task]), return_exceptions=True)
 
 
 @pytest.mark.parametrize(
