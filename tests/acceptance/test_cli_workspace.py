@@ -43,6 +43,20 @@ def test_files_go_back_with_the_board(shell: Shell) -> None:
         assert shell.out("workspace", "diff", "src") == "~ main.py\n"
 
 
+def test_a_name_with_a_line_break_is_one_line(shell: Shell) -> None:
+    """A file cannot pretend to be another one, or none."""
+    top = Path(shell.home) / "src"
+    top.mkdir()
+    with shell.service():
+        shell.run("workspace", "snapshot", "src")
+        (top / "a\n- main.py").touch()
+        assert shell.out("workspace", "diff", "src").splitlines() == ["+ a\\u000a- main.py"]
+        shell.run("workspace", "snapshot", "src")
+        [line] = shell.out("workspace", "ls", "src").splitlines()
+        assert line.endswith(" a\\u000a- main.py")
+        assert shell.json("workspace", "ls", "src")[0]["path"] == "a\n- main.py"
+
+
 @pytest.mark.parametrize("line", OURS)
 def test_the_examples_in_the_help_work(shell: Shell, line: str) -> None:
     """Each is typed as it stands."""

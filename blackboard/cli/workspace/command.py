@@ -138,7 +138,7 @@ def diff(
         show.print_json([show.plain(one) for one in changes])
     else:
         for one in changes:
-            screen.answer(str(one))
+            screen.answer(screen.safe(str(one)))
 
 
 @app.command(
@@ -169,5 +169,5 @@ def list_all(
         return
     for one in found:
         target = f" -> {one.target}" if one.target else ""
-        kind = _SIGNS[one.kind]
-        screen.answer(f"{kind}{one.permissions:03o} {one.size_bytes:>10} {one.path}{target}")
+        line = f"{_SIGNS[one.kind]}{one.permissions:03o} {one.size_bytes:>10} {one.path}{target}"
+        screen.answer(screen.safe(line))
