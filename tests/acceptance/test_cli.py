@@ -189,7 +189,7 @@ def test_a_file_is_uploaded_listed_and_downloaded(shell: Shell) -> None:
         (["token", "revoke", "--id", "id of bob"], 2, "'id of bob' cannot be the id of a token"),
         (["serve", "--port", "99999"], 2, "port"),
         (["serve", "--port", "0", "--engine", "mysql://x"], 2, "(or BLACKBOARD_ENGINE) sqlite"),
-        (["serve", "--host", "0.0.0.0"], 2, "secret"),
+        (["serve", "--port", "0", "--host", "0.0.0.0"], 2, "secret"),
     ],
 )
 def test_failures_are_explained_in_words(
@@ -323,7 +323,7 @@ def test_a_service_for_other_machines_lets_in_with_tokens_only(shell: Shell) -> 
 
 def test_what_is_refused_leaves_nothing_behind(shell: Shell) -> None:
     """Unsafe settings make no directory, no secret and no context."""
-    shell.run("serve", "--host", "0.0.0.0", code=2)
+    shell.run("serve", "--port", "0", "--host", "0.0.0.0", code=2)
     assert list(shell.home.iterdir()) == []
 
 

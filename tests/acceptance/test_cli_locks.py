@@ -270,5 +270,5 @@ async def test_lock_masters_are_given_on_the_command_line(shell: Shell) -> None:
             await wait_until(lambda: _have_voted(masters))
             await anyio.to_thread.run_sync(open_gate, shell)
             assert await anyio.to_thread.run_sync(running.end) == (0, "open\n", "")
-    refused = shell.run("serve", "--lock-master", "http://nowhere", code=2)
+    refused = shell.run("serve", "--port", "0", "--lock-master", "http://nowhere", code=2)
     assert "lock_masters" in refused.stderr
