@@ -166,7 +166,8 @@ def imported(name: str) -> "ModuleType":
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
+        # Also a package above it; and not one that the module misses, whose name begins it.
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise not_found(f"there is no module {module}", _FIX) from error
     finally:

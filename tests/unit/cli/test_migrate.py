@@ -12,7 +12,10 @@ def test_a_module_is_found_from_here_too(tmp_path: Path, monkeypatch: pytest.Mon
     """And what it fails at when it is imported is its own error."""
     (tmp_path / "agents_of_a_test.py").write_text("KIND = 1\n")
     (tmp_path / "broken_for_a_test.py").write_text("import what_nobody_has\n")
+    (tmp_path / "crew_of_a_test.py").write_text("import crew\n")
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'crew'"):
+        imported("crew_of_a_test")
     assert imported("agents_of_a_test").KIND == 1
     with pytest.raises(ModuleNotFoundError, match="what_nobody_has"):
         imported("broken_for_a_test")
