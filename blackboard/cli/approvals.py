@@ -7,6 +7,7 @@ import typer
 from blackboard.cli import screen
 from blackboard.cli.errors import CommandError, Exit, not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
+from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def _answer(flags: Flags, agent: str, name: str, said: tuple[bool, int | None, s
     from blackboard.cli import render as show, session
 
     approved, revision, reason = said
+    check_name(agent, "agent")  # and no pattern: whose request it is must have been read
 
     async def give(board: "Board") -> "tuple[Pending, Receipt]":
         from blackboard.runtime.approvals import answer
