@@ -240,9 +240,8 @@ def import_file(
     """
     from blackboard.cli import render as shown, session
 
-    async def read(client: "Client") -> int:
-        board = await client.import_board(file, new)
-        return (await board.head()).revision
+    async def read(client: "Client") -> int | None:
+        return await session.first_revision(await client.import_board(file, new))
 
     flags = Flags.of(context)
     with screen.busy(f"importing {file}"):
@@ -250,7 +249,7 @@ def import_file(
     if flags.as_json:
         shown.print_json({"board": new, "revision": revision})
     else:
-        screen.say(f"board {new} begins at revision {revision}")
+        screen.say(f"board {new} begins at {screen.revision_in_words(revision)}")
 
 
 @app.command(cls=ReadCommand, epilog="blackboard checkpoint pin before-plan")

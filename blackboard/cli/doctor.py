@@ -88,9 +88,10 @@ def _failure(check: str, error: BlackboardError | CommandError) -> Finding:
 async def engine(settings: "Settings") -> list[Finding]:
     """The engine's kind, what an acknowledged commit survives, and its warnings."""
     from blackboard.cli.keys import SURVIVES
+    from blackboard.cli.session import holds_boards
     from blackboard.server.settings import make_store
 
-    if settings.engine == "sqlite" and not (settings.data / "boards").is_dir():
+    if settings.engine == "sqlite" and not holds_boards(settings.data):
         return [_ok("engine", f"sqlite; {settings.data} is made when it is first used")]
     try:
         store = await make_store(settings)
@@ -146,7 +147,8 @@ _ENGINE_FIX = "Change it in the engine's configuration, or use a newer version."
 def directory(path: Path) -> Iterator[Finding]:
     """Rights, free space and speed of the data directory (or of where it will be made)."""
     place = path
-    while not place.exists() and place != place.parent:
+    # Not Path.exists, which raises an error for a name that is too long, or in a closed directory.
+    while not os.path.exists(place) and place != place.parent:  # noqa: PTH110
         place = place.parent
     if not os.access(place, os.W_OK | os.X_OK):
         yield Finding(

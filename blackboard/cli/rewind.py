@@ -186,9 +186,9 @@ def branch(
     """
     from blackboard.cli import render as show, session, values
 
-    async def work(board: "Board") -> int:
+    async def work(board: "Board") -> int | None:
         made = await board.branch(new, values.parse_moment(moment), note=note)
-        return (await made.head()).revision
+        return await session.first_revision(made)
 
     flags = Flags.of(context)
     with screen.busy("branching"):
@@ -196,7 +196,7 @@ def branch(
     if flags.as_json:
         show.print_json({"board": new, "revision": revision})
     else:
-        screen.say(f"board {new} continues from revision {revision}")
+        screen.say(f"board {new} continues from {screen.revision_in_words(revision)}")
 
 
 @app.command(

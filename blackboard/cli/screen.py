@@ -167,6 +167,11 @@ def counted(number: float | str, noun: str) -> str:
     return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
+def revision_in_words(revision: int | None) -> str:
+    """A revision of a board that was made, which may not have been read."""
+    return "a revision that cannot be read now" if revision is None else f"revision {revision}"
+
+
 @contextmanager
 def busy(what: str) -> Iterator[None]:
     """Show on a terminal that something is in progress while the block runs."""

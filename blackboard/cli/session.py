@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from blackboard.cli import screen, target as places
 from blackboard.cli.errors import CommandError, not_found
 from blackboard.cli.options import Flags
-from blackboard.errors import AccessDenied, InvalidRequest
+from blackboard.errors import AccessDenied, BlackboardError, InvalidRequest
 from blackboard.limits import COMMAND_PATIENCE_MS, DEFAULT
 from blackboard.units import Key, Milliseconds
 
@@ -86,6 +86,17 @@ async def has_begun(board: "Board") -> bool:
     return (await board.list(_ANY_KEY, limit=1)).revision > 0
 
 
+async def first_revision(made: "Board") -> int | None:
+    """The revision of a board that was just made; None if it cannot be read.
+
+    It is made all the same: an error would say that nothing was changed.
+    """
+    try:
+        return (await made.head()).revision
+    except BlackboardError:
+        return None
+
+
 async def absent(client: "Client", board: "Board", key: Key) -> CommandError:
     """The error for an absent key; the board itself may not exist."""
     if await has_begun(board):
@@ -150,12 +161,18 @@ async def _opened(
         async with connecting as client:
             yield client
         return
-    if not create and not (Path(target.data) / "boards").is_dir():
+    if not create and not holds_boards(Path(target.data)):
         raise not_found(
             f"{target.data} is no data directory", "Write to it first, or check its name."
         )
     async with blackboard.open(target.data, agent=target.agent) as client:
         yield client
+
+
+def holds_boards(data: Path) -> bool:
+    """Whether a data directory was used, as far as this process may look."""
+    # Path.is_dir raises an error for a name that is too long, or in a closed directory.
+    return os.path.isdir(data / "boards")  # noqa: PTH112
 
 
 async def lost_boards(client: "Client") -> "Sequence[LostBoard]":
