@@ -8,8 +8,9 @@ import typer
 from msgspec.structs import replace
 
 from blackboard.cli import screen
-from blackboard.cli.errors import not_found, wrong_usage
+from blackboard.cli.errors import explain, not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand, WriteCommand
+from blackboard.errors import BlackboardError, Corrupt, NewerFormat, OlderFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -312,19 +313,51 @@ def boards(context: typer.Context) -> None:
 
     flags = Flags.of(context)
 
-    async def read(client: "Client") -> "tuple[list[tuple[str, Head]], Sequence[LostBoard]]":
-        found = [(name, await client.board(name).head()) for name in await client.boards()]
-        return found, await session.lost_boards(client)
+    async def read(client: "Client") -> "tuple[_Heads, Sequence[LostBoard]]":
+        heads = _Heads()
+        for name in await client.boards():
+            await heads.add(client.board(name))
+        return heads, await session.lost_boards(client)
 
-    found, losses = session.with_client(flags, read)
+    heads, losses = session.with_client(flags, read)
     if flags.as_json:
-        boards = [{"name": name, **show.plain(head)} for name, head in found]
+        boards = [{"name": name, **show.plain(head)} for name, head in heads.found]
         show.print_json({"boards": boards, "lost": show.plain(losses)})
-        return
-    for loss in losses:
-        screen.say(": ".join(session.describe_loss(loss)))
-    if not found:
+    else:
+        for loss in losses:
+            screen.say(": ".join(session.describe_loss(loss)))
+        _print_boards(heads.found, is_none=not heads.found and not heads.refused)
+    heads.check()
+
+
+class _Heads:
+    """The heads of boards. One that cannot be opened hides no other."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, Head]] = []
+        self.refused: list[BlackboardError] = []
+
+    async def add(self, board: "Board") -> None:
+        """Read that of `board`."""
+        try:
+            self.found.append((board.name, await board.head()))
+        except (Corrupt, NewerFormat, OlderFormat) as error:
+            self.refused.append(error)
+
+    def check(self) -> None:
+        """Errors: that of the first board which cannot be opened; the others are printed."""
+        for error in self.refused[1:]:
+            screen.say(explain(error).message)
+        if self.refused:
+            raise self.refused[0]
+
+
+def _print_boards(found: "Sequence[tuple[str, Head]]", *, is_none: bool) -> None:
+    from blackboard.cli import render as show
+
+    if is_none:
         screen.say("there is no board yet; the first blackboard set makes one")
+    if not found:
         return
     now = show.now_ms()
     rows = [
