@@ -36,7 +36,7 @@ from blackboard.client.workspace.scan import Progress
 from blackboard.client.workspace.tree import Node, Nodes, shown
 from blackboard.core.checkpoints import When
 from blackboard.core.path import tree_head_key
-from blackboard.errors import Conflict
+from blackboard.errors import Conflict, InvalidRequest
 from blackboard.units import Key, Milliseconds, Revision
 
 SALT_BYTES: Final = 32
@@ -115,7 +115,7 @@ class Workspace:
         Errors: Conflict when the board's snapshot is not the one that this directory came from (the
         board was restored, or somebody else took one): restore first, or `overwrite` it.
         FileRefused, naming it, for a pipe, socket or device, a file that cannot be read or keeps
-        changing. LimitExceeded: WORKSPACE_ENTRIES_MAX, WORKSPACE_BYTES_MAX, quotas. After any of
+        changing. InvalidRequest when there is no such directory. LimitExceeded: WORKSPACE_ENTRIES_MAX, WORKSPACE_BYTES_MAX, quotas. After any of
         them, and after a cancellation, the snapshot is the one before it, or, after OutcomeUnknown
         or a cancellation, perhaps the new one.
         """
@@ -125,6 +125,9 @@ class Workspace:
             base, rows = await self._directory.indexed(salt)
             if not overwrite:
                 self._check_base(before, base)
+            if not self.path.exists():
+                # A slip of the pen, or a volume that is not there: not a directory without files.
+                raise InvalidRequest("path", f"there is no directory {self.path}")
             seen = await self._directory.present(rows, salt, progress)
             packed = await in_thread(lambda: Packed.of(seen.now, salt))
             if before is not None and before[0].root == packed.head.root:

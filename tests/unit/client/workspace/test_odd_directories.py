@@ -15,7 +15,7 @@ from blackboard.client.board import Board
 from blackboard.client.workspace import swap
 from blackboard.client.workspace.inside import Inside
 from blackboard.client.workspace.removing import remove_tree
-from blackboard.errors import FileRefused
+from blackboard.errors import FileRefused, InvalidRequest
 from tests.conformance.rules_board_workspace import fill, seen
 
 
@@ -138,3 +138,25 @@ async def test_a_directory_has_the_longest_name_that_there_is(
         await files.restore(discard=True)
         assert (paths[number] / "file").read_text() == str(number)
     assert len({str(files._directory.beside.home) for files in tops}) == 2
+
+
+async def test_a_directory_that_is_not_there_is_not_an_empty_one(
+    board: Board, top: Path, tmp_path: Path
+) -> None:
+    """Its snapshot stays the present one; the restore makes it again."""
+    with pytest.raises(InvalidRequest, match="there is no directory"):
+        await board.workspace(tmp_path / "slip").snapshot()
+    assert await board.workspace(top).info() is None
+    files, before = board.workspace(top), seen(top)
+    taken = await files.snapshot()
+    top.rename(tmp_path / "elsewhere")
+    for overwrite in (False, True):
+        with pytest.raises(InvalidRequest, match="there is no directory"):
+            await files.snapshot(overwrite=overwrite)
+    assert await files.info() == taken
+    await files.restore()
+    assert {**seen(top), "src/modules": 0, "src/modules/kept.txt": 0} == {
+        **before,
+        "src/modules": 0,
+        "src/modules/kept.txt": 0,
+    }
