@@ -244,8 +244,11 @@ def _adapter(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
 
 def adapter_of(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
     """The adapter between results of `function` and plain data, by its annotation."""
-    # A bound method would keep its object alive in the cache.
-    return _adapter(getattr(function, "__func__", function))
+    try:
+        # A bound method would keep its object alive in the cache.
+        return _adapter(getattr(function, "__func__", function))
+    except TypeError:  # an object that can be called and has no hash, and no annotation either
+        return None
 
 
 def plain_result(value: Any, adapter: "TypeAdapter[Any] | None") -> bytes:

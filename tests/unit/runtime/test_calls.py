@@ -16,6 +16,7 @@ from blackboard.limits import (
     CALL_REASON_BYTES_MAX,
     LARGE_BYTES_MAX,
 )
+from blackboard.runtime.agent import Agent
 from blackboard.runtime.calls import (
     Call,
     CallOptions,
@@ -29,6 +30,8 @@ from blackboard.runtime.calls import (
     reason_of,
     takes_key,
 )
+from blackboard.runtime.context import Context
+from blackboard.runtime.trial import try_step
 from blackboard.wire.codec import decode_value
 
 JSON = st.recursive(
@@ -168,6 +171,37 @@ def test_a_result_that_cannot_be_stored_is_said_to_be_one() -> None:
 
     with pytest.raises(InvalidRequest, match="result"):
         plain_result(photo(), adapter_of(photo))
+
+
+@dataclass
+class Finder:
+    """A tool with settings, which has no hash."""
+
+    url: str
+
+    def __call__(self, what: str) -> str:
+        """Look for something there."""
+        return f"{self.url}/{what}"
+
+
+class Notes(BaseModel):
+    """What was found."""
+
+    text: str = ""
+
+
+class Search(Agent[Notes]):
+    """Calls it."""
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """Once."""
+        terms = CallOptions(name="find")
+        ctx.state.text = await ctx.tool(Finder("http://a"), "tea", terms=terms)
+
+
+async def test_an_object_without_a_hash_can_be_a_tool() -> None:
+    """As any other that can be called."""
+    assert (await try_step(Search("ada"))).state.text == "http://a/tea"
 
 
 def test_an_annotation_that_says_nothing_is_none() -> None:
