@@ -154,8 +154,8 @@ test('what is no token is not narrowed', async () => {
 
 /** A provider that is synced at once; `closed` is its connection's end. */
 class Synced {
-  constructor () {
-    Object.assign(this, { listeners: {}, synced: true, connects: 0, params: null, isDestroyed: false })
+  constructor (url, room, doc, { params } = {}) {
+    Object.assign(this, { listeners: {}, synced: true, connects: 0, params, isDestroyed: false })
     queueMicrotask(() => this.emit('sync', true))
   }
 
@@ -183,6 +183,17 @@ test('a document connects again when its token has expired, once after each time
   await provider.emit('sync', true)
   await provider.closed(4401)
   assert.equal(provider.connects, 2)
+})
+
+test('a token in a URL lives for less than an hour by a clock that is behind, too', async () => {
+  const { provider } = await openDocument(channelOf(), 'main', 'public/memo', { doc: {}, WebsocketProvider: Synced })
+  const tokens = [provider.params.token]
+  await provider.closed(1012)
+  tokens.push(provider.params.token)
+  for (const token of tokens) {
+    const { exp } = JSON.parse(atob(token.split('~')[1].replaceAll('-', '+').replaceAll('_', '/')))
+    assert.ok(1000 * exp - Date.now() <= 1_800_000 && 1000 * exp > Date.now() + 1_700_000, String(exp))
+  }
 })
 
 test('a document that was closed is forgotten, and does not connect again', async () => {
