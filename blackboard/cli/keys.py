@@ -230,7 +230,7 @@ def ls(
     moment = None if at is None else values.parse_moment(at)
 
     async def read(client: "Client", board: "Board") -> tuple["KeyListing", str | None]:
-        shown = KeyListing(board, pattern, moment)
+        shown = KeyListing(board, pattern, moment, after)
         look = partial(board.list, pattern, at=moment, delimiter="/" if dirs else None)
         last = after
         while True:
@@ -267,13 +267,18 @@ class KeyListing:
     `entries` and `directories` grow with each page.
     """
 
-    def __init__(self, board: "Board", pattern: str, at: "When | None") -> None:
+    def __init__(
+        self, board: "Board", pattern: str, at: "When | None", after: str | None = None
+    ) -> None:
+        from blackboard.core.path import document_of
+
         self.entries: list[Entry] = []
         self.directories: list[Directory] = []
         self._board = board
         self._pattern = pattern
         self._at = at
-        self._document: str | None = None
+        # Between its keys, `after` ended a page that has the document.
+        self._document = None if after is None else document_of(after)
 
     def __len__(self) -> int:
         return len(self.entries) + len(self.directories)

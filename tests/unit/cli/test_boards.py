@@ -7,6 +7,7 @@ import pytest
 
 import blackboard
 from blackboard.cli import session
+from blackboard.cli.keys import KeyListing
 from blackboard.client.board import Board
 from blackboard.errors import Unavailable
 from tests.unit.cli.typed import ended
@@ -82,3 +83,23 @@ def test_a_pattern_is_no_agent_to_answer(home: Path, capsys: pytest.CaptureFixtu
     assert ended("set", "public/a", "1", *data) == 0
     assert ended("approve", "*", *data) == 2
     assert "'*' is not a name" in capsys.readouterr().err
+
+
+async def test_a_document_is_on_one_page(home: Path) -> None:
+    """Pages may end between its keys."""
+    async with blackboard.open(home / "data") as client:
+        board = client.board("main")
+        for text in ("a", "b"):
+            async with board.document("public/memo") as memo:
+                memo.text("body").append(text)
+        await board.put("public/next", 1)
+        after, found = None, []
+        while True:
+            shown = KeyListing(board, "public/**", None, after)
+            page = await board.list("public/**", after=after, limit=1)
+            await shown.take(page)
+            found += [entry.key for entry in shown.entries]
+            after = page.next_key
+            if after is None:
+                break
+        assert found == ["public/memo", "public/next"]
