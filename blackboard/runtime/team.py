@@ -291,12 +291,12 @@ class _Team:
             try:
                 # The watch may be behind, but a member that was spawned last is on
                 # the board already.
-                page = await self._board.list(f"{ROSTER}/*")
+                roster = [entry async for entry in self._board.scan(f"{ROSTER}/*")]
             except Unavailable as error:
                 await self._wait_after(error)
                 self._changed.set()
                 continue
-            names = {entry.key.rpartition("/")[2] for entry in page.entries if self._is_ours(entry)}
+            names = {entry.key.rpartition("/")[2] for entry in roster if self._is_ours(entry)}
             if self._stopping or names <= self.ended.keys():
                 return
 

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import blackboard
 from blackboard import Board, InvalidRequest
 from blackboard.errors import LimitExceeded
 from blackboard.limits import Limits
+from blackboard.runtime import team as module
 from blackboard.runtime.state import state_key
 from blackboard.runtime.supervisor import AgentExit, Supervisor
-from blackboard.runtime.team import MakeSupervisor, roster_key, run_team
+from blackboard.runtime.team import MakeSupervisor, TeamMember, roster_key, run_team
 from tests.unit.runtime.crew import Counter, Hopeless, Parent, Patient, Prolific, Slow
 from tests.unit.runtime.test_supervisor import QUICK
 from tests.waiting import wait_until
@@ -249,6 +251,25 @@ async def test_of_those_born_at_once_some_find_no_room(board: Board) -> None:
     assert "TEAM_AGENTS_MAX" in refused.outcome
     told = await board.get(roster_key(refused.agent))
     assert (told["how"], told["outcome"]) == ("refused", refused.outcome)
+
+
+async def test_a_team_knows_its_whole_roster(board: Board) -> None:
+    """Also if it does not fit into one answer: somebody at its end is still waited for."""
+    team = module._Team(board, [Counter("ada")], (), quick(board))
+    await board.put(roster_key("ada"), {"kind": "Counter"})
+    for name in ("bob", "cyd", "dan"):
+        await board.put(roster_key(name), {"kind": "Other", "state": {"x": "x" * 900_000}})
+    await board.put(roster_key("eve"), {"kind": "Counter"})
+    team._living["ada"] = module._Seat(Counter("ada"), TeamMember(kind="Counter"))
+    team.ended["ada"] = AgentExit("ada", "done")
+    waiting = asyncio.create_task(team._all_ended())
+    team._changed.set()
+    for _ in range(100):
+        await anyio.lowlevel.checkpoint()
+    assert not waiting.done()
+    team.ended["eve"] = AgentExit("eve", "done")
+    team._changed.set()
+    await waiting
 
 
 async def test_how_a_team_is_stopped_is_an_event_or_signals(board: Board) -> None:
