@@ -1,5 +1,6 @@
 """Directories that are legal and odd: closed ones, those of other users, deep ones, long names."""
 
+import asyncio
 import errno
 import os
 import stat
@@ -149,14 +150,11 @@ async def test_a_directory_that_is_not_there_is_not_an_empty_one(
     assert await board.workspace(top).info() is None
     files, before = board.workspace(top), seen(top)
     taken = await files.snapshot()
-    top.rename(tmp_path / "elsewhere")
+    await asyncio.to_thread(top.rename, tmp_path / "elsewhere")
     for overwrite in (False, True):
         with pytest.raises(InvalidRequest, match="there is no directory"):
             await files.snapshot(overwrite=overwrite)
     assert await files.info() == taken
     await files.restore()
-    assert {**seen(top), "src/modules": 0, "src/modules/kept.txt": 0} == {
-        **before,
-        "src/modules": 0,
-        "src/modules/kept.txt": 0,
-    }
+    ignored = {"src/modules": None, "src/modules/kept.txt": None}
+    assert {**seen(top), **ignored} == {**before, **ignored}
