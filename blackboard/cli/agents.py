@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from blackboard.client.leases.presence import Presence
     from blackboard.runtime.migrations import MigrationFinding
 
-_CRASHES_MAX = 1_024
-"""Most crashes that are listed: a team has no more agents."""
-
 app = typer.Typer()
 
 
@@ -58,8 +55,8 @@ def agents(context: typer.Context) -> None:
     async def read(board: "Board") -> "Sequence[Line]":
         from blackboard.runtime.supervisor import SUPERVISION
 
-        page = await board.list(f"{SUPERVISION}/*", limit=_CRASHES_MAX)
-        crashed = {entry.key.rpartition("/")[2]: entry.value for entry in page.entries}
+        found = [entry async for entry in board.scan(f"{SUPERVISION}/*")]
+        crashed = {entry.key.rpartition("/")[2]: entry.value for entry in found}
         return lines(await board.agents(), crashed)
 
     found = session.with_board(flags, read)
