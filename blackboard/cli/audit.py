@@ -102,9 +102,20 @@ def _read(path: Path) -> "list[AuditRecord]":
     """The records of an earlier `--json`. Errors: CommandError."""
     import json
 
+    import msgspec
+
     from blackboard.client.audit_record import AuditRecord
 
     try:
-        return [AuditRecord(**record) for record in json.loads(path.read_bytes())["records"]]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        found = [AuditRecord(**record) for record in json.loads(path.read_bytes())["records"]]
+        # For its error: a field of another type would fail later, where it is compared.
+        return msgspec.convert(msgspec.to_builtins(found), list[AuditRecord])
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        RecursionError,
+        msgspec.MsgspecError,
+    ) as error:
         raise wrong_usage(f"{path} is no output of blackboard audit --json: {error}") from error

@@ -1,10 +1,13 @@
 """What people see of the audit."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
-from blackboard.cli.audit import print_records
+from blackboard.cli.audit import _read, print_records
+from blackboard.cli.errors import CommandError
 from blackboard.client.audit_record import AuditRecord
 
 STYLE = re.compile("\x1b\\[[0-9;]*m")
@@ -48,3 +51,16 @@ def test_a_pipe_gets_one_record_a_line(capsys: pytest.CaptureFixture[str]) -> No
         r"note=\u001b[2J\u0009all\u000awell",
     ]
     assert [row[6] for row in rows] == ["1", "112", "1"]
+
+
+@pytest.mark.parametrize("time", ["now", None, [1]])
+def test_what_is_no_earlier_audit_is_refused(tmp_path: Path, time: object) -> None:
+    """Not where it is compared."""
+    names = ("principal", "token", "verb", "board", "what", "outcome")
+    record = {"time_ms": time, **dict.fromkeys(names, "x")}
+    file = tmp_path / "audit.json"
+    file.write_text(json.dumps({"records": [record]}))
+    with pytest.raises(CommandError, match="no output of blackboard audit"):
+        _read(file)
+    file.write_text(json.dumps({"records": [{**record, "time_ms": 5}]}))
+    assert [one.time_ms for one in _read(file)] == [5]
