@@ -68,6 +68,11 @@ def resolve(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> Tar
     if flags.data is not None:
         if flags.url or flags.context or flags.ca:
             raise wrong_usage("--data opens a directory without a service: leave out --url")
+        if flags.token:  # it would limit nothing
+            raise wrong_usage(
+                "--data opens a directory without a service, which takes no --token",
+                "Name the agent to act as: --as.",
+            )
         own = flags.board or environ.get(kept.BOARD_VARIABLE) or BOARD_DEFAULT
         return Target(own, agent=agent, data=flags.data)
     given = Destination(flags.url, flags.token, flags.ca, flags.board)

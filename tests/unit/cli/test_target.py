@@ -122,6 +122,14 @@ def test_a_directory_needs_no_service() -> None:
     assert refused.value.exit == Exit.USAGE
 
 
+def test_a_directory_takes_no_token() -> None:
+    """It would limit nothing: a process that opens a directory has all rights."""
+    with pytest.raises(CommandError) as refused:
+        resolve(Flags(data="d", token="of a reader"), {}, Contexts())
+    assert refused.value.exit == Exit.USAGE
+    assert "takes no --token" in refused.value.message
+
+
 def test_an_unknown_context_is_not_found() -> None:
     """The known ones are named."""
     with pytest.raises(CommandError) as refused:
