@@ -125,7 +125,7 @@ def retrace(
     """Repeat recorded steps with the present code.
 
     Calls are answered from the record: no tool or model is called, and nothing is written. Reports
-    the first step with a different result.
+    the first step with a different result. Having none to repeat is an error.
     """
     from blackboard.cli import render as show, session
     from blackboard.cli.agents import imported
@@ -144,6 +144,12 @@ def retrace(
         import anyio
 
         found = anyio.run(_retraced, [t for t in _read(file) if name in (None, t.agent)], code)
+    if not found:  # which would be "all the same"
+        whose = "" if name is None else f" of agent {name}"
+        raise not_found(
+            f"there are no steps{whose} to repeat",
+            "See which there are: blackboard export trajectories",
+        )
     if flags.as_json:
         show.print_json({"agents": [_plain(one) for one in found]})
     for one in () if flags.as_json else found:

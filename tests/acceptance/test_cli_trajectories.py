@@ -102,3 +102,11 @@ def test_a_file_that_another_program_wrote_is_read(ran: Shell) -> None:
     (ran.home / "runs.jsonl").write_text("\r\n".join([*lines, ""]), encoding="utf-8", newline="")
     told = ran.out("retrace", "buyers", "--file", "runs.jsonl").splitlines()
     assert told == ["ada: 2 steps, the same", "bob: 2 steps, the same"]
+
+
+def test_nothing_repeated_is_not_the_same(ran: Shell) -> None:
+    """A check of new code is not passed by a mistyped name, or an empty file."""
+    refused = ran.error("retrace", "buyers", "adda", "--data", "data", code=3)
+    assert "no steps of agent adda" in refused["message"]
+    (ran.home / "runs.jsonl").write_text("")
+    ran.error("retrace", "buyers", "--file", "runs.jsonl", code=3)
