@@ -136,7 +136,10 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Put the writes of a task on a checkpoint; they are on the board when this returns."""
+        """Put the writes of a task on a checkpoint; they are on the board when this returns.
+
+        Errors: Conflict when the checkpoint was there and is gone. As of Board.commit.
+        """
         place, id_ = self._place(config), config["configurable"]["checkpoint_id"]
         found = [
             TaskWrite(

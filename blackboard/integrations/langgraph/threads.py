@@ -5,7 +5,7 @@ Invariants
 - A record builds only on records that are there: a commit names the revision of each of them, and
   before a record is removed or replaced, those that build on it are made to stand by themselves.
 - A checkpoint whose parent this saver saw, and which is gone since (deleted, or taken back by a
-  restore), is refused: a run on an abandoned future does not revive it.
+  restore), is refused: a run on an abandoned future does not revive it. So are writes on one.
 - Writes are on the board when `put_writes` returns. They wait WRITES_WAIT_S for the checkpoint that
   they lead to, which then takes them along: half as many commits, and a message that is both
   written and appended is stored once.
@@ -186,7 +186,8 @@ class ThreadBook:
         return found and found[1]
 
     async def put_writes(self, place: ThreadPlace, id_: str, writes: Sequence[TaskWrite]) -> None:
-        """Put the writes of one task on the checkpoint `id_`."""
+        """Put the writes of one task on the checkpoint `id_`. Errors: Conflict when that was there
+        and is gone; Fenced; as of `Board.commit`."""
         if not writes:
             return
         tip = self._tips.get(place)
@@ -226,13 +227,17 @@ class ThreadBook:
     async def _put_alone(self, place: ThreadPlace, id_: str, writes: Sequence[TaskWrite]) -> None:
         key = f"{place.writes(id_)}/{segment(writes[0].task_id)}"
         found, revision, file = merged([], writes), ABSENT, None
+        # Otherwise they would be left behind by the deletion of the thread. They may come before a
+        # checkpoint, but not after it.
+        above = place.checkpoint(id_)
+        known = [KeyAt(above, PRESENT)] if self._tips.has_seen(place, id_) else []
         for left in reversed(range(ATTEMPTS_MAX)):
             payloads = Payloads(self.board, place.files)
             payloads.put(key, encode_writes(found))
             try:
-                await self._commit(place.thread, payloads, [KeyAt(key, revision)])
-            except Conflict:
-                if not left:
+                await self._commit(place.thread, payloads, [*known, KeyAt(key, revision)])
+            except Conflict as conflict:
+                if not left or conflict.key == above:
                     raise
             else:
                 await drop_files(self.board, [file] if file else [])
