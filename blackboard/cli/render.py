@@ -76,7 +76,10 @@ def age(time_ms: Milliseconds, now: Milliseconds) -> str:
 
 def clock(time_ms: Milliseconds, now: Milliseconds) -> str:
     """The time of day here, with the date unless it was today."""
-    at, today = (datetime.fromtimestamp(ms / 1000).astimezone() for ms in (time_ms, now))
+    try:
+        at, today = (datetime.fromtimestamp(ms / 1000).astimezone() for ms in (time_ms, now))
+    except (ValueError, OverflowError, OSError):  # of a token that says so, for example
+        return "at no time of a calendar"
     same_day = at.date() == today.date()
     return at.strftime("%H:%M:%S") if same_day else at.strftime("%Y-%m-%d %H:%M:%S")
 

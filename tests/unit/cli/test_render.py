@@ -53,6 +53,12 @@ def test_the_time_has_a_date_unless_it_is_today() -> None:
     assert show.clock(NOON - 86_400_000, NOON) == "2026-11-20 12:00:00"
 
 
+@pytest.mark.parametrize("time_ms", [10**17, -(10**17), 10**40])
+def test_a_time_may_be_out_of_all_calendars(time_ms: int) -> None:
+    """A token says when it expires, and anybody can write one."""
+    assert show.clock(time_ms, 0) == "at no time of a calendar"
+
+
 def test_values_are_shortened_with_a_mark() -> None:
     """What is cut says so, and what fits is whole."""
     assert screen.shortened("abcde", 5) == "abcde"
