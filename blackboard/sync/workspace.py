@@ -47,9 +47,10 @@ class Workspace(Mirror[asynchronous.Workspace]):
         Errors: Conflict when the board's snapshot is not the one that this directory came from (the
         board was restored, or somebody else took one): restore first, or `overwrite` it.
         FileRefused, naming it, for a pipe, socket or device, a file that cannot be read or keeps
-        changing. LimitExceeded: WORKSPACE_ENTRIES_MAX, WORKSPACE_BYTES_MAX, quotas. After any of
-        them, and after a cancellation, the snapshot is the one before it, or, after OutcomeUnknown
-        or a cancellation, perhaps the new one.
+        changing. InvalidRequest when there is no such directory. LimitExceeded:
+        WORKSPACE_ENTRIES_MAX, WORKSPACE_BYTES_MAX, quotas. After any of them, and after a
+        cancellation, the snapshot is the one before it, or, after OutcomeUnknown or a cancellation,
+        perhaps the new one.
         """
         return self._portal.run(
             lambda: self._inner.snapshot(note=note, overwrite=overwrite, progress=progress)
