@@ -134,10 +134,14 @@ class FromConnString(Generic[Made]):
         self._exits: AsyncExitStack | ExitStack | None = None
 
     def __enter__(self) -> Made:
-        exits = self._exits = ExitStack()
+        with ExitStack() as exits:  # closed, too, when there is nothing to make of the board
+            made = self._make(self._opened_sync(exits).board(self._board))
+            self._exits = exits.pop_all()
+        return made
+
+    def _opened_sync(self, exits: ExitStack) -> blackboard.sync.Client:
         if self._is_remote:
-            opening = blackboard.sync.connect(self._where, token=self._token)
-            return self._make(exits.enter_context(opening).board(self._board))
+            return exits.enter_context(blackboard.sync.connect(self._where, token=self._token))
         with _sync_lock:
             shared = _sync_clients.get(self._where)
             if shared is None:
@@ -146,31 +150,30 @@ class FromConnString(Generic[Made]):
                 )
             shared.users += 1
         exits.callback(_leave, self._where)
-        return self._make(shared.client.board(self._board))
+        return shared.client
 
     def __exit__(self, *error: Any) -> None:
         assert isinstance(self._exits, ExitStack)
         self._exits.close()
 
     async def __aenter__(self) -> Made:
-        exits = self._exits = AsyncExitStack()
+        async with AsyncExitStack() as exits:
+            made = self._make((await self._opened(exits)).board(self._board))
+            self._exits = exits.pop_all()
+        return made
+
+    async def _opened(self, exits: AsyncExitStack) -> blackboard.Client:
         if self._is_remote:
             opening = blackboard.connect(self._where, token=self._token)
-            client = await exits.enter_async_context(opening)
-            return self._make(client.board(self._board))
+            return await exits.enter_async_context(opening)
         key = (asyncio.get_running_loop(), self._where)
         shared = _clients.get(key)
         if shared is None:
             shared = _clients[key] = _SharedClient(asyncio.ensure_future(_opened(self._where)))
         shared.users += 1
         exits.push_async_callback(_aleave, key)
-        try:
-            # Others may wait for the same opening, so a cancelled one must not end it.
-            client = await asyncio.shield(shared.client)
-        except BaseException:
-            await exits.aclose()
-            raise
-        return self._make(client.board(self._board))
+        # Others may wait for the same opening, so a cancelled one must not end it.
+        return await asyncio.shield(shared.client)
 
     async def __aexit__(self, *error: Any) -> None:
         assert isinstance(self._exits, AsyncExitStack)

@@ -228,3 +228,18 @@ async def test_a_listing_can_be_cancelled_while_another_loop_reads(tmp_path: Pat
         with pytest.raises(asyncio.CancelledError):
             await reading
         assert len(await read()) == 1
+
+
+async def test_a_store_that_cannot_be_made_leaves_nothing_open(tmp_path: Path) -> None:
+    """Its directory can be opened by others, with and without a loop."""
+    where = tmp_path / "data"
+    wrong = cast(Any, {"dims": 2})  # embedded by nothing
+    with pytest.raises(Exception, match="embed"):
+        async with BlackboardStore.from_conn_string(str(where), index=wrong):
+            pass
+    async with blackboard.open(where) as client:
+        await client.board("main").put("public/x", 1)
+    with pytest.raises(Exception, match="embed"):
+        BlackboardStore.from_conn_string(str(where), index=wrong).__enter__()
+    async with blackboard.open(where) as client:
+        assert await client.board("main").get("public/x") == 1
