@@ -1,6 +1,8 @@
 """export trajectories, retrace: the steps of agents as JSON Lines, and their replay."""
 
 import contextlib
+import secrets
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,17 +91,34 @@ def trajectories(
 
 @contextlib.contextmanager
 def _opened(output: Path | None) -> Iterator[TextIO]:
-    from blackboard.integrity.private_files import open_anew
-
+    """Where to write. A file is replaced when all is written, and else is as it was."""
     if output is None:
         yield sys.stdout
         return
     try:
-        file = open_anew(output)
+        with _staged(output.resolve()) as file:
+            yield file
     except OSError as error:
         raise not_found(f"{output} cannot be written: {error.strerror}") from error
-    with file:
-        yield file
+
+
+@contextlib.contextmanager
+def _staged(output: Path) -> Iterator[TextIO]:
+    from blackboard.integrity.private_files import open_anew, open_new
+
+    if output.exists() and not output.is_file():  # a device or a pipe stays what it is
+        with open_anew(output) as file:
+            yield file
+        return
+    stage = output.with_name(f".{output.name[:64]}.{secrets.token_hex(4)}")
+    try:
+        with open_new(stage) as file:
+            yield file
+        if output.exists():
+            stage.chmod(stat.S_IMODE(output.stat().st_mode))
+        stage.replace(output)
+    finally:
+        stage.unlink(missing_ok=True)
 
 
 @app.command(
