@@ -4,6 +4,7 @@
 workspace keeps beside a directory (swap.py) is no part of the tree around it either.
 """
 
+import codecs
 import os
 from typing import Final, NamedTuple
 
@@ -57,7 +58,9 @@ class Ignoring:
             return Ignoring(self._specs, unchanged=False) if lost else self
         with within.reading(os.fsencode(at + name)) as file:
             content = os.read(file, _RULES_BYTES_MAX)
-        lines = content.decode("utf-8", "surrogateescape").splitlines()
+        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
+        # As git: a name may have what else ends a line for Python, such as U+2028.
+        lines = [line.removesuffix("\r") for line in text.split("\n")]
         try:
             spec = GitIgnoreSpec.from_lines(lines)
         except ValueError as error:

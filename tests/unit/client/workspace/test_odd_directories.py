@@ -158,3 +158,15 @@ async def test_a_directory_that_is_not_there_is_not_an_empty_one(
     await files.restore()
     ignored = {"src/modules": None, "src/modules/kept.txt": None}
     assert {**seen(top), **ignored} == {**before, **ignored}
+
+
+async def test_rules_are_read_as_git_reads_them(board: Board, tmp_path: Path) -> None:
+    """With the mark that editors on Windows put first, their ends of lines, and odd names."""
+    top = tmp_path / "files"
+    top.mkdir()
+    rules = "\ufeffsecret.txt\r\n*.key\r\na\u2028b\n"
+    (top / ".gitignore").write_bytes(rules.encode())
+    for name in ("secret.txt", "my.key", "a\u2028b", "b"):
+        (top / name).write_text("a password")
+    await board.workspace(top).snapshot()
+    assert [one.path for one in await board.workspace(top).list()] == [".gitignore", "b"]
