@@ -56,9 +56,12 @@ _LINK_CLAIMS: Final = frozenset(["jti", "sub", "grants", "boards", "exp"])
 _LINK: Final = "~"
 _ID_BYTES: Final = 12
 _LINK_ID_BYTES: Final = 6
-"""Bytes of the id of a narrowing, which is looked up only below its token."""
-_ID: Final = re.compile(r"[A-Za-z0-9_-]{16}|[A-Za-z0-9_-]{8}")
-"""Either id, in base64url."""
+"""Bytes of the id of a narrowing: it is no secret, and only must not be that of another one."""
+_LINK_ID: Final = re.compile(r"[A-Za-z0-9_-]{8}|[A-Za-z0-9_-]{12}")
+"""The id of a narrowing, in base64url; the client for JavaScript makes longer ones. The holder of a
+token chooses it, so it must not be able to be the id of a token that a service issued."""
+_ID: Final = re.compile(rf"[A-Za-z0-9_-]{{16}}|{_LINK_ID.pattern}")
+"""Either id."""
 
 
 def new_secret() -> str:
@@ -250,12 +253,29 @@ def _narrowed_by(principal: Principal, links: list[str]) -> Principal:
                 None if end_s is None else int(end_s) * 1000,
             )
             assert principal.credential is not None, "it was read from a token"
-            ids = (*principal.credential.ids, str(link["jti"]))
-            credential = replace(principal.credential, ids=ids)
+            credential = principal.credential
+            own = _own_id(link["jti"], credential)
+            credential = replace(credential, ids=(*credential.ids, own))
             principal = replace(narrowed(principal, to), credential=credential)
         except _DAMAGE as error:
             raise Unauthenticated(reason="the token is of another version") from error
     return principal
+
+
+def _own_id(name: Any, above: Credential) -> str:
+    """The id of a narrowing of a token. Errors: ValueError for one that may be another token's: a
+    token may be revoked by its holder, by the id that it names."""
+    if type(name) is not str or not _LINK_ID.fullmatch(name) or name in _ids_above(above):
+        raise ValueError("no id of its own")
+    return name
+
+
+def _ids_above(credential: Credential) -> set[str]:
+    """The ids of a token, and of those on which it depends."""
+    issuer = credential.issuer
+    if issuer is None or issuer.credential is None:
+        return set(credential.ids)
+    return {*credential.ids, *_ids_above(issuer.credential)}
 
 
 def _bounded(token: str) -> str:

@@ -370,15 +370,48 @@ def test_a_link_cannot_be_taken_off_or_changed_or_exchanged() -> None:
 
 def test_a_link_that_widens_is_refused_also_when_its_holder_signed_it() -> None:
     """The holder of a token can sign any link; only the service's check makes that harmless."""
-    import hmac
+    verify(SECRET, with_link(narrow_token(), {"jti": "A" * 8}))
+    with pytest.raises(Unauthenticated):
+        verify(SECRET, with_link(narrow_token(), {"jti": "A" * 8, "grants": [["**", ["admin"]]]}))
 
-    signed_part, link, signature = narrow_token().split("~")
-    wide = {"jti": "x", "grants": [["**", ["admin"]]]}
-    text = base64.urlsafe_b64encode(json.dumps(wide).encode()).decode().rstrip("=")
+
+def with_link(token: str, link: dict[str, Any]) -> str:
+    """A narrowed token with one more link, as any holder can write it."""
+    *before, signature = token.split("~")
+    text = base64.urlsafe_b64encode(json.dumps(link).encode()).decode().rstrip("=")
     key = base64.urlsafe_b64decode(signature + "==")
     mac = base64.urlsafe_b64encode(hmac.digest(key, text.encode(), "sha256")).decode().rstrip("=")
-    with pytest.raises(Unauthenticated):
-        verify(SECRET, f"{signed_part}~{link}~{text}~{mac}")
+    return "~".join([*before, text, mac])
+
+
+def test_a_link_cannot_take_the_id_of_another_token() -> None:
+    """Its holder may revoke the id that it names: else it ends the tokens that it depends on."""
+    boss = attenuate(issue(SECRET, operator(), HOUR_MS), Narrowing())
+    issuer = verify(SECRET, boss)
+    owner = issue(SECRET, agent("ada"), HOUR_MS, issuer=issuer)
+    narrow = attenuate(attenuate(owner, Narrowing()), Narrowing(grants=READ_NOTES))
+    found = verify(SECRET, narrow).credential
+    assert found is not None
+    assert issuer.credential is not None
+    others = [
+        *found.ids,
+        *issuer.credential.ids,
+        "A" * 16,
+        "A" * 9,
+        "",
+        "~" * 8,
+        8,
+        None,
+        ["A" * 8],
+    ]
+    for name in others:
+        with pytest.raises(Unauthenticated):
+            verify(SECRET, with_link(narrow, {"jti": name}))
+    for name in ("A" * 8, "A" * 12):  # of the clients for Python and for JavaScript
+        credential = verify(SECRET, with_link(narrow, {"jti": name})).credential
+        assert credential is not None
+        assert credential.ids == (*found.ids, name)
+        assert is_id(name)
 
 
 def test_a_token_is_narrowed_so_many_times_and_no_more() -> None:
