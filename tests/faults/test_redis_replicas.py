@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from blackboard.core.commit import Committed, Increment
 from blackboard.engines.base import REPLICA
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.limits import DEFAULT, REPLICAS_MAX
+from blackboard.limits import DEFAULT, REPLICAS_MAX, EngineLimits, Limits
 from blackboard.server.service import Service
 from blackboard.wire.codec import decode_value
 from tests.conformance.writer import Writer
@@ -27,9 +28,11 @@ URL = "redis://127.0.0.1:1/0"
 
 
 @asynccontextmanager
-async def opened(url: str, replicas: int = 1) -> AsyncIterator[RedisStore]:
+async def opened(
+    url: str, replicas: int = 1, limits: Limits = DEFAULT
+) -> AsyncIterator[RedisStore]:
     """A store that asks for so many replicas."""
-    store = RedisStore.connect(url, replicas=replicas)
+    store = RedisStore.connect(url, replicas=replicas, limits=limits)
     try:
         yield store
     finally:
@@ -108,6 +111,17 @@ async def test_an_error_behind_the_answer_loses_no_answer(redis_binary: Path) ->
         done = await (await Writer.open(store, BOARD)).commit(Increment(COUNT, 1))
         assert isinstance(done, Committed)
         assert (done.duplicate, done.level) == (False, "")
+
+
+async def test_an_answer_that_comes_late_is_not_lost_by_waiting(redis_url: str) -> None:
+    """The server was away for most of the call's time, and its replica is not back yet: the wait
+    for it would take longer than what is left."""
+    short = EngineLimits(engine_retry_ms=1_000, replica_wait_ms=4_000)
+    async with opened(redis_url, limits=replace(DEFAULT, engine=short)) as store:
+        ada = await Writer.open(store, BOARD)
+        done = await ada.commit(Increment(COUNT, 1))
+        assert (done.duplicate, done.level) == (False, "")
+        assert await count_of(store) == 1
 
 
 async def test_the_receipt_tells_the_level(redis_binary: Path) -> None:

@@ -229,9 +229,10 @@ class OneServer:
                     # redis-py sends within asyncio.wait_for, which before Python 3.12 loses a
                     # cancellation that arrives just as it finishes.
                     raise asyncio.CancelledError
-                # This attempt was answered; an earlier one may still arrive.
+                budget.reached = await self._reached(connection, budget)
+                # This attempt was answered; an earlier one may still arrive. Not before the wait:
+                # if the budget ends in it, the caller gets no answer.
                 budget.maybe_executed = before
-                budget.reached = await self._reached(connection, budget.replicas)
                 return reply
         except _FAILURES as error:
             # Without a connection nothing was sent. Most errors that a server answers mean that it
@@ -282,16 +283,19 @@ class OneServer:
                 if self._closed:  # meanwhile
                     await connection.disconnect(nowait=True)
 
-    async def _reached(self, connection: AbstractConnection, replicas: int) -> bool:
-        """Whether `replicas` replicas have the last write of this connection; False on a failure.
+    async def _reached(self, connection: AbstractConnection, budget: RetryBudget) -> bool:
+        """Whether `budget.replicas` replicas have the last write of this connection; False on a
+        failure.
 
         WAIT counts the writes of its own connection (redis.io/commands/wait).
         """
-        if not replicas:
+        # Half of what is left, because the answer of the command is lost if the budget ends first.
+        wait_ms = min(self.limits.replica_wait_ms, int(budget.left_s() * 1000 / 2))
+        if not budget.replicas or wait_ms < 1:  # WAIT would take 0 for no limit
             return False
         try:
-            await connection.send_command("WAIT", replicas, self.limits.replica_wait_ms)
-            return int(await connection.read_response()) >= replicas
+            await connection.send_command("WAIT", budget.replicas, wait_ms)
+            return int(await connection.read_response()) >= budget.replicas
         except _FAILURES:
             return False  # the driver has closed the connection
 
