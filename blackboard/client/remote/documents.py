@@ -18,6 +18,7 @@ from blackboard.core.path import check_document, document_prefix
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
+    Corrupt,
     DocumentRefused,
     Unauthenticated,
     Unavailable,
@@ -80,12 +81,14 @@ def document_token(
     key: Key,
     *,
     can_edit: bool = True,
-    ttl_ms: Milliseconds = DOCUMENT_TOKEN_TTL_MS_MAX,
+    ttl_ms: Milliseconds = DOCUMENT_TOKEN_TTL_MS_MAX // 2,
 ) -> str:
     """A token that a stock client may have in its URL: `token`, narrowed to the document at `key`.
 
     Tokens are narrowed offline, without the service. The new token is valid for at most `ttl_ms`,
-    and for the same agent. Errors: InvalidRequest when `token` allows less, or is not a token.
+    and for the same agent. The service takes none that is valid for more than an hour by its own
+    clock, so the default leaves room for a clock here that is ahead. Errors: InvalidRequest when
+    `token` allows less, or is not a token.
     """
     # Imported here because it loads slowly, and most clients of documents narrow no tokens.
     from blackboard.integrity.tokens import attenuate
@@ -145,6 +148,9 @@ class RemotePipe:
             if self._was_let_in and self._has_more_tokens:
                 return Unavailable(what=f"document {self._key}", reason=frame.reason)
             return Unauthenticated(reason=frame.reason)
+        if cause == "corrupt":
+            # Not a cause of a refusal: it is no use to try again.
+            return Corrupt(what=f"document {self._key}", reason=reason)
         if frame.code == _CLOSE_FORBIDDEN:
             return AccessDenied(principal="you", right="read", key=self._key)
         return Unavailable(what=f"document {self._key}", reason=f"{frame.code} {frame.reason}")

@@ -3,7 +3,6 @@
 // `yjs` and `y-websocket` are peer dependencies: they are loaded when the first document is opened, and
 // a program that opens none needs neither.
 import { DocumentRefused, LocalProtocolError, Unauthenticated, Unavailable } from './errors.js'
-import { DOCUMENT_TOKEN_TTL_MS_MAX } from './limits.js'
 import { websocketUrl } from './socket.js'
 import { documentToken } from './tokens.js'
 import { endAfter } from './waiting.js'
@@ -66,7 +65,7 @@ export async function openDocument (channel, board, key, options = {}) {
   const Provider = options.WebsocketProvider ?? (await loaded('y-websocket')).WebsocketProvider
   const own = await channel.freshToken()
   if (own === null) throw new Unauthenticated({ reason: 'a document needs a token' })
-  const token = await tokenFor(own, board, key, options)
+  const token = await documentToken(own, board, key, { can_edit: options.can_edit ?? true })
   const at = key.lastIndexOf('/')
   const url = websocketUrl(channel.address.url, `/v1/boards/${board}/docs/${key.slice(0, at)}`)
   const doc = options.doc ?? new Y.Doc()
@@ -90,18 +89,6 @@ export async function openDocument (channel, board, key, options = {}) {
 }
 
 /**
- * A token for one connection. The service takes none in a URL that lives for more than an hour by its clock: half of
- * that is less, unless the clock of this machine is half an hour ahead.
- * @param {string} own
- * @param {string} board
- * @param {string} key
- * @param {DocumentOptions} options
- */
-async function tokenFor (own, board, key, { can_edit = true }) {
-  return await documentToken(own, board, key, { can_edit, ttl_ms: DOCUMENT_TOKEN_TTL_MS_MAX / 2 })
-}
-
-/**
  * Each further connection gets a token of its own: one lives for half an hour.
  *
  * y-websocket does not connect again after the code of an expired token, so it is told to, once after each time
@@ -122,7 +109,7 @@ function keepToken (channel, board, key, options, provider, ends) {
     try {
       const own = await channel.freshToken()
       if (own === null) return
-      provider.params = { token: await tokenFor(own, board, key, options) }
+      provider.params = { token: await documentToken(own, board, key, { can_edit: options.can_edit ?? true }) }
       if (again && !ends.aborted) provider.connect()
     } catch {
       // The next attempt to connect is refused, or comes here again.

@@ -50,14 +50,14 @@ export async function narrowed (token, to) {
 
 /**
  * A token that an editor may have in its URL: `token`, narrowed to the document at `key`, for an hour
- * at most.
+ * at most. The service goes by its own clock, so the default leaves room for a clock here that is ahead.
  * @param {string} token
  * @param {string} board
  * @param {string} key
  * @param {{ can_edit?: boolean, ttl_ms?: number }} [options]
  * @returns {Promise<string>}
  */
-export async function documentToken (token, board, key, { can_edit = true, ttl_ms = DOCUMENT_TOKEN_TTL_MS_MAX } = {}) {
+export async function documentToken (token, board, key, { can_edit = true, ttl_ms = DOCUMENT_TOKEN_TTL_MS_MAX / 2 } = {}) {
   if (!/^[^/]+(\/[^/]+)+$/.test(key)) throw new InvalidRequest({ field: 'key', reason: 'is not a key' })
   return await narrowed(token, {
     grants: [[`${key}/~doc/**`, can_edit ? ['append', 'read'] : ['read']]],

@@ -4,6 +4,7 @@ import asyncio
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -14,10 +15,12 @@ import blackboard
 from blackboard.client.remote.documents import document_token
 from blackboard.core import access
 from blackboard.core.access import ACCESS_BOARD, Narrowing
+from blackboard.core.path import base_key, parts_prefix
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
+    Corrupt,
     InvalidRequest,
     Unauthenticated,
     Unavailable,
@@ -35,6 +38,7 @@ from tests.waiting import wait_until
 
 ADA, BOB = access.agent("ada"), access.agent("bob")
 CLOSE_UNAUTHENTICATED = 4401
+MINUTES_AHEAD_NS = 10 * 60 * 10**9
 LIVES_MS = 3_000
 """How long a token lives that a test waits for to end: long enough to connect with it first."""
 
@@ -121,6 +125,28 @@ async def test_a_token_in_a_url_is_for_that_document_alone(served: Served) -> No
     narrow = document_token(token, "main", "public/memo")
     async with connect(f"{url}?token={narrow}", proxy=None) as peer:
         await peer.recv()
+
+
+async def test_a_token_in_a_url_is_let_in_from_a_machine_whose_clock_is_ahead(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was valid for an hour by that clock, and so for more than an hour by the service's."""
+    ahead = SimpleNamespace(time_ns=lambda: time.time_ns() + MINUTES_AHEAD_NS)
+    monkeypatch.setattr("blackboard.client.remote.documents.time", ahead)
+    narrow = document_token(served.token(ADA), "main", "public/memo")
+    url = f"{served.url}/v1/boards/main/docs/public/memo"
+    async with connect(f"{url}?token={narrow}", proxy=None) as peer:
+        await peer.recv()
+
+
+async def test_a_document_whose_base_is_damaged_is_reported_as_that(served: Served) -> None:
+    """Over a connection, too: it is of no use to try again until the time is over."""
+    async with blackboard.connect(served.url, token=served.token()) as client:
+        board = client.board()
+        await board.put(base_key("public/memo"), {"parts": ["g", 1], "owners": {}, "mark": None})
+        await board.put(f"{parts_prefix('public/memo', 'g')}/0000", b"no update")
+        with pytest.raises(Corrupt, match="document public/memo"):
+            await board.document("public/memo")
 
 
 @pytest.mark.limits(connections_per_principal_max=2)
