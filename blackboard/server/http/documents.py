@@ -142,8 +142,9 @@ class DocumentDoor:
     async def _admit(self, scope: Scope, query: Query, board: str, key: Key) -> Principal:
         """Errors: Unauthenticated, AccessDenied, Unavailable."""
         await self._gate.ready()
-        token, in_url = bearer_token(scope), query.get("token", [None])[0]
-        principal = self._gate.authenticate(token or in_url or "")
+        # A header of another scheme has no token: browsers send `Basic` by themselves.
+        token, in_url = bearer_token(scope) or None, query.get("token", [""])[0]
+        principal = self._gate.authenticate(token or in_url)
         if token is None and not is_for_document(principal, board, key):
             reason = "a token in a URL must be for this document alone, and for an hour at most"
             raise Unauthenticated(reason=reason)

@@ -11,6 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from blackboard.client.link import Pipe
+from blackboard.client.remote.documents import document_token
 from blackboard.core import access
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unauthenticated
@@ -83,6 +84,20 @@ async def typing(served: Served, token: str) -> AsyncIterator[Typist]:
         typist = Typist(socket)
         await typist.greet()
         yield typist
+
+
+@pytest.mark.parametrize("header", ["Basic YTpi", "Bearer ", ""])
+async def test_another_authorization_makes_no_url_wider(served: Served, header: str) -> None:
+    """A token in a URL is for that document alone; browsers add the password of a proxy."""
+    url, token = f"{served.url}/v1/boards/main/docs/public/memo", served.token(ADA)
+    headers = {"Authorization": header}
+    async with connect(f"{url}?token={token}", additional_headers=headers, proxy=None) as peer:
+        with pytest.raises(ConnectionClosed):
+            await peer.recv()
+        assert peer.close_code == 4401
+    narrow = document_token(token, "main", "public/memo")
+    async with connect(f"{url}?token={narrow}", additional_headers=headers, proxy=None) as peer:
+        await peer.recv()
 
 
 async def test_edits_of_all_sizes_stay_in_order(served: Served) -> None:
