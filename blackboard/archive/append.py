@@ -42,6 +42,7 @@ from blackboard.archive.tables import (
     EPOCH,
     TOTAL,
     VERSION,
+    TextWithNul,
 )
 from blackboard.core import digest
 from blackboard.core.checkpoints import Cut, Facts, Mark, Step
@@ -199,6 +200,9 @@ class Appending:
 
     async def _write(self, fold: Fold, through: Revision) -> None:
         connection, board = self._connection, self._row.id
+        if not self._past.database.is_sqlite:
+            for row in fold.commits:
+                row["note"] = TextWithNul.stored(row["note"])
         await add(connection, COMMIT, fold.commits)
         await add(connection, VERSION, fold.versions)
         await add(connection, EPOCH, fold.epochs)

@@ -14,6 +14,7 @@ Invariants
 Names sort by their bytes everywhere (COLLATE "C"), as they do in Python and in the engines.
 """
 
+import re
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -27,6 +28,7 @@ from sqlalchemy import (
     SmallInteger,
     String,
     Table,
+    TypeDecorator,
 )
 
 ABSENT: Final = 0
@@ -42,6 +44,34 @@ METADATA: Final = MetaData()
 # In the order of bytes, as keys are everywhere. That is what SQLite does by itself.
 _NAME: Final = String().with_variant(String(collation="C"), "postgresql")
 _NUMBER: Final = BigInteger().with_variant(Integer(), "sqlite")
+# Of the characters that Unicode reserves for use inside of programs.
+_MARK: Final = "\ufdd0"
+_MARKED: Final = re.compile(f"{_MARK}([01])")
+
+
+class TextWithNul(TypeDecorator[str]):
+    """Text in PostgreSQL, which keeps every character but NUL: that one is stored as two others.
+
+    `add` (archive/database.py) gives values to the driver as they are, so call `stored` before.
+    """
+
+    impl = String
+    cache_ok = True
+
+    @staticmethod
+    def stored(text: str) -> str:
+        """How `text` is stored."""
+        return text.replace(_MARK, f"{_MARK}1").replace("\0", f"{_MARK}0")
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
+        """As SQLAlchemy wants it: how a value is stored."""
+        return None if value is None else self.stored(value)
+
+    def process_result_value(self, value: str | None, dialect: Any) -> str | None:
+        """As SQLAlchemy wants it: the inverse."""
+        if value is None or _MARK not in value:
+            return value
+        return _MARKED.sub(lambda found: "\0" if found[1] == "0" else _MARK, value)
 
 
 def _key(name: str, kind: Any = _NUMBER) -> "Column[Any]":
@@ -106,7 +136,7 @@ COMMIT: Final = Table(
     _must("lane", SmallInteger),
     _must("incarnation", String),
     _must("step"),
-    _must("note", String),
+    _must("note", String().with_variant(TextWithNul(), "postgresql")),
     _must("digest", LargeBinary),
     _must("chain", LargeBinary),
     _must("cost", Integer),  # about its bytes, to cut pages by

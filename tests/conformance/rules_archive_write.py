@@ -396,6 +396,29 @@ class WritingRules:
             third.head - 2, third.head, fourth.log[-6].revision
         )
 
+    async def test_notes_come_back_as_they_were_written(self, archive: Archive) -> None:
+        """Any text: a character that a database cannot keep must not end the archive of a board."""
+        story = Story()
+        notes = [
+            "a\0b",
+            "\0",
+            "\0\0x",
+            "",
+            "%_'\"\\",
+            "\ufdd0",
+            "\ufdd0\0",
+            "\uffff\U0010ffff",
+            "é",
+        ]
+        for note in notes:
+            story.tell(Put("public/k", ONE), note=note)
+        await story.archive_into(archive, BOARD)
+        assert await whole_log(archive, BOARD) == story.log
+        assert [
+            entry.note for entry in await archive.log(BOARD, 0, until=story.head, limit=9)
+        ] == notes
+        assert await findings(archive, story) == []
+
     # --- large values -----------------------------------------------------------------------------
 
     async def test_large_values_lie_among_the_blobs(self, archive: Archive, place: object) -> None:
