@@ -11,7 +11,8 @@ not decide a commit under a token that was checked against an older record (`Per
 Invariants
 - `check` passes only while the table is known and was updated within ACCESS_STALE_MS: a process
   that cannot read the record accepts no token.
-- A record, once seen, counts until its token would have expired.
+- A record, once seen, counts until its token would have expired; a later one of the same subject
+  does not shorten it.
 - `epoch` grows with each record: permits from an earlier one are checked again.
 - Every record up to revision `through` is in the table.
 
@@ -235,19 +236,31 @@ class Revocations:
         most = self._limits.revocations_max
         if count > most:
             raise LimitExceeded("REVOCATIONS_MAX", count, most)
-        record = {"before_ms": now_ms, "until_ms": now_ms + min(ttl_ms, kept_ms)}
+        records = {
+            name: self._record(name, now_ms, now_ms + min(ttl_ms, kept_ms)) for name in names
+        }
         # Each revocation takes some expired records along, so that nobody has to sweep the board.
         over = [key for key, until in self._until.items() if until <= now_ms and key not in names]
-        ops: list[Op] = [Put(name, encode_value(record)) for name in names]
+        ops: list[Op] = [Put(name, encode_value(record)) for name, record in records.items()]
         ops += [Delete(key) for key in over[: OPERATIONS_MAX - len(ops)]]
         # First: a board whose number is above the record takes no commit under a token.
         revision = await self._commit(ops)
-        for name in names:
+        for name, record in records.items():
             self._note(name, record)  # here at once; the feed brings it to other processes
         await self._tell_boards(revision)
         if self.archived is not None:
             await self.archived(revision)
         return len(self._until)
+
+    def _record(
+        self, key: Key, before_ms: Milliseconds, until_ms: Milliseconds
+    ) -> dict[str, Milliseconds]:
+        """The record of a revocation. It takes nothing back of the one that is there: that may be
+        of older tokens, which are valid for longer."""
+        return {
+            "before_ms": max(before_ms, self._before.get(key, before_ms)),
+            "until_ms": max(until_ms, self._until.get(key, until_ms)),
+        }
 
     async def _tell_boards(self, revision: Revision) -> None:
         """Make all boards refuse commits of processes that do not know the record up to `revision`.

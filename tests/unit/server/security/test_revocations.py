@@ -312,6 +312,29 @@ async def test_a_record_lasts_as_long_as_any_token(parts: Parts) -> None:
         )
 
 
+async def test_a_later_revocation_takes_nothing_back(parts: Parts) -> None:
+    """Not by the name, under a newer token of it, and not by the id, for a shorter time."""
+    service, store = parts
+    stolen = replace(ADA, credential=Credential("ada", ("token-1",), 0))
+    now_ms = time.time_ns() // 1_000_000
+    newer = replace(ADA, credential=Credential("ada", ("token-2",), now_ms + 3_600_000))
+    boss, found = service.link(access.operator()), service.host.revocations
+    await boss.revoke(tokens=["token-1"], principal="ada")
+    recorded = dict(found._until)
+    await service.link(newer).revoke(principal="ada", until_ms=now_ms)
+    await boss.revoke(tokens=["token-1"], until_ms=now_ms)
+    await boss.revoke(tokens=["token-3"])  # removes what is over
+    assert recorded.items() <= found._until.items()
+    later = Revocations(store)
+    try:
+        await later.ready()
+        for known in (found, later):
+            with pytest.raises(Unauthenticated, match="revoked"):
+                known.check(stolen)
+    finally:
+        await later.aclose()
+
+
 def _asks(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
     async def ask() -> bool:
         return condition()
