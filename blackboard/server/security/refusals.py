@@ -4,9 +4,9 @@ A conflict, a stale epoch or a lost fence changes nothing, so no log has it. Eac
 last REFUSALS_KEPT of each board that it has open, in memory, as it answered them.
 
 Invariants
-- A reader sees a refusal if every key that the commit named may be read, or it was their own
-  account's, and their token is not a narrowed one. A commit of more than REFUSAL_KEYS_MAX keys is
-  shown to nobody else but operators.
+- A reader sees a refusal if every key that the commit named may be read, and everything below
+  every prefix, or it was their own account's, and their token is not a narrowed one. A commit of
+  more than REFUSAL_KEYS_MAX keys is shown to nobody else but operators.
 - No value is kept, and of an error only its code, its message, its key and who was in the way.
 """
 
@@ -15,19 +15,27 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from blackboard.core.access import Principal
+from blackboard.core.access import Principal, Right, allows_below
 from blackboard.core.checkpoints import RefusedCommit
 from blackboard.core.commit import Commit
 from blackboard.errors import BlackboardError, Rejected
 from blackboard.limits import REFUSAL_KEYS_MAX, REFUSALS_KEPT
-from blackboard.units import Key, Milliseconds
+from blackboard.units import Key, Milliseconds, Prefix
 
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
     told: RefusedCommit
     account: str
-    keys: tuple[Key, ...] | None
+    named: "_Named | None"
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a commit names. A refusal because of a prefix names a key below it."""
+
+    keys: frozenset[Key]
+    prefixes: frozenset[Prefix]
 
 
 def _now_ms() -> Milliseconds:
@@ -58,7 +66,7 @@ class Refusals:
             next((name for name in named if name), ""),
             commit.note,
         )
-        self._kept.append(_Refused(told, commit.account or commit.id.agent, _keys_of(commit)))
+        self._kept.append(_Refused(told, commit.account or commit.id.agent, _named_by(commit)))
 
     def shown(
         self, reader: Principal, readable: Callable[[Key], bool], after: int
@@ -76,17 +84,22 @@ def _is_shown(each: _Refused, reader: Principal, readable: Callable[[Key], bool]
     is_whole = reader.credential is None or len(reader.credential.ids) == 1
     if reader.acts_for_any or (is_whole and each.account == reader.account):
         return True
-    return each.keys is not None and all(map(readable, each.keys))
+    return each.named is not None and _may_read(each.named, reader, readable)
 
 
-def _keys_of(commit: Commit) -> tuple[Key, ...] | None:
-    """The keys and prefixes that a commit names; None if they are too many to keep."""
-    found = {*_named(commit)}
-    return tuple(found) if found and len(found) <= REFUSAL_KEYS_MAX else None
+def _may_read(named: _Named, reader: Principal, readable: Callable[[Key], bool]) -> bool:
+    return all(map(readable, named.keys)) and all(
+        allows_below(reader.grants, Right.READ, prefix) for prefix in named.prefixes
+    )
 
 
-def _named(commit: Commit) -> Iterator[Key]:
-    for part in (*commit.ops, *commit.conditions, *commit.fences):
-        yield str(getattr(part, "key", "") or getattr(part, "prefix", ""))
-    for key, _ in commit.based_on:
-        yield key
+def _named_by(commit: Commit) -> _Named | None:
+    """What a commit names; None if it is too much to keep, or nothing."""
+    parts = (*commit.ops, *commit.conditions, *commit.fences)
+    prefixes = frozenset(_each(parts, "prefix"))
+    keys = frozenset([*_each(parts, "key"), *(key for key, _ in commit.based_on)])
+    return _Named(keys, prefixes) if 0 < len(keys) + len(prefixes) <= REFUSAL_KEYS_MAX else None
+
+
+def _each(parts: Sequence[object], member: str) -> Iterator[str]:
+    return (getattr(part, member) for part in parts if hasattr(part, member))

@@ -12,7 +12,7 @@ from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.access import AccessGrant, Principal, Right, operator
 from blackboard.core.checkpoints import Activity, RetentionPolicy
-from blackboard.core.commit import Commit, CommitId, KeyAt, Put
+from blackboard.core.commit import Commit, CommitId, KeyAt, PrefixUnchanged, Put
 from blackboard.core.history import Tally
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Conflict, StaleEpoch, Unavailable
@@ -180,3 +180,25 @@ def test_what_is_remembered_is_bounded() -> None:
     credential = access.Credential("ada", ("narrowed", "whole"), 0)
     narrowed = replace(access.agent("ada"), name="ada.helper", credential=credential)
     assert refusals.shown(narrowed, lambda key: False, 0) == []
+
+
+async def test_a_prefix_that_was_in_the_way_names_what_is_below_it(
+    service: Service, board: Board
+) -> None:
+    """Only who may read all that is below a prefix sees what it was refused for."""
+    await board.put("public/plan/secret", 1)
+    ada, epoch = service.link(access.agent("ada")), (await board.head()).epoch.id
+    for step, prefix in enumerate(("public/plan", "public")):
+        name, ops = CommitId("ada", 0, "x", step), (Put("public/other", ONE),)
+        with pytest.raises(Conflict, match="secret"):
+            await ada.commit("main", Commit(name, epoch, ops, (PrefixUnchanged(prefix, 0),)))
+    for patterns, count in (
+        (["public/**"], 2),
+        (["public/other", "public/plan/**"], 1),
+        (["public/*"], 0),
+        (["public/*", "public/*/*"], 0),
+        (["public/other", "public/plan", "public/p/**"], 0),
+    ):
+        grants = tuple(access.parse_grant(f"{pattern}=read") for pattern in patterns)
+        seen = await service.link(Principal("eve", grants)).refusals("main", after=0)
+        assert len(seen) == count, patterns
