@@ -588,6 +588,7 @@ def all_examples() -> list[str]:
 @pytest.mark.usefixtures("service")
 def test_the_examples_in_the_help_work(shell: Shell) -> None:
     """Each is typed as it stands; those that go on for ever are ended when they have begun."""
+    (shell.home / "prod.token").write_text("a token of another service\n")
     for line in examples():
         typed = line if shutil.which("jq") else line.partition(" | jq")[0]
         endless = typed.startswith("blackboard watch") and "--count" not in typed
