@@ -83,7 +83,7 @@ def asked(shell: Shell, answer: bytes, *arguments: str) -> int:
     os.close(theirs)
     shown = b""
     with command, contextlib.suppress(OSError):  # EIO at its end
-        while b"Restore the board?" not in shown:
+        while b"Restore the board? [y/N]: " not in shown:  # whole: what follows is the answer
             shown += os.read(ours, 65_536)
         if answer:
             os.write(ours, answer)
