@@ -425,16 +425,16 @@ async def test_a_client_goes_on_after_its_token_ended_while_the_source_failed(
     served: Served,
 ) -> None:
     """The next token is good; the one before was, too, when it was sent."""
-    lives_ms, is_down = [LIVES_MS], False
+    lives_ms, is_down = LIVES_MS, False
 
     def source() -> str:
         if is_down:
             raise OSError("the provider of tokens is down")
-        return served.token(ADA, ttl_ms=lives_ms.pop() if lives_ms else TOKEN_TTL_MS)
+        return served.token(ADA, ttl_ms=lives_ms)
 
     async with blackboard.connect(served.url, token=source) as client:
         await client.board().put("public/a", 1)
-        is_down = True
+        is_down, lives_ms = True, TOKEN_TTL_MS
         await wait_until(partial(is_alone, served))
         is_down = False
         async with asyncio.timeout(PATIENCE_S):
