@@ -3,6 +3,10 @@
 The archive gets what it would have got from the engine, entry by entry. So everything that works
 with an archive works with what comes back: history, checkpoints, comparisons, and a recovery of the
 engine to any of its revisions.
+
+A backup may have several histories of one name: of another data directory, or of an older copy. A
+base at a revision that the backup had before begins another history, unless the log behind it says
+otherwise. What came before it is then set aside, as by `Archive.join`.
 """
 
 import asyncio
@@ -19,11 +23,12 @@ from blackboard.backup.read import records_of
 from blackboard.backup.segment import BASE, BaseRecord, LogRecord, PageRecord, SegmentFile
 from blackboard.core.checkpoints import Mark, Point
 from blackboard.core.commit import Entry, LogEntry, Reading
-from blackboard.errors import InvalidRequest, Unavailable
+from blackboard.errors import Compacted, InvalidRequest, Unavailable
 from blackboard.limits import DEFAULT, LOG_ENTRIES_MAX, Limits
-from blackboard.units import Key
+from blackboard.units import Key, Revision
 
 _PAUSE_S: Final = 0.05
+_Stretch = tuple[Sequence[SegmentFile], Sequence[SegmentFile]]
 Progress = Callable[[int], None]
 """Called with the bytes of the backup that were read."""
 
@@ -87,10 +92,15 @@ class Replay:
         try:
             if not self._apart and await self._archive.holds(self._board):
                 self._mark = self._had = await self._archive.mark(self._board)
-            for base, logs in _stretches(self._manifest.segments):
+            through: Revision | None = None
+            for base, logs in await self._left(_stretches(self._manifest.segments)):
+                if await self._is_another(base, logs, through):
+                    # A part of the history before it, which goes aside, may have been there.
+                    self._apart, self._had = True, None
                 await self._join(base)
                 for segment in logs:
                     await self._append(segment)
+                through = (*base, *logs)[-1].last
             # What this returns must be there after a power loss as well.
             await self._archive.settle(self._board)
         finally:
@@ -110,9 +120,65 @@ class Replay:
         reason = "a service appends to it: stop the services first"
         raise Unavailable(what=f"archive of board {self._board}", reason=reason)
 
+    async def _left(self, stretches: Sequence[_Stretch]) -> Sequence[_Stretch]:
+        """The stretches from the one on of which the archive has a part: those before it may be of
+        a history that an earlier attempt set aside."""
+        if self._mark is None:
+            return stretches
+        for place in range(len(stretches) - 1, 0, -1):
+            _, logs = stretches[place]
+            if await self._is_archived(await self._last_until(logs, self._mark.revision)):
+                return stretches[place:]
+        return stretches
+
+    async def _is_another(
+        self,
+        base: Sequence[SegmentFile],
+        logs: Sequence[SegmentFile],
+        through: Revision | None,
+    ) -> bool:
+        """Whether a base, which comes after one that led `through` a revision, begins another
+        history."""
+        if through is None or self._mark is None or base[0].last > through:
+            return False
+        if base[0].last > self._mark.revision:
+            return False
+        found = await self._last_until(logs, self._mark.revision)
+        if found is not None:
+            return not await self._is_archived(found)
+        # The engine may have lost everything before its first entry.
+        first = await self._first(logs)
+        return base[0].last > 0 or first is None or first.epoch is None
+
+    async def _is_archived(self, entry: LogEntry | None) -> bool:
+        if entry is None:
+            return False
+        point = Point(self._board, entry.revision)
+        try:
+            return await self._archive.digest_at(point) == entry.digest
+        except Compacted:
+            return False
+
+    async def _last_until(self, logs: Sequence[SegmentFile], revision: Revision) -> LogEntry | None:
+        """The last log entry at or below a revision; None if there is none."""
+        for segment in reversed(logs):
+            if segment.after < revision:
+                for entry in reversed(await self._entries(segment)):
+                    if entry.revision <= revision:
+                        return entry
+        return None
+
+    async def _first(self, logs: Sequence[SegmentFile]) -> LogEntry | None:
+        return (await self._entries(logs[0]))[0] if logs else None
+
+    async def _entries(self, segment: SegmentFile) -> Sequence[LogEntry]:
+        records = await records_of(self._place, segment)
+        return [record.entry for record in records if isinstance(record, LogRecord)]
+
     async def _join(self, base: Sequence[SegmentFile]) -> None:
         """Begin with a base, unless the archive has that revision already."""
-        if self._mark is not None and self._mark.revision >= base[0].last:
+        is_there = self._mark is not None and self._mark.revision >= base[0].last
+        if is_there and not self._apart:
             return
         [first, *_] = await records_of(self._place, base[0])
         if not isinstance(first, BaseRecord):
@@ -139,11 +205,7 @@ class Replay:
         if segment.last < self._mark.revision:
             self._progress(segment.file_bytes)
             return
-        entries = [
-            record.entry
-            for record in await records_of(self._place, segment)
-            if isinstance(record, LogRecord)
-        ]
+        entries = await self._entries(segment)
         await self._check_same(entries, segment)
         left = [entry for entry in entries if entry.revision > self._mark.revision]
         for at in range(0, len(left), LOG_ENTRIES_MAX):
@@ -166,9 +228,7 @@ class Replay:
             raise InvalidRequest(field="from", reason=reason)
 
 
-def _stretches(
-    segments: Sequence[SegmentFile],
-) -> Sequence[tuple[Sequence[SegmentFile], Sequence[SegmentFile]]]:
+def _stretches(segments: Sequence[SegmentFile]) -> Sequence[_Stretch]:
     """The files of each base, and of the log that follows it."""
     found: list[tuple[list[SegmentFile], list[SegmentFile]]] = []
     for segment in segments:

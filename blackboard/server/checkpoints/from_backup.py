@@ -92,7 +92,8 @@ async def recover_from(
         # of a board is dropped later.
         await complete(store, archive, limits)
         await target.check(manifests)
-        for manifest in manifests:
+        # First those that were set apart: another history of a board gets the next free name.
+        for manifest in sorted(manifests, key=lambda each: not each.apart_from):
             await target.bring(manifest)
         empty = {m.board for m in manifests if not await archive.holds(m.board)}
         wrapper = await wrapper_of(settings)
@@ -218,7 +219,9 @@ class _Target:
             newest = max(newest, (await self._store.open(board)).revision)
             await self._store.drop(board)
         head = await self._store.open(board, again=True)
-        above = jump(last.last, last.time_ms, time.time_ns() // 1_000_000)
+        # Another history of that name may have gone further.
+        highest = max(segment.last for segment in manifest.segments)
+        above = jump(highest, last.time_ms, time.time_ns() // 1_000_000)
         await self._store.begin_epoch(board, head, above=max(above, newest))
 
     async def _seed(self, manifest: BackupManifest) -> None:

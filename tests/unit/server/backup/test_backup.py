@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from blackboard.backup import manifest as manifests
 from blackboard.backup.manifest import BackupManifest
 from blackboard.backup.place import BackupPlace
 from blackboard.backup.read import backed_up, records_of, verify
+from blackboard.backup.replay import Replay
 from blackboard.backup.retain import Policy, prune
 from blackboard.backup.ship import Shipped, Shipper
 from blackboard.core.checkpoints import Moment, moment_of
@@ -670,3 +672,59 @@ async def test_a_manifest_whose_name_was_not_synced_is_written_again(
     await shipper.end()
     await archive.aclose()
     await store.aclose()
+
+
+async def fill(data: Path, value: str, count: int) -> None:
+    """A board with so many commits."""
+    async with blackboard.open(data) as client:
+        for number in range(count):
+            await client.board(BOARD).put(f"public/k{number}", value)
+
+
+@pytest.mark.parametrize(("before", "after"), [(20, 10), (10, 20)])
+async def test_of_two_histories_of_one_name_the_newer_comes_back(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    old, new, backup = (tmp_path / name for name in ("old", "new", "backup"))
+    for data, count in ((old, before), (new, after)):
+        await fill(data, data.name, count)
+        await shipped(data, backup, SMALL_FILES)
+    await recovered(backup, tmp_path / "back")
+    assert await content(tmp_path / "back") == await content(new)
+    async with blackboard.open(tmp_path / "back") as client:
+        await client.board(f"{BOARD}~1").recover()
+    assert await content(tmp_path / "back", f"{BOARD}~1") == await content(old)
+    place = BackupPlace.at(str(backup))
+    await prune(place, Policy(revisions=3), now_ms=0)
+    await recovered(backup, tmp_path / "pruned")
+    assert await content(tmp_path / "pruned") == await content(new)
+
+
+async def test_a_recovery_of_two_histories_can_be_repeated(tmp_path: Path) -> None:
+    old, new, backup = (tmp_path / name for name in ("old", "new", "backup"))
+    for data in (old, new):
+        await fill(data, data.name, 20)
+        await shipped(data, backup, SMALL_FILES)
+    manifest = await the_manifest(backup)
+    part = msgspec.structs.replace(manifest, segments=manifest.segments[:-1])
+    assert part.segments[-1].kind == "log"
+    settings = settings_of(tmp_path / "back")
+    archive = await make_archive(settings, DEFAULT)
+    assert archive is not None
+    await Replay(BackupPlace.at(str(backup)), archive, part).run()
+    await archive.aclose()
+    for _ in range(2):
+        await recovered(backup, tmp_path / "back")
+        assert await content(tmp_path / "back") == await content(new)
+
+
+async def test_an_older_copy_that_went_on_comes_back(tmp_path: Path) -> None:
+    data, copy, backup = (tmp_path / name for name in ("data", "copy", "backup"))
+    await fill(data, "both", 10)
+    shutil.copytree(data, copy)
+    await fill(data, "lost", 5)
+    await fill(copy, "kept", 3)
+    for each in (data, copy):
+        await shipped(each, backup)
+    await recovered(backup, tmp_path / "back")
+    assert await content(tmp_path / "back") == await content(copy)
