@@ -462,10 +462,14 @@ class Writer:
             except _FAILURES as error:
                 failure = error
             except BoardFrozen as frozen:
-                if uncertain is None or not self.wait_frozen_ms:
+                if uncertain is None or not self.wait_frozen_ms or _renews(commit.ops):
                     raise uncertain or frozen from frozen
                 # It was not applied, but an earlier attempt could still be applied after the thaw.
-                await self.thawed(frozen)
+                try:
+                    await self.thawed(frozen)
+                except BoardFrozen:
+                    # As a refusal, it would be sent again under another identity.
+                    raise uncertain from frozen
                 # The time in which no service was reached begins again: the freeze
                 # is not part of it.
                 failure, deadline = uncertain, loop.time() + self._patience_s
@@ -634,6 +638,11 @@ def fences_of(
         own = hold.agent == link.agent
         fences.update((f, None) for f in hold.fences if own or namespace_of(f.key) == "public")
     return tuple(fences)
+
+
+def _renews(ops: Sequence[Op]) -> bool:
+    """Whether a commit prolongs a lease, which would run out during the wait for a thaw."""
+    return any(isinstance(op, Renew) for op in ops)
 
 
 def _changes_entries(ops: Sequence[Op]) -> bool:

@@ -17,9 +17,11 @@ from blackboard.core.commit import (
     CommitId,
     Delete,
     Epoch,
+    Grant,
     Increment,
     KeyAt,
     Put,
+    Renew,
 )
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import (
@@ -31,7 +33,7 @@ from blackboard.errors import (
     StepSuperseded,
     Unavailable,
 )
-from blackboard.limits import DEFAULT, LANES_MAX
+from blackboard.limits import DEFAULT, FROZEN_WAIT_MS_MAX, LANES_MAX
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
@@ -474,3 +476,31 @@ async def test_what_makes_a_refusal_certain_is_sent_until_it_is_answered(
         await writer.commit(CommitRequest(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
     assert [commit.id.step for commit in link.attempts] == [2, 2, 3, 3]
     assert (await writer.commit(ADD_ONE)).results == (2,)
+
+
+async def test_what_may_be_applied_after_the_thaw_is_unknown_and_not_refused(
+    writer: Writer, link: LossyLink
+) -> None:
+    """The wait for the thaw was in vain, and the first attempt is still on its way."""
+    await writer.commit(ADD_ONE)
+    stalled = Stalled()
+    link.prepare(stalled)
+    await link.freeze("main", "")
+    writer.wait_frozen_ms = 1
+    with anyio.fail_after(PATIENCE_S), pytest.raises(OutcomeUnknown):
+        await writer.commit(ADD_ONE)
+    await link.thaw("main", "")
+    assert (await stalled.arrive()).results == (2,)
+
+
+async def test_a_renewal_whose_answer_was_lost_does_not_wait_for_the_thaw(
+    writer: Writer, link: LossyLink
+) -> None:
+    """Its lease would run out meanwhile."""
+    fence = (await writer.commit(CommitRequest((Grant("public/l", "ada~1", 60_000),)))).revision
+    link.prepare(lost_request)
+    await link.freeze("main", "")
+    writer.wait_frozen_ms = FROZEN_WAIT_MS_MAX
+    ops = (Renew("public/l", "ada~1", fence, 60_000), Put("public/n", encode_value(1)))
+    with anyio.fail_after(PATIENCE_S), pytest.raises(OutcomeUnknown):
+        await writer.commit(CommitRequest(ops), waits=False)
