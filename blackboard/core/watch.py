@@ -39,8 +39,10 @@ class Position(Struct, frozen=True, gc=False):
         """Read a resume token. Errors: InvalidRequest."""
         epoch, _, rest = token.partition(":")
         revision, _, digest = rest.partition(":")
-        # REVISION_MAX has 16 digits, so a longer number is no revision.
-        if not epoch or not revision.isdecimal() or len(revision) > 16 or len(token) > 200:
+        # It comes back in answers: half of a surrogate pair has no encoding. REVISION_MAX has 16
+        # digits, so a longer number is no revision.
+        is_text = bool(epoch) and token.isascii() and len(token) <= 200
+        if not is_text or not revision.isdecimal() or len(revision) > 16:
             raise InvalidRequest(field="position", reason=f"{token!r} is not a resume token")
         return Position(epoch, int(revision), digest)
 

@@ -41,10 +41,11 @@ def test_the_position_of_an_entry_names_its_digest_in_short() -> None:
 
 
 NO_TOKENS = ["", "first", "first:", ":7:", "first:x:", "first:-1:", "first:1.5:"]
+ODD = ["\ud800:1:", "first:1:\udfff", "first:\u0663:", "\u00e9:1:"]
 LONG = ["first:" + "1" * 17, "e" * 200 + ":1:"]
 
 
-@pytest.mark.parametrize("token", NO_TOKENS + LONG)
+@pytest.mark.parametrize("token", NO_TOKENS + ODD + LONG)
 def test_what_is_no_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         Position.parse(token)

@@ -208,6 +208,8 @@ def test_the_edges_of_a_commit_pass() -> None:
         ("watch", {"board": "b", "watch": -1, "patterns": ["**"]}, "watch"),
         ("hello", {"token": "a" * (TOKEN_BYTES_MAX + 1)}, "token"),
         ("hello", {"agent": "\ud800"}, "agent"),
+        ("watch", {"board": "b", "watch": 1, "patterns": ["**"], "after": "\ud800:1:"}, "after"),
+        ("watch", {"board": "b", "watch": 1, "patterns": ["**"], "after": "e:1:\ud800"}, "after"),
     ],
 )
 def test_other_requests_are_refused_by_field_too(
