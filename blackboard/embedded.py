@@ -39,8 +39,8 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
     stored. `limits` are those of the service, and of its clients.
 
     Errors: DataDirectoryInUse, naming the process that owns the directory and how to connect to it;
-    Corrupt when a file there is damaged; InvalidRequest for a URL in place of a directory, and for
-    invalid lock masters.
+    Corrupt when a file there is damaged; InvalidRequest for a URL in place of a directory, for
+    invalid lock masters, and for a bad name.
     """
     directory = _directory(path)
 
@@ -63,7 +63,11 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
             raise
         service = Service(front, lock_masters=masters, archive=sealing, limits=limits)
         await service.__aenter__()
-        return service.client(agent=agent, close=service.aclose)
+        try:
+            return service.client(agent=agent, close=service.aclose)
+        except BaseException:
+            await service.aclose()
+            raise
 
     return Opening(begin)
 

@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint
 
 import blackboard
 from blackboard.archive.sql import SqlArchive
-from blackboard.errors import Unavailable
+from blackboard.errors import InvalidRequest, Unavailable
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5, 10, 20, 40, 80])
@@ -54,3 +54,13 @@ async def test_a_failing_archive_does_not_keep_the_directory(
             await client.aclose()
     async with blackboard.open(tmp_path) as again:
         assert await again.board("b").get("public/a") == 1
+
+
+@pytest.mark.parametrize("agent", ["", "two words", "~system"])
+async def test_a_name_that_is_refused_leaves_the_directory_free(tmp_path: Path, agent: str) -> None:
+    before = asyncio.all_tasks()
+    with pytest.raises(InvalidRequest):
+        await blackboard.open(tmp_path, agent=agent)
+    assert asyncio.all_tasks() == before
+    async with blackboard.open(tmp_path) as client:
+        assert client.link.agent == "operator"
