@@ -18,7 +18,6 @@ Invariants
 """
 
 import asyncio
-import re
 import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from blackboard.client.memory.index import WORD
 from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
 from blackboard.core.path import check_name, item_key
@@ -46,7 +46,6 @@ from blackboard.units import Key, Milliseconds, Prefix
 from blackboard.wire.codec import encode_value
 
 K = TypeVar("K", bound=BaseModel)
-_WORD = re.compile(r"\w+")
 _BYTES_PER_TOKEN: Final = 4
 
 
@@ -418,7 +417,7 @@ class Recall:
         results_max = self._limits.recall_results_max
         if not 1 <= limit <= results_max:
             raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{results_max}")
-        known = _WORD.findall(words)[: self._limits.recall_words_max]
+        known = WORD.findall(words)[: self._limits.recall_words_max]
         wanted = " OR ".join(f'"{word}"' for word in known)
         if not wanted:
             return ()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.cli.first_steps.new import write_project
 from tests.acceptance.shell import TIMEOUT_S, Shell
 from tests.source_tree import ROOT
 
@@ -91,3 +92,11 @@ def test_without_make_it_names_the_programs(shell: Shell) -> None:
     assert "python team.py" in shell.out("new", "my-team")
     assert shutil.which("make", path=shell.environ["PATH"]) is None
     assert (ROOT / "Makefile").exists()
+
+
+def test_a_project_may_have_the_longest_name_that_there_is(tmp_path: Path) -> None:
+    """A name has 255 bytes, and such a letter has four."""
+    target = tmp_path / ("\N{SNAKE}" * 63)
+    write_project(target)
+    assert (target / "Makefile").exists()
+    assert list(tmp_path.iterdir()) == [target]

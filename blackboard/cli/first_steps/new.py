@@ -105,7 +105,7 @@ def write_project(target: Path) -> None:
     is_there = target.is_dir()
     # In the same file system as the project, so that renaming is enough.
     home = target if is_there else target.parent
-    stage = home / f".{target.name[:64]}.{secrets.token_hex(4)}"
+    stage = home / f".new-project.{secrets.token_hex(4)}"
     try:
         stage.mkdir()
         for name, text in _texts(target.name):

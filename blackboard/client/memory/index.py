@@ -40,7 +40,7 @@ outperforms Condorcet and individual rank learning methods", SIGIR 2009."""
 FUSED_RANKS_MIN: Final = 50
 """How many of each ranking are fused at least: a memory that is tenth in both beats one that is
 first in one of them only."""
-_WORD: Final = re.compile(r"[\w\u0300-\u036f]+")
+WORD: Final = re.compile(r"[\w\u0300-\u036f]+")
 """With the accents that follow their letter in a decomposed text: FTS5 takes them for its part."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SCHEMA: Final = """
@@ -213,7 +213,7 @@ class Index:
 
     def _by_words(self, question: Question, depth: int) -> list[int]:
         """The rows that have one of the words at least, by BM25."""
-        known = _WORD.findall(question.text)[: self._limits.agents.recall_words_max]
+        known = WORD.findall(question.text)[: self._limits.agents.recall_words_max]
         if not known:
             return []
         condition, values = _condition(question.where)

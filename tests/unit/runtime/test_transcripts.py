@@ -311,6 +311,14 @@ async def test_what_is_archived_during_a_search_is_found_by_the_next_one(board: 
         assert len(await recall.search(board, "green")) == 3
 
 
+async def test_a_turn_is_found_in_either_normal_form(board: Board) -> None:
+    """As in a memory."""
+    await say(board, "Der Lo\u0308sungsweg")
+    with Recall(TALK) as recall:
+        for question in ("l\u00f6sungsweg", "lo\u0308sungsweg"):
+            assert len(await recall.search(board, question)) == 1
+
+
 async def test_two_searches_at_once_lose_nothing(board: Board) -> None:
     """A turn that was archived between them is still found by the next one."""
     await say(board, "green one", "green two")
