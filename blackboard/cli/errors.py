@@ -376,7 +376,7 @@ def _code_of(cause: BaseException, *, as_json: bool) -> int | None:
     if isinstance(cause, KeyboardInterrupt) or _is_interrupted_question(cause):
         return Exit.INTERRUPTED
     if isinstance(cause, (BrokenPipeError, screen.NotWrittenError)):
-        return unread(cause, as_json=as_json)
+        return _unread(cause, as_json=as_json)
     if isinstance(cause, errors.BlackboardError):
         cause = explain(cause)
     if not isinstance(cause, (CommandError, typer.Exit)):
@@ -384,14 +384,14 @@ def _code_of(cause: BaseException, *, as_json: bool) -> int | None:
     try:
         sys.stdout.flush()
     except OSError as error:
-        unread(error, as_json=as_json)
+        _unread(error, as_json=as_json)
     if isinstance(cause, typer.Exit):
         return cause.exit_code
     complain(cause, as_json=as_json)
     return cause.exit
 
 
-def unread(error: OSError, *, as_json: bool) -> Exit:
+def _unread(error: OSError, *, as_json: bool) -> Exit:
     """Give up an output that goes nowhere."""
     screen.discard_output()
     if isinstance(error, BrokenPipeError):

@@ -1,6 +1,5 @@
 """The command `blackboard`: its groups, and the help that ties them together."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -24,12 +23,12 @@ from blackboard.cli import (
     trajectories,
 )
 from blackboard.cli.backups import command as backups, recover
-from blackboard.cli.errors import MEANING, unread
+from blackboard.cli.errors import MEANING, reported
 from blackboard.cli.first_steps import demo, new
 from blackboard.cli.mcp import command as mcp
 from blackboard.cli.memory import command as memory
 from blackboard.cli.options import CommandGroup
-from blackboard.cli.screen import NotWrittenError, answer, console, print_examples, ready_streams
+from blackboard.cli.screen import answer, console, print_examples, ready_streams
 from blackboard.cli.workspace import command as workspace
 
 _EXAMPLES = """\
@@ -43,13 +42,16 @@ blackboard watch  # in another terminal"""
 class Root(CommandGroup):
     """The root group: `--help` ends with first steps and the exit codes."""
 
-    def main(self, *args: Any, **extra: Any) -> Any:
-        """Run a command, or print what is printed without one."""
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """The first that is done; `--help` and `--version` print here."""
         ready_streams()
-        try:
-            return super().main(*args, **extra)
-        except NotWrittenError as error:  # of a help: commands report their own
-            sys.exit(unread(error, as_json=False))
+        with reported(as_json=False):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command, or print its help."""
+        with reported(as_json=False):
+            return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The help, examples, exit codes."""

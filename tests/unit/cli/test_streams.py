@@ -49,7 +49,7 @@ def test_a_closed_output_is_no_failure(typed: Typed) -> None:
 
 def test_an_output_without_room_is_said_so(typed: Typed) -> None:
     """And that the command itself may be done."""
-    for arguments in (("set", "public/a", "1", "--data", "d"), ("--help",)):
+    for arguments in (("set", "public/a", "1", "--data", "d"), ("--help",), ("get", "-h")):
         told = typed(">/dev/full", *arguments)
         assert told.startswith("1 error: the output cannot be written: No space left on device")
         assert "Traceback" not in told
