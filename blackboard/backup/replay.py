@@ -50,7 +50,9 @@ async def ahead(archive: Archive, manifest: BackupManifest) -> Ahead | None:
         return None
     reason = f"it has revisions up to {mark.revision}, the backup up to {last.last}"
     newer = Ahead(board, reason)
-    if last.digest and await archive.digest_at(Point(board, last.last)) != last.digest:
+    digest = await archive.digest_at(Point(board, last.last)) if last.digest else b""
+    # An archive that began with this very base has no log entry there.
+    if digest != last.digest and not (digest is None and last.kind == BASE):
         return newer
     since = await archive.log(board, last.last, until=mark.revision, limit=LOG_ENTRIES_MAX)
     return newer if any(entry.changes for entry in since) else None

@@ -72,7 +72,7 @@ class SegmentFile(Struct, frozen=True):
     before: bytes
     chain: bytes
     digest: bytes
-    """The digest of the last log entry; empty for a base."""
+    """The digest of the log entry at `last`; empty if a base has none there."""
     begins: bool = False
     tier: int = 0
 

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from blackboard.archive.base import Archive, archived_pages
 from blackboard.backup import manifest as manifests
 from blackboard.backup.place import BackupPlace
+from blackboard.backup.segment import BASE
 from blackboard.backup.write import BoardWriter, Items
 from blackboard.core.checkpoints import Mark, Point
 from blackboard.core.commit import Epoch, Head, LogEntry, Reading
@@ -256,15 +257,13 @@ class Shipper:
     async def _check(self, writer: BoardWriter, source: HistorySource) -> None:
         """Write a new base if the backup is of another history."""
         segments = writer.manifest.segments
-        # A base has no digest of a log entry to compare.
+        # A base may have no log entry to compare: the log begins behind it.
         if not segments or not segments[-1].digest:
             return
-        try:
-            digest = await source.digest_at(segments[-1].last)
-        except (Compacted, FutureRevision):
-            digest = None
-        if digest != segments[-1].digest:
-            await writer.write_base(*await source.base(None))
+        digest = await _digest_at(source, segments[-1].last)
+        is_unknown = digest is None and segments[-1].kind == BASE
+        if digest != segments[-1].digest and not is_unknown:
+            await _write_base(writer, source, None)
 
     async def _follow(self, writer: BoardWriter, source: HistorySource) -> Shipped:
         bases = entries = 0
@@ -286,9 +285,23 @@ class Shipper:
                         continue
                     # The log goes on behind a gap, as after a recovery: there it needs a base.
                     at = page[0].revision
-            await writer.write_base(*await source.base(at))
+            await _write_base(writer, source, at)
             bases += 1
         raise Corrupt(what=f"board {writer.manifest.board}", reason="its log is full of gaps")
+
+
+async def _write_base(writer: BoardWriter, source: HistorySource, at: Revision | None) -> None:
+    head, items, pages = await source.base(at)
+    digest = await _digest_at(source, head.revision)
+    await writer.write_base(head, items, pages, digest or b"")
+
+
+async def _digest_at(source: HistorySource, revision: Revision) -> bytes | None:
+    """As `HistorySource.digest_at`; None also if the history does not reach to the revision."""
+    try:
+        return await source.digest_at(revision) if revision else None
+    except (Compacted, FutureRevision):
+        return None
 
 
 def unbroken(after: Revision, entries: Sequence[LogEntry]) -> Sequence[LogEntry]:

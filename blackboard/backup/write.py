@@ -52,12 +52,16 @@ class BoardWriter:
         self._place = place
         self._limits = limits.backup
 
-    async def write_base(self, head: Head, items: Items, pages: AsyncIterator[Reading]) -> None:
-        """Add the whole content of the board as of `head`, or page by page as of later revisions.
+    async def write_base(
+        self, head: Head, items: Items, pages: AsyncIterator[Reading], digest: bytes = b""
+    ) -> None:
+        """Add the whole content of the board as of `head`, or page by page as of later revisions;
+        `digest` is that of the log entry at `head`.
 
         It counts once it is complete.
         """
         filling = _Filling(self._place, self.manifest, BASE, head)
+        filling.digest = digest
         await self._fill_base(filling, head, items, pages)
         await self._publish(adding(self.manifest, filling.segments))
 
@@ -132,6 +136,7 @@ class BoardWriter:
         old, kept = self.manifest.segments[:count], self.manifest.segments[count:]
         filling = _Filling(self._place, replace(self.manifest, segments=old), BASE, head)
         filling.is_rehearsed = dry_run
+        filling.digest = old[-1].digest
         await self._fill_base(filling, head, items, pages)
         base = NewBase(sum(each.file_bytes for each in filling.segments), filling.blobs)
         if dry_run:
@@ -167,12 +172,13 @@ class _Filling:
         self.blobs: set[bytes] = set()
         self.is_rehearsed = False
         """Whether nothing is written."""
+        self.digest = b""
+        """That of the last log entry."""
         self._place = place
         self._board = manifest.board
         self._kind = kind
         self._after = self._last = at.revision
         self._time_ms = at.time_ms or manifest.time_ms
-        self._digest = b""
         self._before = self._chain = manifest.chain
         self._records: list[bytes] = []
 
@@ -186,7 +192,7 @@ class _Filling:
             await self._place.blobs.put_durably(large)
         if isinstance(record, LogRecord):
             self._last, self._time_ms = record.entry.revision, record.entry.time_ms
-            self._digest = record.entry.digest
+            self.digest = record.entry.digest
         data = packed(small)
         self._records.append(data)
         if isinstance(record, LogRecord):
@@ -209,7 +215,7 @@ class _Filling:
             sha256=hashlib.sha256(data).hexdigest(),
             before=self._before,
             chain=self._chain,
-            digest=self._digest,
+            digest=self.digest,
             begins=self._kind == BASE and not self.segments,
         )
         if not self.is_rehearsed:

@@ -728,3 +728,16 @@ async def test_an_older_copy_that_went_on_comes_back(tmp_path: Path) -> None:
         await shipped(each, backup)
     await recovered(backup, tmp_path / "back")
     assert await content(tmp_path / "back") == await content(copy)
+
+
+@pytest.mark.parametrize("counts", [(10, 20), (20, 10), (10, 10)])
+async def test_two_histories_without_an_archive_are_not_mixed(
+    tmp_path: Path, counts: tuple[int, int]
+) -> None:
+    backup, back = tmp_path / "backup", tmp_path / "back"
+    for name, count in zip(("old", "new"), counts, strict=True):
+        await fill(tmp_path / name, name, count)
+        settings = load({"data": tmp_path / name, "archive": "none"})
+        await take_once(settings, str(backup))
+    await recovered(backup, back)
+    assert await content(back) == await content(tmp_path / "new")
