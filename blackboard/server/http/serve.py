@@ -525,13 +525,20 @@ class Idle:
 
     def __init__(self, patience_s: float = DEFAULT.connection.handshake_timeout_ms / 1000) -> None:
         self._patience_s = patience_s
-        self._since: dict[Any, float] = {}
+        self._since: dict[Any, tuple[Any, float]] = {}
+        """Which request each idle connection completed last, and since when it is idle."""
 
     def sweep(self, connections: Iterable[Any], now_s: float) -> None:
         """Check every connection of uvicorn; `now_s` is the time by a clock that never jumps."""
-        idle = [connection for connection in connections if _is_idle(connection)]
-        self._since = {connection: self._since.get(connection, now_s) for connection in idle}
-        for connection, since in self._since.items():
+        before, self._since = self._since, {}
+        for connection in list(connections):
+            if not _is_idle(connection):
+                continue
+            # A client that asks often may be between two requests at each look.
+            last, since = connection.cycle, now_s
+            if connection in before and before[connection][0] is last:
+                since = before[connection][1]
+            self._since[connection] = last, since
             if now_s - since >= self._patience_s:
                 connection.transport.abort()
 

@@ -5,6 +5,7 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from blackboard.limits import (
     STRANGER_BYTES_MAX,
 )
 from blackboard.server.http.http_protocol import PROTOCOLS, BoundedProtocol, HeadScanner, bounded
-from blackboard.server.http.serve import listen
+from blackboard.server.http.serve import Idle, listen
 from blackboard.server.http.uvicorn_protocol import DIRECT, counting
 from blackboard.server.overload.connections import Intake, Strangers
 from tests.waiting import TIMEOUT_S, wait_until
@@ -291,3 +292,38 @@ def test_the_end_of_a_head_however_it_is_cut() -> None:
                     assert at + end == len(whole)
                     break
                 at += size
+
+
+class Visited:
+    """A connection as `Idle` sees it: the last request, and whether it was ended."""
+
+    def __init__(self) -> None:
+        self.cycle: Any = None
+        self.transport = self
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        """End it."""
+        self.is_aborted = True
+
+    def answered(self) -> None:
+        """Complete one more request."""
+        self.cycle = SimpleNamespace(response_complete=True)
+
+
+def test_who_asks_often_is_not_idle() -> None:
+    """However many looks find the connection between two requests."""
+    idle, busy, silent, slow = Idle(5.0), Visited(), Visited(), Visited()
+    silent.answered()
+    slow.cycle = SimpleNamespace(response_complete=False)
+    for second in range(20):
+        busy.answered()
+        idle.sweep({busy, silent, slow}, second)
+        assert silent.is_aborted is (second >= 5)
+    assert not busy.is_aborted
+    assert not slow.is_aborted
+    new = Visited()
+    for second in range(20, 26):
+        idle.sweep({busy, new}, second)
+    assert new.is_aborted
+    assert busy.is_aborted
