@@ -22,11 +22,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.archive import rows as archive_rows
 from blackboard.archive.append import agent_row
-from blackboard.archive.database import add, rows
+from blackboard.archive.database import Database, add, rows
 from blackboard.archive.fold import digest_row
-from blackboard.archive.history import ArchivedHistory, board_row
+from blackboard.archive.history import ArchivedHistory, board_row, line_of
 from blackboard.archive.tables import AGENT, BLOB, BOARD, COMMIT, DIGEST, OF_A_BOARD, TOTAL, VERSION
 from blackboard.core import digest
+from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Entry
 from blackboard.core.path import SYSTEM, namespace_of
 from blackboard.errors import Fenced
@@ -57,6 +58,26 @@ async def locked(connection: AsyncConnection, board: str) -> Any:
     # SQLite has no row locks: there only one transaction writes at a time (`Database.writing`).
     found = await rows(connection, select(BOARD).where(BOARD.c.name == board).with_for_update())
     return found[0] if found else None
+
+
+async def held(database: Database, connection: AsyncConnection, at: Point) -> ArchivedHistory:
+    """The history at a point, which no append, pruning or removal changes until this transaction
+    ends. Errors: Compacted, FutureRevision."""
+    past = await ArchivedHistory.at(database, connection, at)
+    if database.is_sqlite:
+        return past
+    # In PostgreSQL each statement sees what was committed before it: without the lock, sums would
+    # be read before an append and what it added after it.
+    mine = select(BOARD.c.id).where(BOARD.c.id == past.segments[0].board)
+    await rows(connection, mine.with_for_update(read=True))
+    return await ArchivedHistory.at(database, connection, at)
+
+
+async def line_locked(connection: AsyncConnection, row: Any) -> list[Any]:
+    """As `line_of`, with all rows locked for this transaction."""
+    line = [each.id for each in await line_of(connection, row)]
+    query = select(BOARD).where(BOARD.c.id.in_(line)).order_by(BOARD.c.id)
+    return list(await rows(connection, query.with_for_update()))
 
 
 async def owned(connection: AsyncConnection, board: str, fence: int) -> Any:
@@ -240,15 +261,18 @@ async def empty_marked(
     Returns the rows whose blobs may go now, and those of the blobs that nothing else needs. Once
     they are gone, call `remove_emptied`.
     """
+    query = select(BOARD).where(BOARD.c.owner == REMOVED).order_by(BOARD.c.id)
+    # Locked before it is asked what is needed: a branch that begins meanwhile is seen, or waits.
+    marked = await rows(connection, query.with_for_update())
     needed, due = await _needed(connection), []
-    for row in await rows(connection, select(BOARD).where(BOARD.c.owner == REMOVED)):
+    for row in marked:
         if row.id not in needed:
             is_left = await _empty_row(connection, row.id)
             # In a marked row, `until_ms` is the time at which it was marked.
             if is_left and row.until_ms + grace_ms < now_ms:
                 due.append(row.id)
-    query = select(VERSION.c.content).where(VERSION.c.board.in_(due), VERSION.c.form == BLOB)
-    blobs = {bytes(row.content) for row in await rows(connection, query.distinct())}
+    named = select(VERSION.c.content).where(VERSION.c.board.in_(due), VERSION.c.form == BLOB)
+    blobs = {bytes(row.content) for row in await rows(connection, named.distinct())}
     return due, await unnamed(connection, blobs)
 
 

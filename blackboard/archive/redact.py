@@ -109,11 +109,11 @@ class Redacting:
     _guessable: int = 0
     _pause: Pause = let_others_run
 
-    async def run(self, boards: Sequence[Any], pause: Pause) -> RedactedRows:
-        """Redact the key on all of `boards`, the oldest first. Errors: Corrupt, Unavailable."""
+    async def run(self, board: str, pause: Pause) -> RedactedRows:
+        """Redact the key on the family of `board`, the oldest first. Errors: Corrupt,
+        Unavailable."""
         self._pause = pause
-        locked = select(BOARD).where(BOARD.c.id.in_([row.id for row in boards]))
-        found = await rows(self.connection, locked.order_by(BOARD.c.id).with_for_update())
+        found = await self._locked(board)
         for row in found:
             if row.through < row.oldest:
                 raise Unavailable(f"archive of board {row.called}", "its archive is being made")
@@ -132,6 +132,17 @@ class Redacting:
     @property
     def _namespace(self) -> str:
         return namespace_of(self.key)
+
+    async def _locked(self, board: str) -> Sequence[Any]:
+        """The rows of the family of `board`, locked."""
+        ids: list[int] = []
+        found: Sequence[Any] = ()
+        # A branch may have begun while this waited for a lock.
+        while (now := [row.id for row in await family(self.connection, board)]) != ids:
+            ids = now
+            query = select(BOARD).where(BOARD.c.id.in_(ids)).order_by(BOARD.c.id)
+            found = await rows(self.connection, query.with_for_update())
+        return found
 
     # --- what goes --------------------------------------------------------------------------------
 

@@ -248,7 +248,7 @@ class SqlArchive:
         if board == origin.board:
             raise InvalidRequest(field="board", reason="a branch has a name of its own")
         async with self._database.writing() as connection:
-            past = await ArchivedHistory.at(self._database, connection, origin)
+            past = await archive_boards.held(self._database, connection, origin)
             old = await archive_boards.locked(connection, board)
             if old is None:
                 await connection.execute(insert(BOARD), archive_boards.vacant(board))
@@ -644,7 +644,7 @@ class SqlArchive:
             row = await archive_boards.locked(connection, board)
             if row is None or row.through is None:
                 return removed
-            *lost, _ = await archive_log.line_of(connection, row)
+            *lost, _ = await archive_boards.line_locked(connection, row)
             prunings = [(archive_prune.Pruning(self._database, connection, row), row.through)]
             for each in lost:
                 older = archive_prune.Pruning(self._database, connection, each, was_lost=True)
@@ -699,11 +699,10 @@ class SqlArchive:
         """As `Archive.redact`."""
         self._warmth = Warmth()
         async with self._database.writing() as connection:
-            found = await archive_redact.family(connection, board)
             redacting = archive_redact.Redacting(
                 self._database, connection, self._blobs, self._sealer, key, upto
             )
-            return await redacting.run(found, pause)
+            return await redacting.run(board, pause)
 
     async def scrub(self) -> str:
         """As `Archive.scrub`."""
