@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -41,6 +42,8 @@ from blackboard.limits import DEFAULT, Limits
 FORMAT: Final = "blackboard backup"
 VERSION: Final = 1
 _MARK: Final = "backup.json"
+_MARK_DRAFT: Final = re.compile(r"backup\.json\.[0-9a-f]{16}$")
+"""What the mark is called while it is written: a process that was killed then leaves it."""
 _LOCK: Final = "lock"
 _BLOBS: Final = "blobs"
 _ID_BYTES: Final = 8
@@ -111,7 +114,8 @@ class BackupPlace:
             name = self._id_in(found)
             await self._settle()
             return name
-        others = [name for name in await self.names() if name not in (_LOCK, LEASE)]
+        ours = (_LOCK, LEASE)
+        others = [n for n in await self.names() if n not in ours and not _MARK_DRAFT.match(n)]
         if others:
             reason = f"{self.where} is no backup, and not empty: {others[0]} is there"
             raise InvalidRequest(field="backup", reason=reason)

@@ -741,3 +741,14 @@ async def test_two_histories_without_an_archive_are_not_mixed(
         await take_once(settings, str(backup))
     await recovered(backup, back)
     assert await content(back) == await content(tmp_path / "new")
+
+
+async def test_a_backup_whose_first_file_was_not_finished_is_begun(tmp_path: Path) -> None:
+    """The process was killed before the draft of that file had its name."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    backup.mkdir()
+    (backup / "backup.json.0123456789abcdef").write_bytes(b"{")
+    await fill(data, "a", 1)
+    assert await shipped(data, backup) == 1
+    await prune(BackupPlace.at(str(backup)), Policy(revisions=1), 0)
+    assert not list(backup.glob("backup.json.*"))
