@@ -63,6 +63,8 @@ class BackupPlace:
         self._store = None if isinstance(place, Path) else place
         self._limits = limits
         self._lock: FileLock | None = None
+        self._locked: tuple[int, int] | None = None
+        """The file that is locked: its device and number."""
         self._synced: set[Path] = set()
         """The directories whose names this process has made durable."""
         self._lease = WriterLease(self, limits)
@@ -166,7 +168,10 @@ class BackupPlace:
         """Become its only writer, until `unlock`. Errors: Unavailable while there is another."""
         if self._directory is None:
             await self._lease.take()
-        elif self._lock is None:
+            return
+        if self._lock is not None and not await asyncio.to_thread(self._is_locked_there):
+            await self.unlock()
+        if self._lock is None:
             await asyncio.to_thread(self._take_lock, self._directory)
 
     async def confirm(self) -> None:
@@ -174,12 +179,25 @@ class BackupPlace:
         be written that follows from what was read before."""
         if self._directory is None:
             await self._lease.confirm()
+        elif self._lock is not None and not await asyncio.to_thread(self._is_locked_there):
+            reason = "another directory is there than the one that was locked"
+            raise Unavailable(what=f"backup {self.where}", reason=reason)
+
+    def _is_locked_there(self) -> bool:
+        """Whether the locked file is still the one of its name: the directory may have been moved
+        away, and another one made."""
+        assert self._directory is not None
+        try:
+            return _identity(self._directory / _LOCK) == self._locked
+        except OSError:
+            return False
 
     def _take_lock(self, directory: Path) -> None:
         # It is taken in a thread, and released in another one.
         lock = FileLock(directory / _LOCK, mode=FILE_MODE, thread_local=False)
         try:
             lock.acquire(timeout=0)
+            self._locked = _identity(directory / _LOCK)
         except Timeout as error:
             reason = "another process writes to it"
             raise Unavailable(what=f"backup {self.where}", reason=reason) from error
@@ -284,6 +302,11 @@ class BackupPlace:
     def _unavailable(self, error: Exception) -> Unavailable:
         reason = str(error).partition("\n")[0]
         return Unavailable(what=f"backup {self.where}", reason=reason)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _sizes(directory: Path, below: str) -> dict[str, int]:

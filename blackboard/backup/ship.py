@@ -189,11 +189,11 @@ class Shipper:
         not there any more (its disk may not be mounted), Unavailable when another one is there, or
         another process may have written to it: `begin` again. Unavailable; Corrupt: the first one,
         after the other boards."""
-        # If the lease was lost, the manifests that are known here may be old.
-        await self.place.confirm()
         if await self.place.id() != self._backup:
             reason = "another backup is there than before"
             raise Unavailable(what=f"backup {self.place.where}", reason=reason)
+        # If the lease was lost, the manifests that are known here may be old.
+        await self.place.confirm()
         total = Shipped()
         failure: BlackboardError | None = None
         for name in sorted(names):

@@ -752,3 +752,27 @@ async def test_a_backup_whose_first_file_was_not_finished_is_begun(tmp_path: Pat
     assert await shipped(data, backup) == 1
     await prune(BackupPlace.at(str(backup)), Policy(revisions=1), 0)
     assert not list(backup.glob("backup.json.*"))
+
+
+async def test_a_directory_that_took_the_place_is_locked_in_its_turn(tmp_path: Path) -> None:
+    data, backup, away = (tmp_path / name for name in ("data", "backup", "away"))
+    await fill(data, "a", 1)
+    store = await make_store(settings_of(data))
+    shipper, other = (Shipper(BackupPlace.at(str(backup)), store, None) for _ in range(2))
+    await shipper.begin()
+    await shipper.round([BOARD])
+    shutil.copytree(backup, away)
+    backup.rename(tmp_path / "moved")
+    away.rename(backup)
+    await other.begin()
+    with pytest.raises(Unavailable, match="another directory"):
+        await shipper.round([BOARD])
+    with pytest.raises(Unavailable, match="another process"):
+        await shipper.begin()
+    await other.end()
+    await shipper.begin()
+    with pytest.raises(Unavailable, match="another process"):
+        await other.begin()
+    assert await shipper.round([BOARD]) == Shipped()
+    await shipper.end()
+    await store.aclose()
