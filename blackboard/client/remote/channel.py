@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, TypeVar
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from blackboard import telemetry
+from blackboard.client.cancellation import finish
 from blackboard.client.remote.connect import Address, connect, may_pass, translated
 from blackboard.client.remote.documents import RemotePipe
 from blackboard.client.writer import pause_s
@@ -164,6 +165,7 @@ class Channel:
         self._first: asyncio.Future[None] | None = None
         self._first_by_s = 0.0
         self._pipes: set[RemotePipe] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     async def open(self, wait_ms: Milliseconds = 0) -> None:
         """Connect for the first time. A service that does not answer gets `wait_ms` to start.
@@ -182,16 +184,28 @@ class Channel:
             raise
 
     async def aclose(self) -> None:
-        """Close the connection. Requests in flight are lost; every watch ends."""
+        """Close the connection. Requests in flight are lost; every watch ends.
+
+        May be called again: each call returns when everything is closed. Cancellation: closing
+        continues; the caller waits for it, for at most FINISH_TIMEOUT_MS.
+        """
         self._is_closed = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name=f"closing {self.url}")
+        await finish(self._closed(self._closing), self.limits.client.finish_timeout_ms)
+
+    async def _close(self) -> None:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-            self._keeper = None
         if self._timer is not None:
             self._timer.cancel()
         self._refuse(Unavailable(what=self.url, reason="the client was closed"))
         await asyncio.gather(*(pipe.aclose() for pipe in self._pipes))
+
+    async def _closed(self, closing: "asyncio.Task[None]") -> None:
+        """Wait for a task that is not cancelled with the caller."""
+        await asyncio.shield(closing)
 
     @property
     def is_closed(self) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from anyio.lowlevel import checkpoint
 
 import blackboard
 from blackboard.archive.database import Database
@@ -156,3 +157,19 @@ async def test_an_archive_that_is_closed_lets_its_transaction_end(tmp_path: Path
                 pass
     finally:
         await archive.aclose()
+
+
+@pytest.mark.parametrize("turns", [1, 2, 5])
+async def test_a_watch_ends_when_the_closing_is_cancelled(client: Client, turns: int) -> None:
+    """Nobody else would end it."""
+    board = client.board("b")
+    await board.put("public/n", 0)
+    async with asyncio.timeout(PATIENCE_S), board.watch("public/**") as watch:
+        waiting = asyncio.create_task(anext(aiter(watch)))
+        closing = asyncio.create_task(client.aclose())
+        for _ in range(turns):
+            await checkpoint()
+        closing.cancel()
+        await asyncio.wait([closing])
+        with pytest.raises(Unavailable):
+            await waiting
