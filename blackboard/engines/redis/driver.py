@@ -289,13 +289,14 @@ class OneServer:
 
         WAIT counts the writes of its own connection (redis.io/commands/wait).
         """
+        replicas = budget.replicas
         # Half of what is left, because the answer of the command is lost if the budget ends first.
         wait_ms = min(self.limits.replica_wait_ms, int(budget.left_s() * 1000 / 2))
-        if not budget.replicas or wait_ms < 1:  # WAIT would take 0 for no limit
+        if not replicas or wait_ms < 1:  # WAIT would take 0 for no limit
             return False
         try:
-            await connection.send_command("WAIT", budget.replicas, wait_ms)
-            return int(await connection.read_response()) >= budget.replicas
+            await connection.send_command("WAIT", replicas, wait_ms)
+            return int(await connection.read_response()) >= replicas
         except _FAILURES:
             return False  # the driver has closed the connection
 
