@@ -446,7 +446,7 @@ class SqlArchive:
         written = [] if author is None else [VERSION.c.author.in_(signatures_of(author))]
         async with self._database.reading() as connection:
             past = await ArchivedHistory.at(self._database, connection, at)
-            for segment in await all_segments(past):
+            for segment in [each for each in await all_segments(past) if each.shares(key)]:
                 upto = segment.upto if before is None else min(segment.upto, before - 1)
                 query = (
                     select(VERSION)

@@ -326,6 +326,21 @@ class ReadingRules:
         assert await whole_log(archive, "other") == story.log[:r]
         assert not await archive.checkpoints("other")
 
+    async def test_records_of_the_service_are_those_of_one_board(self, archive: Archive) -> None:
+        """A branch shares no record of its origin, nor the versions that such a record had."""
+        story, key = Story(), "system/origin"
+        story.tell(Put(key, ONE), agent="~system")
+        story.tell(Put("public/a", ONE))
+        await story.archive_into(archive, BOARD)
+        branch = story.lose(2, jump=1)
+        mine = [branch.tell(Put(key, encode_value(n)), agent="~system") for n in (2, 3)]
+        await archive.branch("other", Point(BOARD, 2))
+        await branch.archive_into(archive, "other")
+        at = Point("other", branch.head)
+        versions = await archive.history(at, key, limit=9)
+        assert [version.revision for version in versions] == mine[::-1]
+        assert len(await archive.history(at, "public/a", limit=9)) == 1
+
     async def test_a_branch_goes_its_own_way(self, archive: Archive, story: Story) -> None:
         """What either does is not seen by the other, and what differs is reported."""
         await story.archive_into(archive, BOARD)
