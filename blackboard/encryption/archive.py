@@ -318,7 +318,8 @@ class SealedArchive:
         found = [board]
         while (mark := await self.raw.mark(found[-1])) is not None:
             found += [mark.called] if mark.called else []
-            if mark.origin is None:
+            # A board may branch off a board that branched off an earlier one of its own name.
+            if mark.origin is None or mark.origin.board in found:
                 break
             found.append(mark.origin.board)
         return found

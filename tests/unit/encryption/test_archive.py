@@ -1,13 +1,25 @@
 """An archive of sealed values, as people use it: looking back, restoring, branching, erasing."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 import blackboard
-from blackboard.encryption.master_key import new_master_key
+from blackboard.archive.sql import archive_beside
+from blackboard.core.checkpoints import Point
+from blackboard.core.commit import Put
+from blackboard.encryption.archive import SealedArchive
+from blackboard.encryption.data_keys import DataKeys
+from blackboard.encryption.master_key import LocalWrapper, new_master_key
+from blackboard.encryption.places import Places
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.wire.codec import encode_value
 from tests.canary import files_with
+from tests.conformance.story import Story
+from tests.waiting import TIMEOUT_S
 
+ONE = encode_value(1)
 SECRET = "private/ada/secret"
 
 
@@ -39,3 +51,21 @@ async def test_without_its_key_nothing_is_opened(tmp_path: Path, other: str | No
     with pytest.raises((blackboard.errors.EngineRefused, blackboard.errors.Corrupt)):
         async with blackboard.open(tmp_path, master_key=other):
             pass
+
+
+async def test_boards_that_branched_off_each_other_have_a_past(tmp_path: Path) -> None:
+    """A board was lost, and another one of its name began as a branch of its own branch."""
+    raw, store = await archive_beside(tmp_path), await SqliteStore.at(tmp_path, "memory")
+    keys = DataKeys(store, LocalWrapper.of(new_master_key()))
+    archive = SealedArchive(raw, keys, Places(store, keys, public=False))
+    story = Story()
+    story.tell(Put("public/a", ONE))
+    story.tell(Put("public/b", ONE))
+    await story.archive_into(raw, "one")
+    await archive.branch("two", Point("one", 1))
+    await archive.branch("one", Point("two", 1))
+    async with asyncio.timeout(TIMEOUT_S):
+        found = await archive.log("one", 0, until=1, limit=9)
+    assert list(found) == story.log[:1]
+    await archive.aclose()
+    await store.aclose()
