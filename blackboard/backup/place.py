@@ -103,7 +103,8 @@ class BackupPlace:
     async def begin(self) -> str:
         """Make an empty place a backup, if it is none yet; returns its id.
 
-        Errors: InvalidRequest when something else is there; NewerFormat; Corrupt.
+        Errors: InvalidRequest when something else is there; NewerFormat; Corrupt; Unavailable, also
+        while another process makes it.
         """
         self._synced.clear()  # another directory may be there now
         if self._directory is not None:
@@ -121,12 +122,22 @@ class BackupPlace:
         if others:
             reason = f"{self.where} is no backup, and not empty: {others[0]} is there"
             raise InvalidRequest(field="backup", reason=reason)
-        name = secrets.token_hex(_ID_BYTES)
-        await self.put(
-            _MARK, json.dumps({"format": FORMAT, "version": VERSION, "id": name}).encode()
-        )
-        await self._settle()
+        # Two that made it at once would write different ids, and one would not notice.
+        await self.lock()
+        try:
+            found = await self.get(_MARK) or await self._mark()
+            name = self._id_in(found)
+            await self._settle()
+        except BaseException:
+            await self.unlock()
+            raise
         return name
+
+    async def _mark(self) -> bytes:
+        mark = {"format": FORMAT, "version": VERSION, "id": secrets.token_hex(_ID_BYTES)}
+        data = json.dumps(mark).encode()
+        await self.put(_MARK, data)
+        return data
 
     async def _settle(self) -> None:
         """Make the names of its own directories durable: who made them may have been killed."""

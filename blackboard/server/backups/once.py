@@ -35,8 +35,8 @@ async def _take(
     if archive is not None:
         await complete(store, archive, limits)
     shipper = Shipper(place, store, archive, limits)
-    await shipper.begin()
     try:
+        await shipper.begin()
         names = await shipper.boards()
         shipped = await shipper.round(names)
         await shipper.note_removed(names)

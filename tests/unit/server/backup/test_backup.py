@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -776,3 +776,25 @@ async def test_a_directory_that_took_the_place_is_locked_in_its_turn(tmp_path: P
     assert await shipper.round([BOARD]) == Shipped()
     await shipper.end()
     await store.aclose()
+
+
+async def test_of_two_that_begin_a_backup_at_once_one_makes_it(tmp_path: Path) -> None:
+    late, first = (BackupPlace.at(str(tmp_path / "backup")) for _ in range(2))
+    names, has_looked, goes_on = late.names, asyncio.Event(), asyncio.Event()
+
+    async def slowly(below: str = "") -> Sequence[str]:
+        found = await names(below)
+        has_looked.set()
+        await goes_on.wait()
+        return found
+
+    late.names = slowly  # type: ignore[method-assign]
+    beginning = asyncio.create_task(late.begin())
+    await has_looked.wait()
+    name = await first.begin()
+    goes_on.set()
+    with pytest.raises(Unavailable, match="another process"):
+        await beginning
+    assert await first.id() == name
+    await first.unlock()
+    assert await late.begin() == name
