@@ -81,10 +81,12 @@ class Address:
         """
         try:
             parts = urlsplit(self.url)
+            host, port = parts.hostname or "", parts.port
+            host.encode("idna")  # as the resolver does: an empty or too long part is an error there
         except ValueError as error:
             raise InvalidRequest(field="url", reason=str(error)) from error
         scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
-        if scheme is None or not parts.hostname:
+        if scheme is None or not host or port == 0:
             raise InvalidRequest(
                 field="url", reason=f"{self.url!r:.200} is not like ws://host:port"
             )

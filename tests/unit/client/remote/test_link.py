@@ -92,7 +92,21 @@ def test_addresses(url: str, websocket: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost", "localhost:7420", "redis://localhost", "ws://", "http:///x"]
+    "url",
+    [
+        "localhost",
+        "localhost:7420",
+        "redis://localhost",
+        "ws://",
+        "http:///x",
+        "ws://localhost:99999",
+        "ws://localhost:0",
+        "ws://localhost:-1",
+        "ws://localhost:port",
+        "ws://[::1",
+        "ws://board..example.org",
+        f"ws://{'a' * 64}.example.org",
+    ],
 )
 async def test_what_is_no_address_is_refused(url: str) -> None:
     """Before anything is connected."""
