@@ -79,7 +79,7 @@ class WriterLease:
 
     async def give_up(self) -> None:
         """Let another process have it at once."""
-        self._over.set()  # before the first await: after a cancellation, it is not renewed either
+        self.end_renewals()  # before the first await: so, too, after a cancellation
         if self._keeping is None:
             return
         # A renewal that is under way would put it back.
@@ -88,6 +88,10 @@ class WriterLease:
         owner, _ = await self._read()
         if owner == self._owner:
             await self._place.remove(LEASE)
+
+    def end_renewals(self) -> None:
+        """Let it run out unless it is taken again."""
+        self._over.set()
 
     async def _keep(self, over: asyncio.Event) -> None:
         while True:

@@ -68,6 +68,8 @@ class BackupPlace:
         self._synced: set[Path] = set()
         """The directories whose names this process has made durable."""
         self._lease = WriterLease(self, limits)
+        self._abandoned: set[asyncio.Future[None]] = set()
+        """Writes that go on although their callers were cancelled."""
 
     @classmethod
     def at(cls, url: str, limits: Limits = DEFAULT) -> "BackupPlace":
@@ -188,6 +190,7 @@ class BackupPlace:
     async def confirm(self) -> None:
         """Errors: Unavailable when another process may have written to it since `lock`: nothing may
         be written that follows from what was read before."""
+        await self._landed()
         if self._directory is None:
             await self._lease.confirm()
         elif self._lock is not None and not await asyncio.to_thread(self._is_locked_there):
@@ -217,7 +220,10 @@ class BackupPlace:
         self._lock = lock
 
     async def unlock(self) -> None:
-        """Let another process write to it."""
+        """Let another process write to it. Cancellation: it may stay locked while a write that was
+        given up goes on."""
+        self._lease.end_renewals()
+        await self._landed()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -227,7 +233,27 @@ class BackupPlace:
     # --- files ------------------------------------------------------------------------------------
 
     async def put(self, name: str, data: bytes) -> None:
-        """Write a file, atomically and durably, in place of one of that name."""
+        """Write a file, atomically and durably, in place of one of that name.
+
+        Cancellation: it may still be written, but before the next `confirm` or `unlock` returns.
+        """
+        putting = asyncio.ensure_future(self._put(name, data))
+        try:
+            # Neither a thread nor a request that is on its way can be called back.
+            await asyncio.shield(putting)
+        except asyncio.CancelledError:
+            self._abandoned.add(putting)
+            putting.add_done_callback(self._abandoned.discard)
+            putting.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+
+    async def _landed(self) -> None:
+        """Wait for the writes that were given up: a manifest among them would replace a newer
+        one."""
+        if self._abandoned:
+            await asyncio.wait(self._abandoned)
+
+    async def _put(self, name: str, data: bytes) -> None:
         try:
             if self._directory is not None:
                 await asyncio.to_thread(self._write, self._directory, name, data)

@@ -1,6 +1,7 @@
 """Two processes that write to one backup in an object store: what is in it stays whole."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from blackboard.backup.read import verify
 from blackboard.backup.retain import Policy, prune
 from blackboard.backup.ship import Shipper
 from blackboard.core.commit import Commit, CommitId, Put
+from blackboard.engines.disk import replace_file
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
 from blackboard.limits import DEFAULT, Limits
@@ -173,3 +175,33 @@ async def test_a_service_that_could_not_finish_lets_the_next_one_write(
     after = bucket.shipper()
     await after.begin()
     await after.end()
+
+
+async def test_a_manifest_that_was_given_up_replaces_no_newer_one(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round was cancelled, as by the end of a service, while its manifest was being written."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slowly(path: Path, data: bytes) -> None:
+        if path.name == "manifest.json" and not begun.is_set():
+            begun.set()
+            goes_on.wait()
+        replace_file(path, data)
+
+    monkeypatch.setattr("blackboard.backup.place.replace_file", slowly)
+    place = BackupPlace.at(str(tmp_path / "backup"))
+    shipper = Shipper(place, bucket.store, None)
+    await shipper.begin()
+    first = asyncio.create_task(shipper.round([BOARD]))
+    await asyncio.to_thread(begun.wait)
+    first.cancel()
+    await asyncio.wait([first])
+    await bucket.commit()
+    second = asyncio.create_task(shipper.round([BOARD]))
+    await asyncio.wait([second], timeout=0.2)  # it comes first, if it does not wait
+    goes_on.set()
+    await second
+    await shipper.end()
+    [found] = [each async for each in verify(place)]
+    assert found.last == (await bucket.store.open(BOARD)).revision
