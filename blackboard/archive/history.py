@@ -9,7 +9,7 @@ SQLite and PostgreSQL both compute `MAX(revision)` below a bound from the end of
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -47,7 +47,7 @@ from blackboard.archive.tables import (
 )
 from blackboard.core import digest
 from blackboard.core.checkpoints import Difference, Lost, Mark, Point, Step, StoredCheckpoint
-from blackboard.core.commit import RECOVER, RESTORE, Epoch, LogEntry
+from blackboard.core.commit import RECOVER, RESTORE, Epoch, LogEntry, signatures_of
 from blackboard.core.directories import Children, ranges_behind
 from blackboard.core.path import SYSTEM, Ranges, namespace_of, ranges_of
 from blackboard.errors import Compacted, Corrupt, FutureRevision, InvalidRequest
@@ -311,22 +311,28 @@ class ArchivedHistory:
         return bool(await rows(self.connection, query))
 
     async def steps(self) -> dict[str, Step]:
-        """Each agent's last commit."""
+        """Each agent's last commit, under any of its signatures."""
+        # Those of the board itself: it began with the agents of its origin, and its manifests name
+        # no others.
+        known = select(AGENT.c.agent).where(AGENT.c.board == self.segments[0].board)
+        agents = [row.agent for row in await rows(self.connection, known)]
+        names = {signed: name for name in agents for signed in signatures_of(name)}
         found: dict[str, Step] = {}
         for segment in self.segments:
-            other = COMMIT.alias()
-            last = (
-                select(func.max(other.c.revision))
-                .where(other.c.board == segment.board, other.c.agent == AGENT.c.agent)
-                .where(other.c.revision <= segment.upto)
-                .correlate(AGENT)
-                .scalar_subquery()
-            )
-            joined = and_(COMMIT.c.board == segment.board, COMMIT.c.revision == last)
-            query = select(COMMIT).select_from(AGENT.join(COMMIT, joined))
-            for row in await rows(self.connection, query.where(AGENT.c.board == segment.board)):
-                step = (row.revision, row.incarnation, row.lane, row.step)
-                found.setdefault(row.agent, step)
+            found = await self._steps(segment, names) | found
+        return found
+
+    async def _steps(self, segment: Segment, names: Mapping[str, str]) -> dict[str, Step]:
+        """The last commits in one segment; `names` has the agent of each signature."""
+        signed, found = list(names), dict[str, Step]()
+        where = {"board": segment.board, "upto": segment.upto}
+        query = _last_commits_query(self.database.given)
+        for start in range(0, len(signed), STEP_KEYS):
+            some = given_keys(signed[start : start + STEP_KEYS])
+            for row in await rows(self.connection, query, where | some):
+                if row.revision is not None:
+                    name, step = names[row.agent], (row.revision, *row[2:])
+                    found[name] = max(found.get(name, step), step)
         return found
 
     async def items(self, unless: "ArchivedHistory | None" = None) -> dict[Prefix, int]:
@@ -411,6 +417,23 @@ def _newest_query(given: Any) -> Any:
     upto: Any = bindparam("upto")
     joined = _counts(VERSION, board, upto, given, given.c.value)
     return select(VERSION).select_from(given.outerjoin(VERSION, joined))
+
+
+@lru_cache(maxsize=8)
+def _last_commits_query(given: Any) -> Any:
+    """A query for the newest commit up to a revision under each signature of `given`."""
+    board: Any = bindparam("board")
+    other = COMMIT.alias()
+    last = (
+        select(func.max(other.c.revision))
+        .where(other.c.board == board, other.c.agent == given.c.value)
+        .where(other.c.revision <= bindparam("upto"))
+        .correlate(given)
+        .scalar_subquery()
+    )
+    joined = given.outerjoin(COMMIT, and_(COMMIT.c.board == board, COMMIT.c.revision == last))
+    shown = (COMMIT.c.revision, COMMIT.c.agent, COMMIT.c.incarnation, COMMIT.c.lane, COMMIT.c.step)
+    return select(*shown).select_from(joined)
 
 
 @lru_cache(maxsize=1)

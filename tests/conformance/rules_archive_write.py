@@ -468,6 +468,30 @@ class WritingRules:
             assert is_signed(checkpoint.manifest, checkpoint.signature, public)
         assert await findings(archive, story) == []
 
+    async def test_a_checkpoint_knows_agents_of_narrowed_tokens(self, archive: Archive) -> None:
+        """By their names, whatever the account; also those of the origin of a branch."""
+        story = Story()
+        story.tell(Put("public/a", ONE), agent="buyer.me", account="buyer")
+        story.tell(Put("public/b", ONE), agent="buyer.me.too", account="buyer.me")
+        story.tell(Put("public/b", ONE), agent="buyer.me.too")
+        story.checkpoint("one")
+        await story.archive_into(archive, BOARD)
+        assert await findings(archive, story) == []
+        steps = (await archive.facts_at(Point(BOARD, story.head))).steps
+        assert {name: step[0] for name, step in steps.items()} == {
+            "buyer.me": 1,
+            "buyer.me.too": 3,
+            "~system": 4,
+        }
+        await archive.branch("two", Point(BOARD, 3))
+        branch = story.lose(3, jump=1)
+        branch.tell(Put("public/a", ONE), agent="buyer.me.too", account="buyer")
+        branch.checkpoint("two")
+        await branch.archive_into(archive, "two")
+        assert await findings(archive, branch, "two") == []
+        steps = (await archive.facts_at(Point("two", branch.head))).steps
+        assert (steps["buyer.me"][0], steps["buyer.me.too"][0]) == (1, 5)
+
     async def test_pages_do_not_show_in_manifests(self, archive: Archive, seed: int) -> None:
         """The same log makes the same manifests, however it was cut into pages."""
         story = Story(seed)

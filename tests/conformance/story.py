@@ -51,11 +51,12 @@ class Story(Trial):
         """The newest revision."""
         return self.state.revision
 
-    def tell(self, *ops: Op, agent: str = "ada", note: str = "") -> Revision:
+    def tell(self, *ops: Op, agent: str = "ada", note: str = "", account: str = "") -> Revision:
         """Commit operations, some time later; returns the revision."""
         self.now_ms += self.dice.randrange(1, 50)
         known = [(e.key, e.mod_revision) for e in list(self.state.entries.values())[:2]]
-        commit = replace(self.make(*ops, agent=agent), note=note, based_on=tuple(known))
+        made = self.make(*ops, agent=agent)
+        commit = replace(made, note=note, based_on=tuple(known), account=account)
         outcome = self.send(commit)
         assert not isinstance(outcome, Exception), outcome
         self._remember()
