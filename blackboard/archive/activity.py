@@ -13,6 +13,7 @@ from blackboard.archive import rows as archive_rows
 from blackboard.archive.database import rows
 from blackboard.archive.history import ArchivedHistory, Segment
 from blackboard.archive.tables import EPOCH, VERSION_BY_REVISION
+from blackboard.core.commit import name_of
 from blackboard.core.history import Tally
 from blackboard.core.path import EVERYTHING, SYSTEM, Ranges, range_below
 from blackboard.limits import ACTIVITY_AUTHORS_MAX
@@ -70,7 +71,7 @@ async def _count(
     where |= {"start": tally.after + 1, "step": tally.step}
     for row in await rows(past.connection, parts, where):
         if row.author in authors:
-            tally.add(row.author, row.part, row.commits, row.time_ms)
+            tally.add(name_of(row.author), row.part, row.commits, row.time_ms)
     begun = select(EPOCH).where(EPOCH.c.board == segment.board)
     begun = begun.where(EPOCH.c.revision > low, EPOCH.c.revision <= segment.upto)
     for row in await rows(past.connection, begun.order_by(EPOCH.c.revision)):

@@ -124,6 +124,17 @@ class ReadingRules:
                     assert found.activity(until) == wanted.activity(until)
         assert await archive.count("nowhere", EVERYTHING, Tally(3, 9, 2)) == 3
 
+    async def test_commits_are_counted_by_name(self, archive: Archive) -> None:
+        """Whatever the account: as in the log, which counts what is not archived yet."""
+        story, mine = Story(), Tally(0, 3, 1)
+        story.tell(Put("public/a", ONE), agent="buyer.me", account="buyer")
+        story.tell(Put("public/a", ONE), agent="buyer.me")
+        await story.archive_into(archive, BOARD)
+        story.tell(Put("public/a", ONE), agent="buyer.me", account="buyer")
+        await archive.count(BOARD, EVERYTHING, mine)
+        mine.take(story.log[-1], lambda key: True)
+        assert [(a.author, a.commits) for a in mine.activity(3).authors] == [("buyer.me", (3,))]
+
     async def test_every_state_is_reported(self, archive: Archive, story: Story, seed: int) -> None:
         """Entries with all that belongs to them, at any revision, whole and below a prefix."""
         await story.archive_into(archive, BOARD)
