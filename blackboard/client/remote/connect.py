@@ -32,6 +32,8 @@ from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, ConnectionLimits
 TokenSource = Callable[[], str | Awaitable[str]]
 """Returns a token whenever one is needed: to connect, and before the one in use expires."""
 
+_IS_TOKEN: Final = re.compile("[!-~]+").fullmatch
+"""What a header can carry of a token."""
 _SUBPROTOCOL: Final = Subprotocol("blackboard.v1+msgpack")
 _CLOSE_TIMEOUT_S: Final = 1.0
 _READ_BYTES: Final = 64 * 1024
@@ -59,14 +61,25 @@ class Address:
         """The token to connect with now; a source is called each time.
 
         Errors: Unavailable when the source raises an error: it may have a token the next time.
+        Unauthenticated for what is no token, such as the text of a file with its line break.
         """
-        if self.token is None or isinstance(self.token, str):
-            return self.token
+        found = self.token
+        if found is not None and not isinstance(found, str):
+            found = await self._token_of(found)
+        if found is not None and not _IS_TOKEN(found):
+            # Not by a library, whose error would have the token in it.
+            raise Unauthenticated(reason="a token has no spaces, line breaks or other characters")
+        return found
+
+    async def _token_of(self, source: TokenSource) -> str:
         try:
             # A source may read a file or call a service, so it is called here and not
             # once at the start.
-            found = self.token()
-            return found if isinstance(found, str) else await found
+            made = source()
+            found = made if isinstance(made, str) else await made
+            if not isinstance(found, str):
+                raise TypeError(f"it returned a {type(found).__name__}")
+            return found
         except BlackboardError:
             raise
         except Exception as error:  # the source is user code, which may raise anything

@@ -5,6 +5,7 @@ import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -398,6 +399,33 @@ async def test_what_a_token_source_raises_reaches_the_caller(served: Served) -> 
             asyncio.timeout(PATIENCE_S),
             blackboard.connect(served.url, token=lambda: stale),
         ):
+            pass
+
+
+@pytest.mark.parametrize("end", ["\n", " ", "\0", "\r\nX: y", "€"])
+@pytest.mark.parametrize("has_source", [False, True])
+async def test_a_token_that_no_header_can_carry_is_in_no_error_and_no_log(
+    served: Served, caplog: pytest.LogCaptureFixture, end: str, *, has_source: bool
+) -> None:
+    """As the text of a file, with its line break."""
+    token = served.token(ADA)
+    given = token + end
+    with pytest.raises(Unauthenticated) as caught:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            blackboard.connect(served.url, token=(lambda: given) if has_source else given),
+        ):
+            pass
+    assert token not in str(caught.value)
+    assert token not in caplog.text
+
+
+async def test_a_token_source_that_returns_something_else_is_reported(served: Served) -> None:
+    async def source() -> Any:
+        return None
+
+    with pytest.raises(Unavailable, match="NoneType"):
+        async with asyncio.timeout(PATIENCE_S), blackboard.connect(served.url, token=source):
             pass
 
 
