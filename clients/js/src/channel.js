@@ -327,18 +327,26 @@ export class Channel {
    * @returns {Promise<Methods[M]['result']>}
    */
   async ask (method, params, timeout_ms, signal) {
-    await this.ready(signal)
+    const until = performance.now() + this.patience_ms
+    // Many wait for one answer, and those that go on first may take the room.
+    do await this.ready(signal, until); while (!this.hasRoom)
     return await this.request(method, params, timeout_ms ?? this.limits.request_timeout_ms, signal)
   }
 
+  /** Whether a request can be sent in this turn. */
+  get hasRoom () {
+    return this._ready && this._inFlight.size < ASKED_MAX && this._inFlightBytes <= IN_FLIGHT_BYTES_MAX
+  }
+
   /**
-   * Wait until a request can be sent, for at most `patience_ms`.
+   * Wait until a request can be sent, for at most `patience_ms`. Others wait too: look at `hasRoom` in the
+   * turn that sends it.
    * @param {AbortSignal} [signal]
+   * @param {number} [until] when that time is over
    */
-  async ready (signal) {
+  async ready (signal, until = performance.now() + this.patience_ms) {
     signal?.throwIfAborted()
-    const until = performance.now() + this.patience_ms
-    while (!this._ready || this._inFlight.size >= ASKED_MAX || this._inFlightBytes > IN_FLIGHT_BYTES_MAX) {
+    while (!this.hasRoom) {
       if (this._refusal !== null) throw copied(this._refusal)
       this._demand.notify()
       const came = await this._turn.wait(until - performance.now(), signal)

@@ -65,7 +65,8 @@ class Stream {
   /** @param {AbortSignal} [signal] */
   async _begin (signal) {
     const channel = this._channel
-    await channel.ready(signal)
+    const until = performance.now() + channel.patience_ms
+    do await channel.ready(signal, until); while (!channel.hasRoom)
     if (this.closed) throw new LocalProtocolError({ reason: 'the watch was closed' })
     if (this._number !== null) return this._edge // by another call, meanwhile
     const number = this._number = channel.addWatch(this)

@@ -5,7 +5,7 @@ import { createServer } from 'node:http'
 import { once } from 'node:events'
 import { test } from 'node:test'
 import { AccessDenied, InvalidRequest, LimitExceeded, LocalProtocolError, OutcomeUnknown, RemoteProtocolError, Unauthenticated, Unavailable, connect } from '../src/index.js'
-import { FRAME_BYTES_MAX } from '../src/limits.js'
+import { FRAME_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, WATCHES_PER_CONNECTION_MAX } from '../src/limits.js'
 import { encodeValue, pack, unpack } from '../src/msgpack.js'
 
 const MAGIC = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
@@ -209,6 +209,22 @@ test('a hello that is refused or nonsense ends the attempt', async t => {
 
 test('nothing listens', async () => {
   await assert.rejects(connect('ws://127.0.0.1:1', OPTIONS), Unavailable)
+})
+
+test('however many ask in one turn, no more is in flight than a connection takes', { timeout: 30000 }, async t => {
+  let waiting = 0
+  let most = 0
+  const url = await service(t, ({ id }, socket) => {
+    most = Math.max(most, ++waiting)
+    setImmediate(() => {
+      waiting--
+      socket.write(frame(Buffer.from(pack([{ id, result: { revision: 0, entries: [], epoch: 'e' } }]))))
+    })
+  })
+  const board = (await client(t, url, { ...OPTIONS, patience_ms: 20000, limits: { ...LIMITS, request_timeout_ms: 20000 } })).board()
+  const room = REQUESTS_IN_FLIGHT_MAX - 2 * WATCHES_PER_CONNECTION_MAX
+  await Promise.all(Array.from({ length: 4 * room }, () => board.get('public/a')))
+  assert.equal(most, room)
 })
 
 test('a request that is too large is refused before it is sent', async t => {
