@@ -36,6 +36,10 @@ from blackboard.server.http.handshake import (
     Authenticator,
     Handshake,
     OriginPolicy,
+    Receive,
+    Scope,
+    Send,
+    abort_of,
     bearer_token,
     header,
     trust_of,
@@ -53,6 +57,7 @@ from blackboard.wire.methods import CommitParams, WhoAmIParams
 from blackboard.wire.session import RequestReceived, ServerSession
 
 Handler = Callable[[Request], Awaitable[Response]]
+_PIECE_BYTES: Final = 64 * 1024
 _READY_S: Final = 1.0  # the engine is asked at most this often
 
 
@@ -175,7 +180,7 @@ class _Routes:
             if refusal := admission.over(len(body)):
                 raise refusal
             answers = await self._answers(principal, admission, body)
-            return Response(answers, media_type="application/json")
+            return _InPieces(answers, self._gate.limits.service.send_timeout_ms)
         except Unauthenticated as error:
             headers = {"WWW-Authenticate": "Bearer"}
             return JSONResponse(_failure(error), 401, headers=headers)
@@ -247,6 +252,31 @@ class _Routes:
             except (EngineRefused, Unavailable) as error:
                 self._failure = str(error)
         return self._failure
+
+
+class _InPieces(Response):
+    """An answer that may be large, in pieces: each is given to the socket once the peer has read
+    those before it. Until the last one the request is being carried out."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: bytes, timeout_ms: Milliseconds) -> None:
+        super().__init__(content)
+        self._timeout_s = timeout_ms / 1000
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it. A peer that leaves a piece unread for SEND_TIMEOUT_MS is cut off."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        content = memoryview(self.body)
+        try:
+            await send(start)
+            for first in range(0, len(content), _PIECE_BYTES):
+                end = first + _PIECE_BYTES
+                body = {"body": bytes(content[first:end]), "more_body": end < len(content)}
+                async with asyncio.timeout(self._timeout_s):
+                    await send({"type": "http.response.body", **body})
+        except TimeoutError:
+            abort_of(scope)()
 
 
 async def _body(request: Request, timeout_ms: Milliseconds) -> bytes:

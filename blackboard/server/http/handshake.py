@@ -407,6 +407,12 @@ def trust_of(scope: Scope) -> Trust:
     return found
 
 
+def abort_of(scope: Scope) -> Callable[[], None]:
+    """A function that ends the connection of an HTTP request at once, if our own server runs it."""
+    found: Callable[[], None] = direct_of(scope).get("abort", _ends_nothing)
+    return found
+
+
 def direct_of(scope: Scope) -> dict[str, Any]:
     """The extension DIRECT of a connection; empty if another server than ours runs it."""
     found: dict[str, Any] = scope.get("extensions", {}).get(DIRECT, {})
@@ -415,6 +421,10 @@ def direct_of(scope: Scope) -> dict[str, Any]:
 
 def _no_limits(_account: str) -> None:
     """The server that runs this has no limits for unauthenticated clients."""
+
+
+def _ends_nothing() -> None:
+    """The server that runs this ends its connections itself."""
 
 
 def _takes_nothing(_frame: bytes) -> bool:

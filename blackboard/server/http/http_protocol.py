@@ -48,7 +48,7 @@ class HeadScanner:
 
     def __init__(self) -> None:
         self._size = self._lines = 0
-        self._has_begun = False  # empty lines before the head do not end it
+        self.has_begun = False  # empty lines before the head do not end it
         self._last = b""
 
     def take(self, data: bytes) -> int | None:
@@ -56,8 +56,8 @@ class HeadScanner:
 
         Errors: OverflowError when it has too many bytes or lines.
         """
-        start = 0 if self._has_begun else len(data) - len(data.lstrip(b"\r\n"))
-        self._has_begun = start < len(data)
+        start = 0 if self.has_begun else len(data) - len(data.lstrip(b"\r\n"))
+        self.has_begun = start < len(data)
         seen = self._last + data[start:]
         found = _END.search(seen)
         end = None if found is None else found.end() - len(self._last) + start
@@ -108,6 +108,11 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
     """Whether the connection ends with the answer."""
     _unheard: int | None = None
     """Bytes that may still arrive and are dropped; set once the answer was sent."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the head of a request has begun, and is not complete."""
+        return self._head is not None and self._head.has_begun
 
     def connection_made(self, transport: Any) -> None:
         """As uvicorn does."""
@@ -161,12 +166,15 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
     def _begin(self, rest: bytes) -> None:
         """Begin to carry out a request."""
         self._head, self._rest, self._body_left = None, rest, _BODY_BYTES_MAX
-        extensions: Any = {DIRECT: {"trust": self._trust}}
+        extensions: Any = {DIRECT: {"trust": self._trust, "abort": self._abort}}
         self.cycle.scope["extensions"] = extensions
         self.flow.pause_reading()
 
     def _trust(self, _account: str) -> None:
         self.strangers.leave(self)
+
+    def _abort(self) -> None:
+        self.transport.abort()
 
     def _on_wanted(self) -> None:
         rest, self._rest = self._rest, None

@@ -433,7 +433,7 @@ class _Server(uvicorn.Server):
         self._signals = _SIGNALS if signals else ()
         self._gate: Handshake = app.state.gate
         self._handshake_s = self._gate.limits.connection.handshake_timeout_ms / 1000
-        self._idle = Idle(self._handshake_s)
+        self._idle = Idle(self._gate.limits)
         self.on_started: Callable[[], None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -518,15 +518,18 @@ class _Server(uvicorn.Server):
 
 class Idle:
     """Ends HTTP connections that complete no request for HANDSHAKE_TIMEOUT_MS, even if bytes
-    trickle in.
+    trickle in, and those whose answer is not read for SEND_TIMEOUT_MS.
 
-    uvicorn would wait for ever for the end of a request's head. WebSockets have their own timeouts.
+    uvicorn would wait for ever for the end of a request's head. It closes connections without a
+    next request by itself, once all of the last answer is sent. WebSockets have their own timeouts.
     """
 
-    def __init__(self, patience_s: float = DEFAULT.connection.handshake_timeout_ms / 1000) -> None:
-        self._patience_s = patience_s
-        self._since: dict[Any, tuple[Any, float]] = {}
-        """Which request each idle connection completed last, and since when it is idle."""
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._asking_s = limits.connection.handshake_timeout_ms / 1000
+        self._sending_s = limits.service.send_timeout_ms / 1000
+        self._since: dict[Any, tuple[Any, bool, float]] = {}
+        """Of each idle connection the last request that was completed, whether the head of another
+        one has begun, and since when that is so."""
 
     def sweep(self, connections: Iterable[Any], now_s: float) -> None:
         """Check every connection of uvicorn; `now_s` is the time by a clock that never jumps."""
@@ -535,11 +538,13 @@ class Idle:
             if not _is_idle(connection):
                 continue
             # A client that asks often may be between two requests at each look.
-            last, since = connection.cycle, now_s
-            if connection in before and before[connection][0] is last:
-                since = before[connection][1]
-            self._since[connection] = last, since
-            if now_s - since >= self._patience_s:
+            last, is_asking = connection.cycle, connection.is_asking
+            since = now_s
+            if connection in before and before[connection][:2] == (last, is_asking):
+                since = before[connection][2]
+            self._since[connection] = last, is_asking, since
+            patience_s = self._asking_s if is_asking or last is None else self._sending_s
+            if now_s - since >= patience_s:
                 connection.transport.abort()
 
 

@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 import json
+import math
+import re
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,9 @@ from blackboard.limits import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX, Limits
 from blackboard.server.http.handshake import OriginPolicy
 from blackboard.server.service import Service
 from tests.serving import Served, serving
+from tests.unit.server.hooked import client_of
+from tests.unit.server.http.conversation import PATIENCE_S
+from tests.waiting import let_pass
 
 COMMIT = {
     "board": "b",
@@ -275,3 +281,70 @@ async def test_metrics_count_and_tell_nothing_private(http: httpx.AsyncClient, p
 async def test_the_description_is_served(http: httpx.AsyncClient) -> None:
     """Without a token: it says nothing about any board."""
     assert (await http.get("/v1/schema")).json()["asyncapi"] == "3.0.0"
+
+
+class SlowReader:
+    """Posts over a bare socket, and reads as slowly as the test wants."""
+
+    def __init__(self, served: Served) -> None:
+        self._token, self._to = served.token(), ("127.0.0.1", served.port)
+        self._socket = socket.socket()
+        # Before it connects: the system then keeps little that was not read.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        self._socket.setblocking(False)
+
+    async def post(self, body: bytes) -> None:
+        """Send a request."""
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(self._socket, self._to)
+        head = f"POST /v1/rpc HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {self._token}\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
+        await loop.sock_sendall(self._socket, head.encode() + body)
+
+    async def read(self, most: int) -> bytes:
+        """What has come, at least a byte; b"" at the end."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                return await asyncio.get_running_loop().sock_recv(self._socket, most)
+            except ConnectionError:
+                return b""
+
+    async def rest(self, found: bytes = b"") -> bytes:
+        """The content of the answer, as far as it comes."""
+        size = math.inf
+        while len(found) < size and (data := await self.read(1_000_000)):
+            found += data
+            head, end, _ = found.partition(b"\r\n\r\n")
+            if end:
+                [length] = re.findall(rb"(?i)content-length: (\d+)", head)
+                size = len(head) + len(end) + int(length)
+        return found.partition(b"\r\n\r\n")[2]
+
+    def close(self) -> None:
+        """Go."""
+        self._socket.close()
+
+
+async def large_answer(served: Served) -> bytes:
+    """A request whose answer is larger than what sockets keep."""
+    board = client_of(served.service).board("b")
+    for number in range(8):
+        await board.put(f"public/{number}", "x" * 900_000)
+    ask = {"method": "list", "params": {"board": "b", "pattern": "public/**"}}
+    return json.dumps([{"id": number, **ask} for number in range(4)]).encode()
+
+
+@pytest.mark.limits(handshake_timeout_ms=1_000)
+async def test_a_large_answer_may_be_read_slowly(served: Served) -> None:
+    """For longer than a client may take to ask."""
+    reader = SlowReader(served)
+    try:
+        await reader.post(await large_answer(served))
+        found = b""
+        for _ in range(30):
+            found += await reader.read(10_000)
+            await let_pass(0.1)
+        answers = json.loads(await reader.rest(found))
+        assert ["result" in answer for answer in answers] == [True] * 4
+    finally:
+        reader.close()

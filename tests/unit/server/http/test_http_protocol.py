@@ -299,31 +299,38 @@ class Visited:
 
     def __init__(self) -> None:
         self.cycle: Any = None
+        self.is_asking = False
         self.transport = self
-        self.is_aborted = False
+        self.ended: int | None = None
 
     def abort(self) -> None:
         """End it."""
-        self.is_aborted = True
+        self.ended = self.ended or self.now
+
+    now = 0
 
     def answered(self) -> None:
         """Complete one more request."""
         self.cycle = SimpleNamespace(response_complete=True)
 
 
-def test_who_asks_often_is_not_idle() -> None:
-    """However many looks find the connection between two requests."""
-    idle, busy, silent, slow = Idle(5.0), Visited(), Visited(), Visited()
-    silent.answered()
-    slow.cycle = SimpleNamespace(response_complete=False)
-    for second in range(20):
+ASKING_S, SENDING_S = 5, 30
+
+
+def test_what_is_idle_and_for_how_long() -> None:
+    """Who asks often is not, however many looks find the connection between two requests."""
+    idle, new, busy, answered, working, slow = Idle(), *(Visited() for _ in range(5))
+    all_of_them = {new, busy, answered, working, slow}
+    answered.answered()
+    working.cycle = SimpleNamespace(response_complete=False)
+    slow.answered()
+    for second in range(100, 200):
+        Visited.now = second
         busy.answered()
-        idle.sweep({busy, silent, slow}, second)
-        assert silent.is_aborted is (second >= 5)
-    assert not busy.is_aborted
-    assert not slow.is_aborted
-    new = Visited()
-    for second in range(20, 26):
-        idle.sweep({busy, new}, second)
-    assert new.is_aborted
-    assert busy.is_aborted
+        busy.is_asking = second % 3 == 0
+        slow.is_asking = second >= 120
+        idle.sweep(all_of_them, second)
+    assert (busy.ended, working.ended) == (None, None)
+    assert new.ended == 100 + ASKING_S
+    assert answered.ended == 100 + SENDING_S
+    assert slow.ended == 120 + ASKING_S
