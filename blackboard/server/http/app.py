@@ -6,7 +6,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -174,18 +175,23 @@ class _Routes:
         try:
             await self._gate.ready()
             principal = self._gate.authenticate(bearer_token(request.scope) or "")
-            trust_of(request.scope)(principal.account)
-            admission = self._gate.admission(principal)
-            body = await _body(request, self._gate.limits.connection.request_timeout_ms)
-            if refusal := admission.over(len(body)):
-                raise refusal
-            answers = await self._answers(principal, admission, body)
-            return _InPieces(answers, self._gate.limits.service.send_timeout_ms)
+            with ExitStack() as counted:
+                counted.enter_context(self._gate.post(principal))
+                trust_of(request.scope)(principal.account)
+                admission = self._gate.admission(principal)
+                body = await _body(request, self._gate.limits.connection.request_timeout_ms)
+                if refusal := admission.over(len(body)):
+                    raise refusal
+                answers = await self._answers(principal, admission, body)
+                timeout_ms = self._gate.limits.service.send_timeout_ms
+                return _InPieces(answers, timeout_ms, counted.pop_all())
         except Unauthenticated as error:
             headers = {"WWW-Authenticate": "Bearer"}
             return JSONResponse(_failure(error), 401, headers=headers)
         except Overloaded as error:
             return _later(error)
+        except LimitExceeded as error:
+            return JSONResponse(_failure(error), 429, {"Retry-After": "1"})
         except Unavailable as error:
             return JSONResponse(_failure(error), 503)
         except RemoteProtocolError as error:
@@ -260,23 +266,28 @@ class _InPieces(Response):
 
     media_type = "application/json"
 
-    def __init__(self, content: bytes, timeout_ms: Milliseconds) -> None:
+    def __init__(self, content: bytes, timeout_ms: Milliseconds, counted: ExitStack) -> None:
         super().__init__(content)
         self._timeout_s = timeout_ms / 1000
+        self._counted = counted  # until the answer is sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it. A peer that leaves a piece unread for SEND_TIMEOUT_MS is cut off."""
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        content = memoryview(self.body)
         try:
-            await send(start)
-            for first in range(0, len(content), _PIECE_BYTES):
-                end = first + _PIECE_BYTES
-                body = {"body": bytes(content[first:end]), "more_body": end < len(content)}
-                async with asyncio.timeout(self._timeout_s):
-                    await send({"type": "http.response.body", **body})
+            with self._counted:
+                for message in self._messages():
+                    async with asyncio.timeout(self._timeout_s):
+                        await send(message)
         except TimeoutError:
             abort_of(scope)()
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        yield {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        content = memoryview(self.body)
+        for first in range(0, len(content), _PIECE_BYTES):
+            end = first + _PIECE_BYTES
+            piece = {"body": bytes(content[first:end]), "more_body": end < len(content)}
+            yield {"type": "http.response.body", **piece}
 
 
 async def _body(request: Request, timeout_ms: Milliseconds) -> bytes:

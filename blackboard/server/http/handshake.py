@@ -3,9 +3,9 @@
 Invariants
 - A handshake is accepted only if its Host and Origin are allowed, its subprotocol is ours, a token
   in its header is valid, the server is not draining, and there is room.
-- At most CONNECTIONS_MAX connections with a token are open, including those of documents, and
-  CONNECTIONS_PER_PRINCIPAL_MAX of one account. In addition, at most UNGREETED_MAX connections
-  without a token are open.
+- At most CONNECTIONS_MAX connections with a token are open, including those of documents and those
+  of HTTP requests that are being carried out, and CONNECTIONS_PER_PRINCIPAL_MAX of one account. In
+  addition, at most UNGREETED_MAX connections without a token are open.
 - Credentials are in a header or the first message, never in a cookie or a URL, so a web page cannot
   use those of its visitor.
 """
@@ -126,6 +126,8 @@ class Handshake:
         self._greeting = Strangers(chosen.connections_max, chosen.connections_per_principal_max)
         """Connections with a token that have not sent `hello`, by account."""
         self._per_account: Counter[str] = Counter()
+        self.posts = 0
+        """Plain HTTP requests with a token that are being carried out."""
         self._empty = asyncio.Event()
 
     @property
@@ -135,7 +137,7 @@ class Handshake:
 
     @property
     def _greeted(self) -> int:
-        return len(self._known) + len(self._visitors)
+        return len(self._known) + len(self._visitors) + self.posts
 
     @property
     def waiting_bytes(self) -> int:
@@ -313,6 +315,20 @@ class Handshake:
             self._visitors.discard(visitor)
             self._leave(principal.account)
             self._note_empty()
+
+    @contextmanager
+    def post(self, principal: Principal) -> Iterator[None]:
+        """Count an HTTP request, which has a connection to itself, while it is carried out.
+
+        Errors: LimitExceeded.
+        """
+        self._enter(principal.account)
+        self.posts += 1
+        try:
+            yield
+        finally:
+            self.posts -= 1
+            self._leave(principal.account)
 
     def _enter(self, account: str) -> None:
         most, share = self._limits.connections_max, self._limits.connections_per_principal_max

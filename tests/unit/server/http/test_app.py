@@ -23,8 +23,8 @@ from blackboard.server.http.handshake import OriginPolicy
 from blackboard.server.service import Service
 from tests.serving import Served, serving
 from tests.unit.server.hooked import client_of
-from tests.unit.server.http.conversation import PATIENCE_S
-from tests.waiting import let_pass
+from tests.unit.server.http.conversation import PATIENCE_S, talking
+from tests.waiting import let_pass, wait_until
 
 COMMIT = {
     "board": "b",
@@ -293,12 +293,12 @@ class SlowReader:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self._socket.setblocking(False)
 
-    async def post(self, body: bytes) -> None:
-        """Send a request."""
+    async def post(self, body: bytes, size: int | None = None) -> None:
+        """Send a request; with `size` it says that its body has so many bytes."""
         loop = asyncio.get_running_loop()
         await loop.sock_connect(self._socket, self._to)
         head = f"POST /v1/rpc HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {self._token}\r\n"
-        head += f"Content-Length: {len(body)}\r\n\r\n"
+        head += f"Content-Length: {size or len(body)}\r\n\r\n"
         await loop.sock_sendall(self._socket, head.encode() + body)
 
     async def read(self, most: int) -> bytes:
@@ -348,3 +348,49 @@ async def test_a_large_answer_may_be_read_slowly(served: Served) -> None:
         assert ["result" in answer for answer in answers] == [True] * 4
     finally:
         reader.close()
+
+
+async def posts(served: Served, count: int) -> None:
+    """Return once so many requests are being carried out."""
+
+    async def as_many() -> bool:
+        return served.gate.posts == count
+
+    await wait_until(as_many)
+
+
+@pytest.mark.limits(send_timeout_ms=500)
+async def test_an_answer_that_is_not_read_is_cut_off(served: Served) -> None:
+    """After SEND_TIMEOUT_MS."""
+    reader = SlowReader(served)
+    try:
+        await reader.post(await large_answer(served))
+        begun = await reader.read(100)
+        await posts(served, 1)
+        await posts(served, 0)
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(await reader.rest(begun))
+    finally:
+        reader.close()
+
+
+@pytest.mark.limits(connections_per_principal_max=2)
+async def test_requests_count_like_connections(served: Served, post: Post) -> None:
+    """While they are carried out; one too many is refused before its body is read."""
+    waiting, body = SlowReader(served), b'{"id": 1, "method": "boards"}'
+    try:
+        async with talking(served.url, served.token(), greeting={}):
+            await waiting.post(b" ", 1 + len(body))
+            await posts(served, 1)
+            refused = await post.send(body)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            fields = refused.json()["error"]["data"]["fields"]
+            assert fields["limit"] == "CONNECTIONS_PER_PRINCIPAL_MAX"
+            other = {"Authorization": f"Bearer {served.token(access.agent('ada'))}"}
+            allowed = await post.http.post("/v1/rpc", content=body, headers=other)
+            assert allowed.status_code == 200
+        waiting.close()
+        await posts(served, 0)
+        assert (await post.send(body)).status_code == 200
+    finally:
+        waiting.close()
