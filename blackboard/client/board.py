@@ -529,8 +529,7 @@ class Board:
         With `async with`, it is closed at the end of the block, after everything was sent.
         Errors: AccessDenied unless you may read everything below `<key>/~doc`; Unavailable.
         """
-        # Not imported above: pycrdt is an extra of the client.
-        from blackboard.client.documents.document import Document
+        from blackboard.client.documents.document import Document  # pycrdt is an extra
 
         return Document(self._link, self.name, key)
 
@@ -549,7 +548,8 @@ class Board:
         """
         from blackboard.client.memory.memory import memory_of  # few programs need SQLite here
 
-        return memory_of(self, namespace or f"private/{self.agent}", store, embed, model)
+        own = f"private/{self.agent}"
+        return memory_of(self, own if namespace is None else namespace, store, embed, model)
 
     @property
     def files(self) -> Files:
@@ -560,7 +560,8 @@ class Board:
         """The directory `path` as part of the board; its key is `private/<agent>/workspace`."""
         from blackboard.client.workspace.workspace import Workspace
 
-        return Workspace(self, key or f"private/{self.agent}/workspace", Path(path))
+        own = f"private/{self.agent}/workspace"
+        return Workspace(self, own if key is None else key, Path(path))
 
     # --- watching ---------------------------------------------------------------------------------
 
@@ -750,8 +751,7 @@ class Board:
     async def differences(
         self, a: When, b: When = NOW, *, other: str | None = None, pattern: str = "**"
     ) -> AsyncIterator[KeyChange]:
-        """As `diff`, one by one in key order, without a limit; documents as their stored
-        entries."""
+        """As `diff`, one by one in key order, without a limit; documents as stored entries."""
         request = DiffRequest(moment_of(a), moment_of(b), other, pattern)
         async for page in comparison.difference_pages(self._link, self.name, request):
             for change in page.changes:

@@ -52,7 +52,7 @@ class Client:
 
     def board(self, name: str | None = None) -> Board:
         """The board `name` (None = the default one). Reading does not create it."""
-        return Board(self.link, name or self._board)
+        return Board(self.link, self._named(name))
 
     async def boards(self) -> Sequence[str]:
         """Names of the boards that exist and that you may use."""
@@ -143,7 +143,7 @@ class Client:
         is damaged; Unavailable and OutcomeUnknown: repeat the call. Cancellation: it continues in
         the service.
         """
-        name = board or self._board
+        name = self._named(board)
 
         async def redact(seen: Reading) -> Redaction:
             spec, step = RedactRequest(key, why, secrets.token_hex(8), seen.revision), ""
@@ -210,7 +210,7 @@ class Client:
         AccessDenied without the admin right on the whole board; NoSuchBoard; Conflict when somebody
         else has frozen and thawed it just now; OutcomeUnknown: repeat the call.
         """
-        name = board or self._board
+        name = self._named(board)
 
         async def freeze(seen: Reading) -> Freeze:
             # A late copy of the request is older than the freeze that it asked for, or found.
@@ -223,8 +223,12 @@ class Client:
         """Thaw a board, so that it accepts commits again; returns the freeze that this ended, None
         if there was none. Errors: as of `freeze`; Conflict when somebody else has frozen it just
         now."""
-        name = board or self._board
+        name = self._named(board)
         return await self.link.thaw(name, note, (await self._seen(name)).revision)
+
+    def _named(self, board: str | None) -> str:
+        """The board `board`; None = the default one, which "" is not: that is no name."""
+        return self._board if board is None else board
 
     async def _seen(self, board: str) -> Reading:
         """The revision and epoch of a board, and its freeze if it may be read. Unlike `head`, this
@@ -244,7 +248,7 @@ class Client:
     async def frozen(self, board: str | None = None) -> Freeze | None:
         """The freeze of a board, with its author and note; None if it is not frozen. Errors:
         AccessDenied without the right to read FROZEN_KEY, which agents have."""
-        reading = await self.link.read(board or self._board, [FROZEN_KEY])
+        reading = await self.link.read(self._named(board), [FROZEN_KEY])
         for entry in reading.entries:
             return freeze_in(entry.value, entry.time_ms, entry.mod_revision)
         return None

@@ -108,7 +108,7 @@ def checkpoint_request(
     """`Board.checkpoint`: what is asked for; without a name, named by its time."""
     request = secrets.token_hex(8)
     kind = AUTOMATIC if name is None else NAMED
-    named = name or named_by_time(datetime.now(UTC), request)
+    named = named_by_time(datetime.now(UTC), request) if name is None else name
     return CheckpointRequest(named, request, note, barrier_ms, stale_ok, kind)
 
 

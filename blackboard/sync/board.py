@@ -650,9 +650,7 @@ class Board(Mirror[asynchronous.Board]):
     def differences(
         self, a: When, b: When = NOW, *, other: str | None = None, pattern: str = "**"
     ) -> Iterator[KeyChange]:
-        """As `diff`, one by one in key order, without a limit; documents as their stored
-        entries.
-        """
+        """As `diff`, one by one in key order, without a limit; documents as stored entries."""
         return self._portal.iterate(self._inner.differences(a, b, other=other, pattern=pattern))
 
     def history(

@@ -343,3 +343,28 @@ async def test_what_a_delivery_returns_is_checked_likewise(client: Client) -> No
         assert raised.value.field == "deliver.0.value"
         with pytest.raises(BarrierMissed):
             await taking
+
+
+EMPTY: dict[str, Callable[[Client], Any]] = {
+    "board": lambda client: client.board("").put("public/a", 1),
+    "freeze": lambda client: client.freeze(""),
+    "thaw": lambda client: client.thaw(""),
+    "frozen": lambda client: client.frozen(""),
+    "redact": lambda client: client.redact("public/a", board=""),
+    "checkpoint": lambda client: client.board().checkpoint(""),
+    "memory": lambda client: client.board().memory(namespace="").remember("a text"),
+    "workspace": lambda client: client.board().workspace("files", "").save(),
+}
+
+
+@pytest.mark.parametrize("call", EMPTY.values(), ids=EMPTY.keys())
+async def test_an_empty_name_does_not_mean_the_default(
+    tmp_path: Path, call: Callable[[Client], Any]
+) -> None:
+    """It comes from a setting that is missing, and the change would go somewhere else."""
+    async with blackboard.open(tmp_path, level="memory") as client:
+        before = await client.board().put("public/a", 1)
+        with pytest.raises(InvalidRequest):
+            await call(client)
+        head = await client.board().head()
+        assert (head.revision, await client.boards()) == (before.revision, ["main"])
