@@ -268,8 +268,9 @@ class DataKeys:
 
         Returns how many, without those that were destroyed before. Values encrypted with them can
         never be decrypted again; branches with copies lose those, too. A `request` that was carried
-        out before destroys nothing, and gets its first answer. Errors: InvalidRequest for the
-        `request` of another erasure; Unavailable: some may be destroyed.
+        out before destroys nothing, and gets its first answer. Errors: InvalidRequest for a branch
+        that has keys of its origin, and for the `request` of another erasure; Unavailable: some may
+        be destroyed.
         """
         if request is not None:
             check_request(request)
@@ -307,6 +308,8 @@ class DataKeys:
             for place, found, key_id in (_place(entry.key) for entry in records)
             if found in namespaces and board in (None, place)
         }
+        if board is not None:
+            _check_own(board, [e for e in records if _place(e.key)[2] in wanted])
         # Of all their records: a copy elsewhere may have outlived the one in this place.
         keys = [e.key for e in records if _place(e.key)[2] in wanted and not _is_gone(e)]
         return {_place(key)[2] for key in keys}, keys
@@ -579,6 +582,24 @@ def _read(entry: Entry) -> Any:
 def _is_open(record: Mapping[str, Any]) -> bool:
     """Whether a record contains a key that was not destroyed."""
     return _KEY in record or _MARK in record
+
+
+def _check_own(board: str, records: Sequence[Entry]) -> None:
+    """Errors: InvalidRequest when `board` has copies of keys that an older board has as well.
+
+    `records` are all those of its keys. The older board would lose its values, too, which nobody
+    wanted who named this one.
+    """
+    begun = {_place(e.key)[2]: e.create_revision for e in records if _place(e.key)[0] == board}
+    older = {
+        _place(e.key)[0]
+        for e in records
+        if e.create_revision < begun[_place(e.key)[2]] and not _is_gone(e)
+    }
+    if older:
+        names = ", ".join(sorted(older))
+        reason = f"{board!r} shares data keys with {names}: erase there, or on all boards"
+        raise InvalidRequest(field="board", reason=reason)
 
 
 def _is_gone(entry: Entry) -> bool:

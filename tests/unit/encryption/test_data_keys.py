@@ -238,6 +238,23 @@ async def test_a_request_that_comes_late_destroys_no_newer_key(
     assert await others.destroy([ADA], "a", request="twice") == 1
 
 
+async def test_to_erase_on_a_branch_takes_nothing_from_its_origin(keys: DataKeys) -> None:
+    """They share keys; a branch is refused until its origin has none of them any more."""
+    key, mine = await keys.current("a", ADA), await keys.current("a", BOB)
+    await keys.adopt("branch", [key.id])
+    own = await keys.current("branch", BOB)
+    with pytest.raises(InvalidRequest, match="shares data keys with a: "):
+        await keys.destroy([ADA, BOB], "branch")
+    assert await keys.find("a", key.id) is key
+    assert await keys.destroy([BOB], "branch") == 1
+    found = await keys.find("branch", own.id)
+    assert found is not None
+    assert found.cipher is None
+    assert await keys.find("a", mine.id) is mine
+    await keys.forget("a")
+    assert await keys.destroy([ADA], "branch") == 1
+
+
 async def test_what_was_destroyed_before_is_not_destroyed_again(
     keys: DataKeys, raw: SqliteStore
 ) -> None:
