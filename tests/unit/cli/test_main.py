@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from blackboard.cli.errors import MEANING
+from blackboard import __main__ as process
+from blackboard.cli.errors import MEANING, Exit
 from blackboard.cli.main import app
 from blackboard.server.settings import Settings
 from tests.source_tree import ROOT
@@ -49,6 +50,20 @@ def modules_of(*arguments: str) -> set[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = re.findall(r"^import time:.*\| +([\w.]+)$", done.stderr, re.MULTILINE)
     return {line.partition(".")[0] for line in lines}
+
+
+def test_ctrl_c_while_its_modules_are_loaded_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Loading takes a third of a second, and nothing of the command has begun then."""
+
+    def interrupted(*_: str) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process, "whole", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        process.main()
+    assert ended.value.code == Exit.INTERRUPTED
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("set", "--help"), ("--version",)])
