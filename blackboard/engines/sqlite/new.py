@@ -130,6 +130,7 @@ class NewFile:
         self._weight = 0
         self._one = threading.Lock()  # a cancelled caller's step may still run
         self._connection: sqlite3.Connection | None = None
+        self._begun = False
         self._abandoned = False
 
     def begin(self) -> None:
@@ -138,6 +139,7 @@ class NewFile:
             # The caller was cancelled before a thread began this.
             if self._abandoned:
                 return
+            self._begun = True
             self._beside.unlink(missing_ok=True)
             make_file(self._beside)  # SQLite gives its journals the mode of their file
             self._connection = sqlite3.connect(
@@ -195,7 +197,8 @@ class NewFile:
         """Remove the file if it was not completed."""
         with self._one, contextlib.suppress(OSError, sqlite3.Error):
             self._abandoned = True
-            if self._connection is not None:
+            # Also if a step failed after the connection was closed: a sync, or the rename.
+            if self._begun:
                 self._close()
                 self._beside.unlink(missing_ok=True)
 

@@ -1,5 +1,6 @@
 """A board's file before it is in its place, and after it left."""
 
+import errno
 import sqlite3
 from pathlib import Path
 
@@ -108,5 +109,19 @@ def test_a_full_disk_is_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("blackboard.engines.sqlite.new.insert", full)
     with pytest.raises((Unavailable, Corrupt)):
         new.add(ENTRIES)
+    new.abandon()
+    assert names(path) == []
+
+
+def test_a_sync_that_fails_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that stayed would keep the name, and no board could begin under it."""
+    new = made(path)
+
+    def fails(_: Path) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr("blackboard.engines.sqlite.new.sync_path", fails)
+    with pytest.raises(Unavailable):
+        new.finish(NAME, SEED)
     new.abandon()
     assert names(path) == []
