@@ -43,6 +43,7 @@ from blackboard.server.http.handshake import (
     abort_of,
     bearer_token,
     header,
+    release_of,
     trust_of,
 )
 from blackboard.server.http.metrics import Metrics
@@ -178,6 +179,7 @@ class _Routes:
             with ExitStack() as counted:
                 counted.enter_context(self._gate.post(principal))
                 trust_of(request.scope)(principal.account)
+                counted.callback(release_of(request.scope))
                 admission = self._gate.admission(principal)
                 body = await _body(request, self._gate.limits.connection.request_timeout_ms)
                 if refusal := admission.over(len(body)):

@@ -423,9 +423,16 @@ def trust_of(scope: Scope) -> Trust:
     return found
 
 
+def release_of(scope: Scope) -> Callable[[], None]:
+    """A function that reports that the body of an HTTP request is not in memory any more, if our
+    own server runs it."""
+    found: Callable[[], None] = direct_of(scope).get("release", _does_nothing)
+    return found
+
+
 def abort_of(scope: Scope) -> Callable[[], None]:
     """A function that ends the connection of an HTTP request at once, if our own server runs it."""
-    found: Callable[[], None] = direct_of(scope).get("abort", _ends_nothing)
+    found: Callable[[], None] = direct_of(scope).get("abort", _does_nothing)
     return found
 
 
@@ -439,8 +446,8 @@ def _no_limits(_account: str) -> None:
     """The server that runs this has no limits for unauthenticated clients."""
 
 
-def _ends_nothing() -> None:
-    """The server that runs this ends its connections itself."""
+def _does_nothing() -> None:
+    """The server that runs this neither counts bodies nor lets us end its connections."""
 
 
 def _takes_nothing(_frame: bytes) -> bool:

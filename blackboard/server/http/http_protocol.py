@@ -12,6 +12,7 @@ requested. A client may send that request again: it was not carried out (RFC 911
 Invariants
 - A parser gets at most REQUEST_HEAD_BYTES_MAX of a head, and a body only if it was requested.
 - A connection counts as unauthenticated, except while a request with a valid token is carried out.
+- A body counts in the budget of incoming bytes until its request was carried out.
 """
 
 import contextlib
@@ -31,7 +32,8 @@ from blackboard.limits import (
     STRANGER_BYTES_MAX,
 )
 from blackboard.server.http.uvicorn_protocol import DIRECT
-from blackboard.server.overload.connections import Strangers, peer_of
+from blackboard.server.overload.charges import STRANGERS
+from blackboard.server.overload.connections import Held, Intake, Strangers, peer_of
 
 _END: Final = re.compile(rb"\n\r?\n")
 _OVERLAP: Final = 2  # bytes of a head's end that may be in the previous data
@@ -98,12 +100,17 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
 
     strangers: Strangers
     """The unauthenticated connections, among which it counts."""
+    intake: Intake
+    """The budget of incoming bytes, in which bodies count."""
+    _account = STRANGERS
     _head: HeadScanner | None = None
     """Set while the head of a request is awaited or incomplete."""
     _rest: bytes | None = None
     """Data after a head that the application has not requested yet."""
-    _body_left = 0
+    _body_left = _BODY_BYTES_MAX
     """Bytes of the body that may still come."""
+    _counts = False
+    """Whether bytes of a body are reported."""
     _is_last = False
     """Whether the connection ends with the answer."""
     _unheard: int | None = None
@@ -166,11 +173,14 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
     def _begin(self, rest: bytes) -> None:
         """Begin to carry out a request."""
         self._head, self._rest, self._body_left = None, rest, _BODY_BYTES_MAX
-        extensions: Any = {DIRECT: {"trust": self._trust, "abort": self._abort}}
+        extensions: Any = {
+            DIRECT: {"trust": self._trust, "release": self._release, "abort": self._abort}
+        }
         self.cycle.scope["extensions"] = extensions
         self.flow.pause_reading()
 
-    def _trust(self, _account: str) -> None:
+    def _trust(self, account: str) -> None:
+        self._account = account
         self.strangers.leave(self)
 
     def _abort(self) -> None:
@@ -187,6 +197,28 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
             self.transport.abort()
         else:
             super().data_received(data)
+            self._note()
+
+    def _note(self) -> None:
+        """Report the bytes of the body; until all have come, they are given up with the
+        connection."""
+        size = _BODY_BYTES_MAX - self._body_left
+        is_whole = self.cycle is None or not self.cycle.more_body
+        held = Held(self._account, *((0, size) if is_whole else (size, 0)))
+        counted = self.intake.counted(held)
+        if counted or self._counts:
+            self._counts = counted > 0
+            self.intake.note(self, held)
+
+    def let_go(self) -> None:
+        """See `Holder`. The request was not carried out, as its body is not complete."""
+        self._release()
+        self.transport.abort()
+
+    def _release(self) -> None:
+        """Report that nothing of the body is in memory any more."""
+        self._body_left = _BODY_BYTES_MAX
+        self._note()
 
     def send_400_response(self, msg: str) -> None:
         """As uvicorn does, but bytes after a complete request whose answer is being sent are no
@@ -203,6 +235,8 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
         """As uvicorn does, then wait for the next request, or end the connection."""
         is_last = self._is_last or bool(self._rest) or self.cycle.more_body or self._has_more()
         self._rest = None
+        self._release()
+        self._account = STRANGERS
         self.cycle.scope.pop("extensions", None)
         if self.transport.is_closing():
             return
@@ -283,7 +317,8 @@ with contextlib.suppress(ImportError):
 
 
 def bounded(
-    strangers: Strangers, protocol: type[BoundedProtocol] = PROTOCOLS[-1]
+    intake: Intake, strangers: Strangers, protocol: type[BoundedProtocol] = PROTOCOLS[-1]
 ) -> type[BoundedProtocol]:
-    """The protocol class whose connections count among `strangers`: one per server."""
-    return type(protocol.__name__, (protocol,), {"strangers": strangers})
+    """The protocol class whose connections count in `intake` and among `strangers`: one per
+    server."""
+    return type(protocol.__name__, (protocol,), {"intake": intake, "strangers": strangers})

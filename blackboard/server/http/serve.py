@@ -396,10 +396,11 @@ def _url(settings: Settings, port: int) -> str:
 def _config(app: Starlette, settings: Settings, limits: Limits = DEFAULT) -> uvicorn.Config:
     chosen, ping_s = limits.service, limits.connection.ping_interval_ms / 1000
     strangers = Strangers(chosen.strangers_max, chosen.strangers_per_peer_max)
+    intake = Intake(chosen)
     return uvicorn.Config(
         app,
-        http=bounded(strangers),
-        ws=counting(Intake(chosen), strangers),
+        http=bounded(intake, strangers),
+        ws=counting(intake, strangers),
         ws_max_size=FRAME_BYTES_MAX,
         ws_per_message_deflate=False,
         ws_ping_interval=ping_s,

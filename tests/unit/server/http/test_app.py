@@ -301,6 +301,10 @@ class SlowReader:
         head += f"Content-Length: {size or len(body)}\r\n\r\n"
         await loop.sock_sendall(self._socket, head.encode() + body)
 
+    async def more(self, body: bytes) -> None:
+        """Send more of it."""
+        await asyncio.get_running_loop().sock_sendall(self._socket, body)
+
     async def read(self, most: int) -> bytes:
         """What has come, at least a byte; b"" at the end."""
         async with asyncio.timeout(PATIENCE_S):
@@ -394,3 +398,25 @@ async def test_requests_count_like_connections(served: Served, post: Post) -> No
         assert (await post.send(body)).status_code == 200
     finally:
         waiting.close()
+
+
+@pytest.mark.limits(intake_account_bytes_max=1_000_000)
+async def test_bodies_count_in_the_budget_of_incoming_bytes(served: Served, post: Post) -> None:
+    """Of the account: above its share, its newest connection is closed."""
+    first, second, half = SlowReader(served), SlowReader(served), b" " * 600_000
+    try:
+        await first.post(half, 2 * len(half))
+        await posts(served, 1)
+        await second.post(half, 2 * len(half))
+        assert await second.read(1) == b""
+        await posts(served, 1)
+        assert (await post.send({"id": 1, "method": "boards"})).status_code == 200
+        await first.more(b" " * 100_000)
+        await posts(served, 1)
+    finally:
+        first.close()
+        second.close()
+    await posts(served, 0)
+    body = b" " * 900_000 + b'{"id": 1, "method": "boards"}'
+    for _ in range(5):
+        assert (await post.send(body)).json()["result"] == []

@@ -34,6 +34,7 @@ class Application:
         self.headers: list[int] = []
         self.strangers_meanwhile: list[int] = []
         self.strangers = Strangers()
+        self.intake = Intake()
         self.go_on = asyncio.Event()
         self.go_on.set()
 
@@ -74,8 +75,8 @@ async def served(application: Application, protocol: type[BoundedProtocol]) -> A
     strangers = application.strangers
     config = uvicorn.Config(
         application,
-        http=bounded(strangers, protocol),
-        ws=counting(Intake(), strangers),
+        http=bounded(application.intake, strangers, protocol),
+        ws=counting(application.intake, strangers),
         lifespan="off",
         log_config=None,
     )
