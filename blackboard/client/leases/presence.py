@@ -18,6 +18,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
@@ -26,7 +27,7 @@ from blackboard.client.leases.lock import Lock
 from blackboard.client.link import WatchRequest
 from blackboard.client.views import Entry
 from blackboard.client.watch import Watch
-from blackboard.client.writer import CommitRequest, Deliver, Writer
+from blackboard.client.writer import CommitRequest, Deliver, Writer, pause_s
 from blackboard.core.commit import Delete, Lease, Op, Put, Release
 from blackboard.core.lease import is_holder_of, is_owned_by
 from blackboard.core.path import agent_identified, barrier_key, identity_key
@@ -34,10 +35,13 @@ from blackboard.errors import (
     AccessDenied,
     BlackboardError,
     BoardFrozen,
+    Compacted,
     Fenced,
     InvalidRequest,
     LeaseHeld,
+    RolledBack,
     SnapshotFirst,
+    Unavailable,
 )
 from blackboard.limits import READ_KEYS_MAX
 from blackboard.units import Key, Milliseconds, Revision
@@ -113,7 +117,8 @@ class Attachment(Lock, Generic[BoardT]):
         self._state, self._note = _ATTACHED, ""
         self._published: dict[str, Any] = {}
         self._silent = False
-        self._deliver = deliver
+        # An object of its own: the process that takes over may be this one, with the same function.
+        self._deliver = None if deliver is None else partial(deliver)
         self._delivering: asyncio.Task[None] | None = None
 
     async def report(self, state: str, note: str = "") -> None:
@@ -163,7 +168,8 @@ class Attachment(Lock, Generic[BoardT]):
         # after the block must not cancel a task that is leaving it.
         if self._delivering is not None:
             self._delivering.cancel()
-            self._writer.deliver = None
+            if self._writer.deliver is self._deliver:
+                self._writer.deliver = None
         await super().__aexit__(kind, error, trace)
 
     async def _leave(self) -> Fenced | None:
@@ -178,23 +184,37 @@ class Attachment(Lock, Generic[BoardT]):
     async def _deliver_when_asked(self) -> None:
         """Deliver this agent's state as soon as a checkpoint requests it, without waiting for its
         next commit. A failure here occurs again at that commit, where it reaches the agent."""
+        pauses_ms = self._limits.client.commit_pauses_ms
+        while True:
+            try:
+                await self._deliver_in_watch()
+            except (Compacted, RolledBack, Unavailable) as error:
+                # The identity may outlast this: an idle agent makes no commit that would deliver.
+                log.info("agent %s watches again for requests: %s", self.agent, error)
+                if self._writer.link.is_closed:
+                    return
+                await asyncio.sleep(pause_s(error, pauses_ms[-1]))
+            except BlackboardError as error:
+                log.warning("agent %s misses requests for its state: %s", self.agent, error)
+                return
+            except Exception:
+                log.exception("agent %s did not deliver", self.agent)
+                return
+
+    async def _deliver_in_watch(self) -> None:
+        """Deliver as often as it is requested, without end. Errors: those of watching and of
+        `Writer.bring`."""
         writer, key = self._writer, barrier_key(self.agent)
         request = WatchRequest((key,))
-        watch = Watch(
+        async with Watch(
             writer.link, writer.board, request, revision=None, snapshot=True, saw=writer.saw
-        )
-        try:
-            async with watch:
-                # A checkpoint may have asked before the watch began.
-                for entry in watch.state.values():
-                    await writer.bring(entry.mod_revision, key)
-                async for revised in watch:
-                    if any(change.kind == "put" for change in revised.changes):
-                        await writer.bring(revised.revision, key)
-        except BlackboardError as error:
-            log.warning("agent %s does not notice requests for its state: %s", self.agent, error)
-        except Exception:
-            log.exception("agent %s did not deliver", self.agent)
+        ) as watch:
+            # A checkpoint may have asked before the watch began.
+            for entry in watch.state.values():
+                await writer.bring(entry.mod_revision, key)
+            async for revised in watch:
+                if any(change.kind == "put" for change in revised.changes):
+                    await writer.bring(revised.revision, key)
 
     # --- additions to the commits of a lock ----------------------------------------------------
 

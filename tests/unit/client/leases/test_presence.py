@@ -1,7 +1,8 @@
 """Attaching when something comes between."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -11,10 +12,18 @@ from blackboard.client.board import Board
 from blackboard.client.leases import presence
 from blackboard.client.leases.lock import Lock
 from blackboard.client.leases.presence import entries_that_end_with, presence_key
+from blackboard.client.link import Stream, WatchRequest
 from blackboard.core import access
-from blackboard.core.commit import Commit, Delete, Grant, Lease, Put, Receipt, Release, Renew
+from blackboard.core.commit import Commit, Delete, Grant, Lease, Op, Put, Receipt, Release, Renew
 from blackboard.core.path import barrier_key, cut_key, identity_key
-from blackboard.errors import Fenced, LeaseHeld, SnapshotFirst, StepSuperseded
+from blackboard.errors import (
+    Fenced,
+    LeaseHeld,
+    LeaseLost,
+    SnapshotFirst,
+    StepSuperseded,
+    Unavailable,
+)
 from blackboard.limits import Limits
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
@@ -97,6 +106,58 @@ async def test_a_renewal_during_a_barrier_keeps_the_lease_whatever_is_committed(
         await me._renew()
         [present] = await ada.agents()
         assert present.step == me.committed
+
+
+class BreakingWatches(RequestHandler):
+    """A way on which the first watches end because the service is out of reach."""
+
+    breaks = 2
+
+    @asynccontextmanager
+    async def watch(self, board: str, request: WatchRequest) -> AsyncIterator[Stream]:
+        """As `Transport.watch`."""
+        if self.breaks:
+            self.breaks -= 1
+            raise Unavailable("service", "away")
+        async with super().watch(board, request) as stream:
+            yield stream
+
+
+@pytest.mark.limits(commit_pauses_ms=(1,))
+async def test_an_idle_agent_delivers_after_the_service_was_out_of_reach(
+    opened: tuple[Service, HookedStore],
+) -> None:
+    board = Board(BreakingWatches(opened[0].boards, access.agent("ada")), "main")
+    operator = client_of(opened[0]).board("main")
+
+    async def deliver() -> Sequence[Op]:
+        return [Put("public/a", encode_value("delivered"))]
+
+    async with board.attach(ttl_ms=HOUR_MS, deliver=deliver):
+        with anyio.fail_after(60):
+            await operator.checkpoint("plan", barrier_ms=60_000)
+        assert await operator.get("public/a") == "delivered"
+
+
+async def test_who_was_taken_over_in_the_same_process_does_not_end_the_delivery(
+    opened: tuple[Service, HookedStore], ada: Board
+) -> None:
+    """Of the one that took over: here both have the same board, and the same function."""
+    operator = client_of(opened[0]).board("main")
+
+    async def deliver() -> Sequence[Op]:
+        return [Put("public/a", encode_value("delivered"))]
+
+    first = Block(ada.attach(ttl_ms=HOUR_MS, deliver=deliver))
+    await first.entered()
+    second = Block(ada.attach(ttl_ms=HOUR_MS, if_taken="take_over", deliver=deliver))
+    await second.entered()
+    with pytest.raises(LeaseLost):
+        await first.end()
+    with anyio.fail_after(60):
+        await operator.checkpoint("plan", barrier_ms=60_000)
+    assert await operator.get("public/a") == "delivered"
+    await second.end()
 
 
 class Rival:
