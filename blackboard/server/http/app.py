@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from blackboard import telemetry
-from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import (
     BlackboardError,
@@ -243,7 +242,7 @@ class _Routes:
         self, session: ServerSession, principal: Principal, event: RequestReceived
     ) -> None:
         params = event.params
-        link = self._gate.link(access.acting_as(principal, params.agent))
+        link = self._gate.link(principal, params.agent)
         if isinstance(params, WhoAmIParams):
             session.respond(event.id, describe(principal, link.agent))
         else:

@@ -205,8 +205,8 @@ class ConnectionOwner(Protocol):
     def authenticate(self, token: str) -> Principal:
         """The principal that a token names. Errors: Unauthenticated."""
 
-    def link(self, principal: Principal) -> Transport:
-        """A link to the boards for a principal."""
+    def link(self, principal: Principal, agent: str | None = None) -> Transport:
+        """A link to the boards for a principal as `agent`. Errors: AccessDenied."""
 
     def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
         """The answer to `hello`."""
@@ -600,7 +600,7 @@ class Connection:
     def _greet(self, hello: HelloReceived) -> None:
         try:
             principal = self._identify(hello.params)
-            link = self._owner.link(access.acting_as(principal, hello.params.agent))
+            link = self._owner.link(principal, hello.params.agent)
             self._admission = self._owner.admission(principal)
             self._owner.count_in(self, principal)
         except BlackboardError as error:
@@ -668,7 +668,7 @@ class Connection:
             return self._link
         found = self._links.get(agent)
         if found is None:
-            found = self._owner.link(access.acting_as(self._principal, agent))
+            found = self._owner.link(self._principal, agent)
             if len(self._links) >= _LINKS_MAX:
                 self._links.clear()
             self._links[agent] = found

@@ -17,7 +17,6 @@ from urllib.parse import parse_qs
 
 from blackboard import telemetry
 from blackboard.client.link import Pipe
-from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.core.path import check_document, document_prefix
 from blackboard.errors import (
@@ -148,7 +147,7 @@ class DocumentDoor:
         if token is None and not is_for_document(principal, board, key):
             reason = "a token in a URL must be for this document alone, and for an hour at most"
             raise Unauthenticated(reason=reason)
-        return access.acting_as(principal, query.get("agent", [None])[0])
+        return self._gate.acting_as(principal, query.get("agent", [None])[0])
 
 
 _CODES: Final[tuple[tuple[type[BlackboardError], int], ...]] = (

@@ -23,8 +23,9 @@ from typing import Any, Final, Protocol
 
 from blackboard import limits, telemetry
 from blackboard.client.link import Transport
+from blackboard.core import access
 from blackboard.core.access import Principal
-from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
+from blackboard.errors import AccessDenied, LimitExceeded, Unauthenticated, Unavailable
 from blackboard.server.http.connection import Connection, clock_ms
 from blackboard.server.http.metrics import Traffic
 from blackboard.server.http.uvicorn_protocol import DIRECT, Take, Trust, Write
@@ -274,9 +275,20 @@ class Handshake:
 
     # --- the house --------------------------------------------------------------------------------
 
-    def link(self, principal: Principal) -> Transport:
-        """A link to the boards for `principal`."""
-        return self.service.link(principal)
+    def link(self, principal: Principal, agent: str | None = None) -> Transport:
+        """A link to the boards for `principal`, as `agent`. Errors: as of `acting_as`."""
+        return self.service.link(self.acting_as(principal, agent))
+
+    def acting_as(self, principal: Principal, agent: str | None) -> Principal:
+        """The principal for a session of `principal` as `agent`; None = as itself.
+
+        Errors: AccessDenied, which is audited; InvalidRequest for what is no name.
+        """
+        try:
+            return access.acting_as(principal, agent)
+        except AccessDenied as error:
+            self.service.host.audit.note(principal, "act_as", "", error.key, error.code)
+            raise
 
     def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
         """The answer to `hello`."""

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 import blackboard
@@ -169,6 +169,29 @@ async def test_who_was_not_let_in_is_in_the_audit(guarded: Served) -> None:
         ("bob", "authenticate", "unauthenticated"),
     ]
     assert "canary" not in repr(found)
+
+
+async def test_who_wants_to_pass_for_another_is_in_the_audit(served: Served) -> None:
+    """In `hello`, in a later request, by POST, and at a document."""
+    token, acts = served.token(access.agent("eve")), {"agent": "ada"}
+    headers = {"Authorization": f"Bearer {token}"}
+    async with talking(served.url, token) as talk:
+        assert (await talk.ask(1, "hello", acts))["error"]["data"]["code"] == "access_denied"
+    async with talking(served.url, token, greeting={}) as talk:
+        ask = {"board": "main", "pattern": "**", **acts}
+        assert (await talk.ask(1, "list", ask))["error"]["data"]["code"] == "access_denied"
+    async with httpx.AsyncClient(trust_env=False, headers=headers) as http:
+        body = {"id": 1, "method": "whoami", "params": acts}
+        answer = await http.post(f"{served.url.replace('ws:', 'http:')}/v1/rpc", json=body)
+        assert answer.json()["error"]["data"]["code"] == "access_denied"
+    url = f"{served.url}/v1/boards/main/docs/public/memo?agent=ada"
+    async with connect(url, additional_headers=headers, proxy=None) as peer:
+        with pytest.raises(ConnectionClosed):
+            await peer.recv()
+        assert peer.close_code == 4403
+    found = [record for _, record in await served.service.host.audit.read(None, 100)]
+    told = [(r.principal, r.verb, r.what, r.outcome) for r in found]
+    assert told == [("eve", "act_as", "ada", "access_denied")] * 4
 
 
 async def test_another_host_is_refused(guarded: Served) -> None:
