@@ -425,7 +425,9 @@ def _record(key: Key, value: bytes) -> AuditRecord:
 
 
 _REFUSALS: Final = (AccessDenied, Unauthenticated, Fenced)
-_LOOKS: Final = frozenset({"read", "list", "log", "watch", "why", "history", "differences"})
+_LOOKS: Final = frozenset(
+    {"read", "list", "log", "watch", "why", "history", "differences", "document"}
+)
 _AT_ALL: Final = frozenset({"log", "differences"})
 """Reads that name no key and no pattern."""
 _NOTHING: Final[tuple[object, ...]] = (None, (), "", False)

@@ -99,6 +99,24 @@ async def test_what_is_recorded(service: Service) -> None:
     ]
 
 
+async def test_a_look_into_a_private_document_is_recorded(service: Service) -> None:
+    """By its key; not one of the reader's own, or a public one."""
+    operator, ada = (with_token(each) for each in (access.operator(), access.agent("ada")))
+    for who, key in (
+        (ada, "private/ada/memo"),
+        (operator, "public/memo"),
+        (operator, "private/operator/memo"),
+        (operator, "private/ada/memo"),
+        (operator, "inbox/ada/memo"),
+    ):
+        async with service.link(who).document("main", key):
+            pass
+    assert await records(service) == [
+        ("operator", "document", "private/ada/memo", "private"),
+        ("operator", "document", "inbox/ada/memo", "private"),
+    ]
+
+
 @pytest.mark.limits(engine_check_interval_ms=20, sweep_entries_max=2)
 async def test_records_that_expired_are_removed(tmp_path: Path, limits: Limits) -> None:
     """All of them, however many there are, and no other one."""
