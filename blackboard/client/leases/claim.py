@@ -53,12 +53,16 @@ from blackboard.core.path import namespace_of, parse_pattern
 from blackboard.errors import (
     BlackboardError,
     BoardFrozen,
+    Compacted,
     Conflict,
     Fenced,
+    FutureRevision,
     InvalidRequest,
     LeaseHeld,
     LocalProtocolError,
     NothingToClaim,
+    Resync,
+    RolledBack,
 )
 from blackboard.limits import (
     LEASE_TTL_MS_MIN,
@@ -380,15 +384,24 @@ class Claim:
         timeout_ms = self._terms.timeout_ms
         deadline_s = math.inf if timeout_ms is None else anyio.current_time() + timeout_ms / 1000
         task, seen = await self._look()
-        if task is not None:
-            return task
+        while task is None:
+            try:
+                task = await self._wait(seen, deadline_s)
+            except (Compacted, FutureRevision, Resync, RolledBack):
+                # A restore of much, a loss, or a log that has gone on without the watch: what
+                # became free cannot be delivered, so it is looked for.
+                task, seen = await self._look()
+        return task
+
+    async def _wait(self, seen: Revision, deadline_s: float) -> Task:
+        """Take the first entry that becomes free after revision `seen`."""
         async with self._board.watch(self._pattern, after=seen) as watch:
             while True:
                 # Only the wait is bounded: an acquisition in progress is not interrupted.
                 with anyio.CancelScope(deadline=deadline_s) as waiting:
                     await self._until_free(watch, seen)
                 if waiting.cancelled_caught:
-                    raise NothingToClaim(self._pattern, timeout_ms or 0)
+                    raise NothingToClaim(self._pattern, self._terms.timeout_ms or 0)
                 task, seen = await self._look()
                 if task is not None:
                     return task

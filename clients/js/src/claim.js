@@ -11,7 +11,8 @@
 //
 // Records and their places are those of the Python client, so both can work on the same tasks.
 import {
-  BlackboardError, Conflict, Fenced, InvalidRequest, LeaseHeld, NothingToClaim
+  BlackboardError, Compacted, Conflict, Fenced, FutureRevision, InvalidRequest, LeaseHeld, NothingToClaim, Resync,
+  RolledBack
 } from './errors.js'
 import { LEASE_TTL_MS_MIN, NOTE_BYTES_MAX, READ_KEYS_MAX } from './limits.js'
 import { Lock, newHolder } from './lock.js'
@@ -37,6 +38,8 @@ import { endAfter, pause } from './waiting.js'
 
 const TRIES = '~tries'
 const DEAD = '~dead'
+/** Why a watch cannot go on: it has to begin again from what is there. */
+const UNDELIVERED = [Compacted, FutureRevision, Resync, RolledBack]
 const REASON_BYTES_MAX = NOTE_BYTES_MAX - 32
 
 /** An entry that is yours to work on, inside the body of `Board.withClaim`. */
@@ -163,19 +166,40 @@ export class Claim {
       let { task, seen } = await this._look()
       if (task !== null) return task
       if (timeout_ms === 0) throw new NothingToClaim({ pattern: this._pattern, waited_ms: 0 })
-      const watch = await this._board.watch(this._pattern, { after: seen })
-      try {
-        while (task === null) {
-          await this._untilFree(watch, seen, patience.signal)
+      while (task === null) {
+        try {
+          task = await this._wait(seen, patience.signal)
+        } catch (error) {
+          // A restore of much, a loss, or a log that has gone on without the watch: what became free
+          // cannot be delivered, so it is looked for.
+          if (!UNDELIVERED.some(kind => error instanceof kind)) throw error
           ;({ task, seen } = await this._look())
         }
-        return task
-      } finally {
-        watch.close()
       }
+      return task
     } finally {
       callOff()
       signal?.removeEventListener('abort', abort)
+    }
+  }
+
+  /**
+   * Take the first entry that becomes free after revision `seen`.
+   * @param {number} seen
+   * @param {AbortSignal} patience
+   */
+  async _wait (seen, patience) {
+    const watch = await this._board.watch(this._pattern, { after: seen })
+    try {
+      /** @type {Task | null} */
+      let task = null
+      while (task === null) {
+        await this._untilFree(watch, seen, patience)
+        ;({ task, seen } = await this._look())
+      }
+      return task
+    } finally {
+      watch.close()
     }
   }
 

@@ -447,6 +447,27 @@ test('who lost a lock still gives its task back', async t => {
   ])
 })
 
+test('a claim that waits looks again when its watch cannot go on', { timeout: 30000 }, async t => {
+  const task = { key: 'public/tasks/1', value: encodeValue(1), mod_revision: 1, create_revision: 1, author: 'ada', account: 'ada', time_ms: 0, created_ms: 0 }
+  let entries = []
+  const url = await service(t, ({ id, method, params }, socket) => {
+    const send = message => socket.write(frame(Buffer.from(pack([message]))))
+    const state = { revision: entries.length, epoch: 'e' }
+    if (method === 'head') return { id, result: HEAD }
+    if (method === 'list') return { id, result: { ...state, entries } }
+    if (method === 'leases') return { id, result: { ...state, leases: [] } }
+    if (method === 'read') return { id, result: { ...state, entries: [] } }
+    if (method === 'commit') return { id, result: { revision: 2, time_ms: 0, results: params.ops.map(() => null), level: 'disk' } }
+    if (method !== 'watch') return { id, result: null }
+    send({ id, result: { position: params.after } })
+    entries = [task]
+    const error = { code: -32010, message: 'much', data: { code: 'resync', fields: { revision: 1, epoch: 'f', from_revision: 0 } } }
+    send({ method: 'cancelled', params: { watch: params.watch, error } })
+  })
+  const board = (await client(t, url, PATIENT)).board()
+  assert.equal(await board.withClaim('public/tasks/*', found => found.key), task.key)
+})
+
 for (const timeout_ms of [2 ** 31, Infinity]) {
   test(`a task is waited for up to ${timeout_ms} ms`, { timeout: 30000 }, async t => {
     const task = { key: 'public/tasks/1', value: encodeValue(1), mod_revision: 1, create_revision: 1, author: 'ada', account: 'ada', time_ms: 0, created_ms: 0 }

@@ -1,8 +1,14 @@
 """Where attempts are kept, which patterns are about what, and what makes an entry free."""
 
+import asyncio
+from pathlib import Path
+
+import anyio
 import pytest
 
+import blackboard
 from blackboard.client.leases.claim import (
+    Claim,
     Record,
     check_pattern,
     dead_key,
@@ -11,8 +17,12 @@ from blackboard.client.leases.claim import (
     tries_key,
 )
 from blackboard.client.views import Change, Entry, RevisionEvent
-from blackboard.errors import InvalidRequest
+from blackboard.client.watch import Watch
+from blackboard.errors import InvalidRequest, StaleEpoch
+from blackboard.limits import RESYNC_BYTES, VALUE_BYTES_MAX
 from blackboard.wire.codec import decode_value
+from tests.conformance.team import PATIENCE_S
+from tests.conformance.workers import Block
 
 TASKS = "public/tasks/*"
 ONE = "public/tasks/1"
@@ -111,3 +121,29 @@ def test_what_makes_an_entry_free(changes: list[tuple[str, str]], free: bool) ->
     """Nobody is woken by what helps nobody."""
     revised = RevisionEvent(5, 0, "ada", tuple(Change(kind, key) for kind, key in changes))
     assert frees("public/**", revised) is free
+
+
+async def test_what_a_restore_of_much_puts_back_is_noticed_by_a_claim_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no delivery for the watch of the claim. Its board is as after any other restore."""
+    waits, until_free = asyncio.Event(), Claim._until_free
+
+    async def noted(claim: Claim, watch: Watch, seen: int) -> None:
+        waits.set()
+        await until_free(claim, watch, seen)
+
+    monkeypatch.setattr(Claim, "_until_free", noted)
+    async with blackboard.open(tmp_path, level="memory") as client:
+        board, operator = client.board().as_agent("ada"), client.board()
+        for number in range(RESYNC_BYTES // VALUE_BYTES_MAX + 1):
+            await operator.put(f"public/tasks/{number}", b"x" * (VALUE_BYTES_MAX - 8))
+        await operator.checkpoint("full")
+        await operator.delete_prefix("public/tasks")
+        await board.put("public/begun", 1)
+        with anyio.fail_after(PATIENCE_S):
+            claiming = Block(board.claim(TASKS))
+            await waits.wait()
+            await operator.restore("full")
+            with pytest.raises(StaleEpoch):
+                await claiming.entered()
