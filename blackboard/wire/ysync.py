@@ -31,6 +31,9 @@ _STEP1: Final = 0
 _STEP2: Final = 1
 _UPDATE: Final = 2
 QUERY_AWARENESS: Final = bytes((_QUERY,))
+FRAME_MESSAGES_MAX: Final = 64
+"""Messages of one frame. Peers send one or a few; a message may be a single byte, and a frame of
+FRAME_BYTES_MAX of those would take seconds, in which nobody else is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +97,13 @@ def read_frame(frame: bytes) -> list[Message]:
     """The messages of a frame. Errors: InvalidRequest; LimitExceeded for too much awareness."""
     reader = Reader(frame, "frame")
     found: list[Message] = []
-    while True:
+    for _ in range(FRAME_MESSAGES_MAX):
         message = _message(reader)
         if message is not None:
             found.append(message)
         if reader.is_empty:
             return found
+    raise reader.broken(f"holds more than {FRAME_MESSAGES_MAX} messages")
 
 
 def _message(reader: Reader) -> Message | None:

@@ -49,6 +49,14 @@ def test_the_frames_of_another_implementation_are_read() -> None:
     assert json.loads(presence.state or "") == {"user": {"name": "ada"}}
 
 
+@pytest.mark.parametrize("message", [ysync.QUERY_AWARENESS, b"\x02\x00\x00", b"\x00\x00\x00"])
+def test_a_frame_holds_so_many_messages_and_no_more(message: bytes) -> None:
+    """However small they are, also of those that say nothing."""
+    assert len(read_frame(message * ysync.FRAME_MESSAGES_MAX)) in (0, ysync.FRAME_MESSAGES_MAX)
+    with pytest.raises(InvalidRequest, match="more than 64 messages"):
+        read_frame(message * (ysync.FRAME_MESSAGES_MAX + 1))
+
+
 def test_another_implementation_reads_ours() -> None:
     doc: Doc[Text] = Doc()
     doc.get("t", type=Text).insert(0, "hi")
