@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from blackboard.archive.base import Archive
-from blackboard.backup import read
+from blackboard.backup import manifest as manifests
 from blackboard.backup.place import BackupPlace
 from blackboard.backup.segment import SegmentFile
 from blackboard.backup.ship import Shipped, Shipper
@@ -32,7 +32,7 @@ from blackboard.core.history import jump
 from blackboard.encryption.archive import SealedArchive
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
-from blackboard.errors import BlackboardError, InvalidRequest
+from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, NewerFormat
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.archiver import Archiver
 from blackboard.units import Milliseconds
@@ -83,6 +83,8 @@ class BackupFollower:
         self._is_compared = False
         self._newest: dict[str, SegmentFile] = {}
         """The last file of each board that was not compared with the engine yet."""
+        self._uncompared: set[str] = set()
+        """Those of them that exist, or may exist."""
         self.warnings: dict[str, str] = {}
         """The boards that had less than their backup."""
         self._scanned_s = float("-inf")
@@ -96,7 +98,9 @@ class BackupFollower:
         follow."""
         try:
             async with asyncio.timeout(self._limits.backup_start_ms / 1000):
-                await self._compare()
+                failure = await self._compare()
+                if failure is not None:
+                    raise failure
         except (BlackboardError, TimeoutError) as error:
             if not isinstance(error, InvalidRequest):  # there is no backup yet
                 reason = str(error) or "it does not answer"
@@ -151,6 +155,8 @@ class BackupFollower:
         begun_s = time.monotonic()
         if not self._begun:
             await self._begin()
+        elif self._uncompared:
+            await self._compare_rest()
         archiver = self._archiver
         # Before the round: what the archive lacks now, the round cannot ship.
         late_ms = 0 if archiver is None else archiver.statistics().lag_ms
@@ -175,19 +181,46 @@ class BackupFollower:
     async def _begin(self) -> None:
         await self._shipper.begin()
         if not self._is_compared:
-            await self._compare()
+            await self._compare()  # the round names what is damaged, after the other boards
         self._begun = True
 
-    async def _compare(self) -> None:
+    async def _compare(self) -> BlackboardError | None:
         """Make sure that each board continues above all of its revisions in the backup: an older
         copy of the data directory may have been put back. Boards that do not exist are compared
-        when they begin."""
-        async for manifest in read.backed_up(self._place):
-            if not manifest.removed:
-                self._newest[manifest.board] = manifest.segments[-1]
-                if await self._store.exists(manifest.board):
-                    await self.go_above(manifest.board)
+        when they begin.
+
+        Returns why the first one could not be compared, which holds up no other board: its manifest
+        is damaged, or what the engine has. Errors: Unavailable when the backup does not answer;
+        InvalidRequest when there is none.
+        """
+        failure: BlackboardError | None = None
+        name = await self._place.id()
+        for board in await manifests.boards(self._place):
+            try:
+                manifest = await manifests.read(self._place, name, board)
+            except (Corrupt, NewerFormat) as error:
+                failure = failure or error
+                continue
+            if manifest is None or manifest.removed or not manifest.segments:
+                continue
+            self._newest[board] = manifest.segments[-1]
+            self._uncompared.add(board)
+        failure = await self._compare_rest() or failure
         self._is_compared = True
+        return failure
+
+    async def _compare_rest(self) -> BlackboardError | None:
+        """Compare the boards that were not; those that fail are tried again in the next round.
+        Returns why the first one failed. Errors: none."""
+        failure: BlackboardError | None = None
+        for board in sorted(self._uncompared):
+            try:
+                if await self._store.exists(board):
+                    await self.go_above(board)
+                self._uncompared.discard(board)
+            except BlackboardError as error:
+                failure = failure or error
+        return failure
 
     async def go_above(self, board: str) -> None:
         """Compare a board with its backup, if that was not done yet. Errors: Unavailable."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from blackboard.archive.sql import archive_beside
+from blackboard.backup import manifest as manifests
 from blackboard.backup.place import BackupPlace
 from blackboard.backup.read import verify
 from blackboard.core.commit import Put
@@ -159,3 +160,27 @@ async def test_a_place_that_is_no_directory_is_waited_for(tmp_path: Path) -> Non
         backup.unlink()
         await until_failing(service, failing=False)
     assert await newest(backup) == 2
+
+
+@pytest.mark.parametrize("what", ["backup/boards/damaged/manifest.json", "copy/boards/damaged.db"])
+async def test_what_is_damaged_holds_up_no_other_board(tmp_path: Path, what: str) -> None:
+    """Neither the comparison with the backup nor what is shipped to it."""
+    data, backup, copy = (tmp_path / name for name in ("data", "backup", "copy"))
+    async with following(data, str(backup)) as service:
+        await service.client().board("damaged").put("public/a", 1)
+        await put(service, 1)
+    shutil.copytree(data, copy)
+    async with following(data, str(backup)) as service:
+        last = await put(service, 2)
+    damaged = tmp_path / what
+    damaged.write_bytes(damaged.read_bytes()[:-2])
+    async with following(copy, str(backup)) as service:
+        above = await put(service, 3)
+        assert above > last + 1  # an older copy was put back
+        place = BackupPlace.at(str(backup))
+
+        async def is_shipped() -> bool:
+            found = await manifests.read(place, await place.id(), BOARD)
+            return found is not None and found.last == above
+
+        await wait_until(is_shipped)
