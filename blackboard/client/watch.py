@@ -103,16 +103,28 @@ class Watch:
             start = await self._present()
 
     async def _open_at(self, start: Position) -> None:
-        request = replace(self._request, after=start)
-        self._deliveries, self.state = None, {}
+        self.state = {}
         self._pending.clear()
+        if self._snapshot and self._request.coalesce:
+            # Apart: several revisions as one do not say which of them changed an entry, and who.
+            async with AsyncExitStack() as stack:
+                await self._watch(stack, start, coalesce=False)
+                await self._take_snapshot()
+            assert self._position is not None
+            start = self._position
         async with AsyncExitStack() as stack:
             # Before the pages of the snapshot are read, so that no change falls between the two.
-            opened = await stack.enter_async_context(self._link.watch(self._board, request))
-            self._stream, self._position, self._through = opened, start, start
-            if self._snapshot:
+            await self._watch(stack, start, coalesce=self._request.coalesce)
+            if self._snapshot and not self._request.coalesce:
                 await self._take_snapshot()
             self._stack = stack.pop_all()
+
+    async def _watch(self, stack: AsyncExitStack, start: Position, *, coalesce: bool) -> None:
+        """Watch from `start` on, until `stack` ends that."""
+        self._deliveries = None
+        request = replace(self._request, after=start, coalesce=coalesce)
+        self._stream = await stack.enter_async_context(self._link.watch(self._board, request))
+        self._position = self._through = start
 
     async def __aexit__(
         self,

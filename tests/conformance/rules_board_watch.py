@@ -185,6 +185,23 @@ class WatchRules:
             assert (found[-1].revision, found[-1].changes[-1].value) == (100, 100)
             assert watch.position.split(":")[1] == "100"
 
+    async def test_the_state_of_one_that_allows_it_is_that_of_the_board(
+        self, ada: Board, bob: Board
+    ) -> None:
+        """Each entry with its own revision and author, although the changes come as one."""
+        await ada.put("public/a", 1)
+        await bob.put("public/a", 2)
+        await ada.put("public/b", 1)
+        await ada.delete("public/b")
+        await ada.put("public/b", 2)
+        await bob.put("public/c", 1)
+        async with ada.watch("public/**", after=0, snapshot=True, coalesce=True) as watch:
+            assert watch.state == {entry.key: entry async for entry in ada.scan("public/**")}
+            assert watch.revision == 6
+            await bob.put("public/c", 2)
+            [revised] = await take(watch, 1)
+        assert (revised.revision, revised.changes[0].value) == (7, 2)
+
     # --- where it cannot begin --------------------------------------------------------------------
 
     async def test_a_watch_from_a_trimmed_past_learns_where_the_log_begins(

@@ -226,25 +226,47 @@ export class Watch {
 
   /** @param {string} start */
   async _openAt (start) {
-    const { signal, snapshot = false, coalesce = false } = this._options
+    const { snapshot = false, coalesce = false } = this._options
     for (;;) {
       this.state = new Map()
       this._pending = []
-      const stream = new Stream(this._writer, this._patterns, start, coalesce)
       try {
-        await stream.open(signal)
-        if (this._closed) throw new LocalProtocolError({ reason: 'the watch was closed' })
-        this._stream = stream
-        this._position = this._through = start
-        if (snapshot) await this._takeSnapshot()
+        if (snapshot && coalesce) {
+          // Apart: several revisions as one do not say which of them changed an entry, and who.
+          const apart = await this._watch(start, false)
+          await this._takeSnapshot()
+          apart.close()
+          start = this.position
+        }
+        await this._watch(start, coalesce)
+        if (snapshot && !coalesce) await this._takeSnapshot()
         return
       } catch (error) {
-        stream.close()
+        this._stream?.close()
         if (!snapshot || !(error instanceof Resync)) throw error
       }
       // A restore came while the state was read.
       start = await this._present()
     }
+  }
+
+  /**
+   * Watch from `start` on.
+   * @param {string} start
+   * @param {boolean} coalesce
+   */
+  async _watch (start, coalesce) {
+    const stream = new Stream(this._writer, this._patterns, start, coalesce)
+    try {
+      await stream.open(this._options.signal)
+      if (this._closed) throw new LocalProtocolError({ reason: 'the watch was closed' })
+    } catch (error) {
+      stream.close()
+      throw error
+    }
+    this._stream = stream
+    this._position = this._through = start
+    return stream
   }
 
   /** End the watch. A second call does nothing. */
