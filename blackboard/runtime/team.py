@@ -27,9 +27,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blackboard.client.board import Board
 from blackboard.client.cancellation import cancellations
+from blackboard.client.views import Entry
+from blackboard.core.access import check_agent_name
 from blackboard.core.commit import ABSENT, KeyAt, Put
-from blackboard.core.path import check_name
 from blackboard.errors import (
+    AccessDenied,
     BlackboardError,
     BoardFrozen,
     Compacted,
@@ -243,22 +245,29 @@ class _Team:
         are not in it."""
         wanted = {name: TeamMember(kind=agent.kind) for name, agent in self._roots.items()}
         for key, value in found.items():
-            with suppress(ValidationError):
-                wanted[key.rpartition("/")[2]] = TeamMember.model_validate(value)
+            member = _member(value)
+            if member is not None:
+                wanted[key.rpartition("/")[2]] = member
         for name in self._living.keys() - wanted.keys():
             log.info("agent %s is no longer in the roster", name)
             # Waited for, as a member of that name may be added again, and must not run twice.
             await self._living.pop(name).leave()
             self.ended.pop(name, None)
         for name, member in wanted.items():
-            agent = self._agent(name, member)
-            if name in self._living or agent is None:
+            if name in self._living or not self._is_known(name, member):
                 continue
             if len(self._living) >= self._agents_max:
                 await self._refuse(name, member)
                 continue
+            try:
+                agent = self._agent(name, member)
+            except Exception as error:  # noqa: BLE001 - it is the agent's own code
+                await self._give_up(name, member, error)
+                continue
             self.ended.pop(name, None)
             seat = self._living[name] = _Seat(agent, member)
+            if self._stopping:  # one that was spawned by a last step, for example
+                seat.stop()
             tasks.start_soon(seat.hold, self._tend, self._board)
         self._changed.set()
 
@@ -271,14 +280,35 @@ class _Team:
             log.warning("agent %s is not started: %s", name, refusal)
             await self._tell(self.ended[name])
 
-    def _agent(self, name: str, member: TeamMember) -> Agent[Any] | None:
+    async def _give_up(self, name: str, member: TeamMember, error: Exception) -> None:
+        """Its class cannot make it, which ends no other agent: record that in the roster."""
+        told = f"{type(error).__name__}: {error}"
+        if name not in self.ended:
+            log.error("agent %s cannot be made: %s", name, told, exc_info=error)
+            self.ended[name] = AgentExit(name, "crash_loop", crashes=1, error=told)
+            self._lookout.stir()
+        if member.how is None:
+            await self._tell(self.ended[name])
+
+    def _is_known(self, name: str, member: TeamMember) -> bool:
+        """Whether this team runs that member of the roster."""
+        if name in self._roots:
+            return True
+        if member.kind not in self._kinds:
+            log.debug("agent %s has kind %s, which is unknown here", name, member.kind)
+            return False
+        try:
+            check_agent_name(name)
+        except InvalidRequest:
+            log.debug("%s in the roster is no name of an agent", name)
+            return False
+        return True
+
+    def _agent(self, name: str, member: TeamMember) -> Agent[Any]:
+        """The agent. Errors: whatever its class raises."""
         if name in self._roots:
             return self._roots[name]
-        kind = self._kinds.get(member.kind)
-        if kind is None:
-            log.debug("agent %s has kind %s, which is unknown here", name, member.kind)
-            return None
-        agent: Agent[Any] = kind(check_name(name, "agent"))
+        agent: Agent[Any] = self._kinds[member.kind](name)
         return agent
 
     async def _all_ended(self) -> None:
@@ -288,6 +318,8 @@ class _Team:
             self._changed.clear()
             if not self._living or self._living.keys() - self.ended.keys():
                 continue
+            if self._stopping:  # also while the board is away
+                return
             try:
                 # The watch may be behind, but a member that was spawned last is on
                 # the board already.
@@ -297,12 +329,12 @@ class _Team:
                 self._changed.set()
                 continue
             names = {entry.key.rpartition("/")[2] for entry in roster if self._is_ours(entry)}
-            if self._stopping or names <= self.ended.keys():
+            if names <= self.ended.keys():
                 return
 
-    def _is_ours(self, entry: Any) -> bool:
-        value = entry.value
-        return isinstance(value, dict) and value.get("kind") in self._kinds
+    def _is_ours(self, entry: Entry) -> bool:
+        member = _member(entry.value)
+        return member is not None and self._is_known(entry.key.rpartition("/")[2], member)
 
     async def _stop_when_set(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -342,9 +374,10 @@ class _Team:
     async def _tend(self, seat: "_Seat") -> None:
         """Run one agent, again whenever a restore (or a person) changes its state."""
         home = self._board.as_agent(seat.agent.name)
-        for board in (self._board, home):
-            await board.refresh()
-        await self._give_first_state(home, seat)
+        if not seat.stopped:
+            for board in (self._board, home):
+                await board.refresh()
+            await self._give_first_state(home, seat)
         while not seat.stopped:
             seat.life = self._make_supervisor(seat.agent)
             seat.life.on_rest = self._lookout.stir
@@ -380,9 +413,13 @@ class _Team:
         update = {"how": ended.how, "outcome": ended.outcome}
         entry = await self._board.entry(key)
         if entry is not None and isinstance(entry.value, dict):
-            with suppress(Conflict):
-                updated = entry.value | update
+            updated = entry.value | update
+            try:
                 await self._board.put(key, updated, expected=entry.mod_revision)
+            except Conflict:
+                pass
+            except (AccessDenied, LimitExceeded) as refused:  # a quota is used up: no end of others
+                log.warning("how agent %s ended is not recorded: %s", ended.agent, refused)
 
     async def _until_it_has_more_to_do(self, home: Board, ended: AgentExit) -> None:
         key = state_key(ended.agent)
@@ -465,6 +502,14 @@ async def _always(work: Callable[[], Awaitable[None]]) -> None:
                 raise
             log.warning("a task of the team is started again", exc_info=True)
         await anyio.sleep(_AWAY_PAUSE_S)
+
+
+def _member(value: Any) -> TeamMember | None:
+    """A line of the roster; None if it is malformed, because others may write there, too."""
+    try:
+        return TeamMember.model_validate(value)
+    except ValidationError:
+        return None
 
 
 def _status(value: Any) -> str:

@@ -11,15 +11,17 @@ import pytest
 
 import blackboard
 from blackboard import Board, InvalidRequest
-from blackboard.errors import LimitExceeded
+from blackboard.errors import LimitExceeded, Unavailable
 from blackboard.limits import Limits
 from blackboard.runtime import team as module
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.context import Context
 from blackboard.runtime.state import state_key
-from blackboard.runtime.supervisor import AgentExit, Supervisor
-from blackboard.runtime.team import MakeSupervisor, TeamMember, roster_key, run_team
-from tests.unit.runtime.crew import Counter, Hopeless, Parent, Patient, Prolific, Slow
+from blackboard.runtime.supervisor import AgentExit, RestartPolicy, Supervisor
+from blackboard.runtime.team import MakeSupervisor, TeamMember, roster_key, run_team, spawn
+from tests.unit.runtime.crew import Count, Counter, Hopeless, Parent, Patient, Prolific, Slow
 from tests.unit.runtime.test_supervisor import QUICK
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT_S, wait_until
 
 
 @pytest.fixture
@@ -276,3 +278,138 @@ async def test_how_a_team_is_stopped_is_an_event_or_signals(board: Board) -> Non
     """Any other word is refused before anybody runs."""
     with pytest.raises(InvalidRequest, match="on_signals"):
         await run_team(board, [Counter("ada")], stop="at_night")  # type: ignore[arg-type]
+
+
+class Fertile(Counter):
+    """Has a child in its first step, when it is let go."""
+
+    kind = "Fertile"
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Have a child, and count on."""
+        self.begun.set()
+        await self.go.wait()
+        await spawn(ctx, Patient(f"{self.name}.1"))
+        await super().step(ctx)
+
+
+async def test_who_is_born_after_the_stop_does_not_begin_to_live(board: Board) -> None:
+    """By the last step of its parent: the team ends, and the child lives in the next run."""
+    ada, bob, stop = Fertile("ada"), Slow("bob"), asyncio.Event()
+    policy = RestartPolicy(grace_ms=60_000)
+    made: list[str] = []
+
+    def make(agent: Agent[Any]) -> Supervisor:
+        made.append(agent.name)
+        return Supervisor(agent, board, policy)
+
+    team = module._Team(board, [ada, bob], [Patient], make)
+    running = asyncio.create_task(team.run(stop, "report"))
+    for parent in (ada, bob):
+        await parent.begun.wait()
+    stop.set()
+    await wait_until(lambda: _is_stopping(team))
+    ada.go.set()
+    await wait_until(lambda: _is_seated(team, "ada.1"))
+    bob.go.set()
+    with anyio.fail_after(TIMEOUT_S):
+        ended = await running
+    assert {name: one.how for name, one in ended.items()} == {
+        "ada": "stopped",
+        "bob": "stopped",
+        "ada.1": "stopped",
+    }
+    assert made == ["ada", "bob"]
+
+
+async def _is_stopping(team: module._Team) -> bool:
+    return team._stopping
+
+
+async def _is_seated(team: module._Team, name: str) -> bool:
+    return name in team._living
+
+
+async def test_a_team_that_is_stopped_does_not_wait_for_a_board_that_is_away(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose supervision was to begin is stopped, too."""
+    failing = asyncio.Event()
+
+    async def away() -> None:
+        failing.set()
+        raise Unavailable("the board", "it is away")
+
+    monkeypatch.setattr(module, "_AWAY_PAUSE_S", 0.0)
+    team = module._Team(board, [Counter("ada")], (), quick(board))
+    stop = asyncio.Event()
+    monkeypatch.setattr(board, "refresh", away)
+    running = asyncio.create_task(team.run(stop, "report"))
+    await failing.wait()
+    stop.set()
+    with anyio.fail_after(TIMEOUT_S):
+        assert (await running)["ada"].how == "stopped"
+
+
+@pytest.mark.parametrize(
+    "line", [{"kind": ["Counter"]}, {"kind": "Counter", "state": "none"}, {"kind": {}}]
+)
+async def test_a_malformed_line_of_the_roster_ends_no_team(board: Board, line: Any) -> None:
+    """Nor keeps it from its end: all may write there."""
+    await board.put(roster_key("mallory"), line)
+    with anyio.fail_after(TIMEOUT_S):
+        ended = await run_team(board, [Counter("ada")], make_supervisor=quick(board))
+    assert {name: one.how for name, one in ended.items()} == {"ada": "done"}
+
+
+async def test_a_line_at_no_name_of_an_agent_ends_no_team(board: Board) -> None:
+    """It is no member."""
+    await board.put(roster_key("~nobody"), {"kind": "Counter"})
+    with anyio.fail_after(TIMEOUT_S):
+        ended = await run_team(board, [Counter("ada")], make_supervisor=quick(board))
+    assert {name: one.how for name, one in ended.items()} == {"ada": "done"}
+
+
+class Needy(Counter):
+    """Cannot be made of a name alone."""
+
+    kind = "Needy"
+
+    def __init__(self, name: str, need: str) -> None:
+        super().__init__(name)
+        self.need = need
+
+
+async def test_one_that_cannot_be_made_ends_no_team(board: Board) -> None:
+    """It counts as a crash loop, with the error of its class; the others live."""
+    await board.put(roster_key("eve"), {"kind": "Needy"})
+    with anyio.fail_after(TIMEOUT_S):
+        ended = await run_team(board, [Counter("ada")], kinds=[Needy], make_supervisor=quick(board))
+    assert {name: one.how for name, one in ended.items()} == {"ada": "done", "eve": "crash_loop"}
+    assert "need" in ended["eve"].error
+    assert (await board.get(roster_key("eve")))["how"] == "crash_loop"
+
+
+async def test_an_end_that_the_board_has_no_room_for_ends_no_other_agent(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quota that is used up is a matter for the log."""
+    put = board.put
+
+    async def full(key: str, value: Any, **terms: Any) -> Any:
+        if key == roster_key("ada") and value["how"]:
+            raise LimitExceeded("board_bytes", 2, 1, key)
+        return await put(key, value, **terms)
+
+    monkeypatch.setattr(board, "put", full)
+    with anyio.fail_after(TIMEOUT_S):
+        ended = await run_team(
+            board, [Counter("ada"), Counter("bob")], make_supervisor=quick(board)
+        )
+    assert {name: one.how for name, one in ended.items()} == {"ada": "done", "bob": "done"}
+    assert (await board.get(roster_key("bob")))["how"] == "done"
