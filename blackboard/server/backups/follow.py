@@ -141,12 +141,13 @@ class BackupFollower:
             try:
                 await self._round()
                 self._failures = 0
-            except BlackboardError as error:
+            except Exception as error:  # nobody else would begin again
                 self._failures += 1
                 # Bounded: the number of failures grows for as long as the place is away.
                 pause_ms = min(_FIRST_RETRY_MS << min(self._failures, 16), self._retry_ms)
                 if self._failures == 1:
-                    log.warning("the backup waits: %s", error)
+                    unforeseen = None if isinstance(error, BlackboardError) else error
+                    log.warning("the backup waits: %s", error, exc_info=unforeseen)
                 self._begun = self._is_compared = False  # what is there is read again
             heed_cancellation()
             await asyncio.sleep(pause_ms / 1000)

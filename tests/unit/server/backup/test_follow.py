@@ -184,3 +184,20 @@ async def test_what_is_damaged_holds_up_no_other_board(tmp_path: Path, what: str
             return found is not None and found.last == above
 
         await wait_until(is_shipped)
+
+
+async def test_an_error_that_nobody_foresaw_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = tmp_path / "backup"
+    async with following(tmp_path / "data", str(backup)) as service:
+        await put(service, 1)
+        await until_failing(service, failing=False)
+
+        async def fails(_place: BackupPlace) -> str:
+            raise RuntimeError("a bug")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(BackupPlace, "id", fails)
+            await until_failing(service, failing=True)
+        await until_failing(service, failing=False)
