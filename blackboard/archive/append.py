@@ -239,8 +239,12 @@ class Appending:
 
 
 def known_of(row: Any) -> Known:
-    """What a fold has to know of the newest version of a key."""
-    element = None if row.form == ABSENT else archive_rows.element_of(row)
+    """What a fold has to know of the newest version of a key. Errors: Corrupt."""
+    return known_with(row, None if row.form == ABSENT else archive_rows.element_of(row))
+
+
+def known_with(row: Any, element: bytes | None) -> Known:
+    """As `known_of`, with the element given."""
     created_ms = created_ms_of(row.revision, row.create_revision, row.time_ms, row.first_ms)
     return Known(row.revision, row.create_revision, created_ms, element)
 

@@ -18,7 +18,7 @@ from blackboard.archive import (
     redact as archive_redact,
     rows as archive_rows,
 )
-from blackboard.archive.append import kind_of, known_of
+from blackboard.archive.append import kind_of, known_of, known_with, step_of
 from blackboard.archive.base import Sealer
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import rows
@@ -31,6 +31,7 @@ from blackboard.archive.history import (
     segments_of,
 )
 from blackboard.archive.tables import (
+    AGENT,
     BLOB,
     CHECKPOINT,
     DIGEST,
@@ -47,6 +48,8 @@ from blackboard.errors import Corrupt
 from blackboard.units import Revision
 
 _PAGE_ENTRIES = 256
+_UNKNOWN: Final = bytes(32)
+"""In place of the element of a version that cannot be read."""
 _FOLDED: Final = ("create_revision", "author", "time_ms", "first_ms")
 """Columns of a version that follow from the log and that the chain does not cover directly.
 `first_ms` may be missing in rows from before it was kept."""
@@ -107,6 +110,8 @@ class Verification:
             for finding in _compare_digests(fold, segment.upto, {}):
                 yield finding
             async for finding in self._compare_sums(fold):
+                yield finding
+            async for finding in self._compare_steps(past):
                 yield finding
         async for finding in self._state(past, fold.totals):
             yield finding
@@ -199,7 +204,11 @@ class Verification:
         """Give `fold` the versions of the keys of `entries` from before them."""
         keys = {c.key: None for entry in entries for c in entry.changes if c.lease is None}
         for key, row in (await past.newest(list(keys))).items():
-            fold.known[key] = known_of(row)
+            try:
+                fold.known[key] = known_of(row)
+            except Corrupt:
+                # It has a finding of its own. Nothing else adds up as with this element.
+                fold.known[key] = known_with(row, _UNKNOWN)
 
     async def _redacted(self, entry: LogEntry) -> list[str]:
         """Problems of the redacted values in `entry`, which the chain does not cover."""
@@ -248,6 +257,14 @@ class Verification:
             if sums.get(namespace, nothing) != folded:
                 yield f"the sum of {namespace} is not that of its content"
 
+    async def _compare_steps(self, past: ArchivedHistory) -> AsyncIterator[str]:
+        """Compare the last step of each agent, which the next manifest names, with the log."""
+        steps = await past.steps()
+        query = select(AGENT).where(AGENT.c.board == past.segments[0].board)
+        for row in await rows(self._connection, query.order_by(AGENT.c.agent)):
+            if steps.get(row.agent) != step_of(row):
+                yield f"the last step of {row.agent} is not that of its commit"
+
     # --- the state --------------------------------------------------------------------------------
 
     async def _sums(self, past: ArchivedHistory) -> tuple[dict[str, int], list[str]]:
@@ -272,7 +289,13 @@ class Verification:
 
     async def _compare(self, past: ArchivedHistory, totals: dict[str, int]) -> AsyncIterator[str]:
         """Compare sums with the digests that are archived."""
-        archived, summed = await past.digests(), digest.digests_of(totals)
+        summed = digest.digests_of(totals)
+        try:
+            archived = await past.digests()
+        except Corrupt as error:
+            where = f"at revision {past.revision}"
+            yield f"{where} the digests cannot be computed: {error.what}: {error.reason}"
+            return
         for namespace in sorted(archived.keys() | summed.keys()):
             if archived.get(namespace) != summed.get(namespace):
                 yield (
@@ -307,8 +330,13 @@ class Verification:
             self._called = (await board_by_id(self._connection, segment.board)).called
             for row in await rows(self._connection, query):
                 sealed.add((row.name, row.revision))
-                async for finding in self._manifest(self._sub(part, row.revision), row, previous):
-                    yield f"checkpoint {row.name} at revision {row.revision}: {finding}"
+                where = f"checkpoint {row.name} at revision {row.revision}"
+                past = self._sub(part, row.revision)
+                try:
+                    async for finding in self._manifest(past, row, previous):
+                        yield f"{where}: {finding}"
+                except Corrupt as error:
+                    yield f"{where}: {error.what}: {error.reason}"
                 previous = bytes(row.hash)
         async for finding in self._unsealed(sealed):
             yield finding
@@ -342,6 +370,8 @@ class Verification:
         if commit is None or commit.revision != row.revision:
             yield "its commit is missing"
             return
+        if commit.time_ms != row.time_ms:
+            yield "its time is not that of its commit"
         for finding in self._sealer.findings(
             stored, await self._cut(past, row, record, commit, previous)
         ):

@@ -68,6 +68,42 @@ class VerifyRules:
             f.startswith("revision 1: archived public/text") for f in await self.found(archive)
         )
 
+    @pytest.mark.parametrize("column", ["form = 2", "form = 9", "content = :c"])
+    async def test_any_damaged_version_is_a_finding(
+        self, archive: Archive, place: Any, column: str
+    ) -> None:
+        """Also of one that was replaced since, of a checkpoint, and of a declaration."""
+        story = Story(3)
+        story.tell(Put("public/a", encode_value("first")))
+        story.tell(Put("public/~declared/ada", encode_value("v1")))
+        story.checkpoint("one")
+        story.tell(Put("public/a", encode_value("second")), Put("public/b", encode_value(2)))
+        story.tell(Put("public/a", encode_value("third")), Put("public/b", encode_value(3)))
+        await story.archive_into(archive, BOARD, page=99)
+        for row in await place.ask("SELECT key, revision, form, content FROM version"):
+            where = "WHERE key = :key AND revision = :r"
+            one = {"key": row.key, "r": row.revision}
+            damage = {"c": b"\xc1"} if ":c" in column else {}
+            assert await place.change(f"UPDATE version SET {column} {where}", **one, **damage)
+            found = await self.found(archive, story.head)
+            named = (row.key, f"revision {row.revision}")
+            assert any(name in finding for finding in found for name in named), row
+            put_back = f"UPDATE version SET form = :form, content = :content {where}"
+            await place.change(put_back, **one, form=row.form, content=row.content)
+        assert await self.found(archive, story.head) == []
+
+    async def test_a_changed_step_of_an_agent(
+        self, archive: Archive, place: Any, told: Story
+    ) -> None:
+        """The next checkpoint would name it; and the time at which one was taken."""
+        assert await place.change("UPDATE agent SET step = 99 WHERE agent = 'ada'")
+        assert await self.found(archive) == ["the last step of ada is not that of its commit"]
+        step = next(entry.id.step for entry in reversed(told.log) if entry.author == "ada")
+        await place.change("UPDATE agent SET step = :step WHERE agent = 'ada'", step=step)
+        await place.change("UPDATE checkpoint SET time_ms = 5 WHERE name = 'first'")
+        found = await self.found(archive)
+        assert [f.rpartition(": ")[2] for f in found] == ["its time is not that of its commit"]
+
     @pytest.mark.parametrize("damage", ["swapped", "truncated", "flipped", "removed"])
     async def test_a_damaged_blob(
         self, archive: Archive, place: Any, told: Story, damage: str
