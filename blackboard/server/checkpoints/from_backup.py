@@ -28,7 +28,13 @@ from blackboard.backup.place import BackupPlace
 from blackboard.backup.read import backed_up
 from blackboard.backup.replay import Progress, Replay, ahead, folded
 from blackboard.core.access import OWN_BOARDS_UNARCHIVED, is_reserved
-from blackboard.core.checkpoints import Moment, Point, Recovered, RecoverRequest
+from blackboard.core.checkpoints import (
+    Instant,
+    Moment,
+    Point,
+    Recovered,
+    RecoverRequest,
+)
 from blackboard.core.commit import RECOVER, Entry, Epoch, Seed
 from blackboard.core.history import jump
 from blackboard.engines.base import Store, pages_of
@@ -260,13 +266,25 @@ async def _recover(
     if is_empty:
         head = await service.host.store.open(board)
         return BoardRecovered(board, through, through, head.revision, head.epoch.id)
-    request = RecoverRequest(through if wanted.at is None else wanted.at, wanted.note)
+    at = through if wanted.at is None else wanted.at
+    if isinstance(at, Instant):
+        at = await _first_at(service, manifest, at) or at
+    request = RecoverRequest(at, wanted.note)
     done = Recovered(False, 0, 0, 0, "")
     while not done.done:
         done = await Recoveries.of(service.boards).recover(board, request)
     # The archive was checked before. This checks what was written.
     await _compare(service, board, done)
     return BoardRecovered(board, done.from_revision, through, done.revision, done.epoch)
+
+
+async def _first_at(service: Service, manifest: BackupManifest, at: Instant) -> Revision | None:
+    """The revision of the base with which a pruned backup begins, if the board was at that; None if
+    not. The archive does not know when that was committed."""
+    archive, base = service.host.archive, manifest.segments[0]
+    assert archive is not None
+    found = await archive.at_time(manifest.board, at.time_ms)
+    return base.last if found < base.last and 0 < base.time_ms <= at.time_ms else None
 
 
 async def _compare(service: Service, board: str, done: Recovered) -> None:
