@@ -29,6 +29,7 @@ from blackboard.core.path import (
     document_of,
     document_prefix,
     expression_of,
+    identity_key,
     is_decision,
     joined_ranges,
     namespace_of,
@@ -437,9 +438,11 @@ def _require_op(principal: Principal, op: core.Op) -> None:
     _require_no_document(principal, op)
     path = op.prefix if isinstance(op, _BELOW) else op.key
     if namespace_of(path) == SYSTEM:
-        # The service's own records, with one exception: an agent reports its delivery.
+        # The service's own records, with one exception: an agent reports its delivery. Only one
+        # that may attach is asked for it; a token of its name with fewer rights does not answer.
         if op != core.Delete(barrier_key(principal.name)):
             raise AccessDenied(principal.name, "change", path)
+        require(principal, Right.LOCK, identity_key(principal.name))
         return
     if is_decision(path) and not isinstance(op, core.REMOVALS):
         # An agent takes answers away that it has read; it does not give any.

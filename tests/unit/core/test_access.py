@@ -277,6 +277,20 @@ def test_what_an_agent_may_do(commit: Commit) -> None:
     access.require_commit(BOB, commit)
 
 
+def test_a_delivery_is_reported_by_who_may_attach_as_the_agent() -> None:
+    """A token of its name that may only read says of nobody's memory that it is on the board."""
+    report = a_commit(Delete("system/barriers/bob"))
+    access.require_commit(BOB, report)
+    attaches = "private/bob/~identity=lock"
+    for grants, may in (((), False), (("**=read,write",), False), ((attaches,), True)):
+        who = Principal("bob", tuple(map(access.parse_grant, grants)))
+        with contextlib.nullcontext() if may else pytest.raises(AccessDenied):
+            access.require_commit(who, report)
+    for op in (Delete("system/barriers/ada"), Delete("system/barriers/bob/cut")):
+        with pytest.raises(AccessDenied):
+            access.require_commit(BOB, a_commit(op))
+
+
 # --- every method ---------------------------------------------------------------------------------
 
 # They ask nothing of the service.
