@@ -464,13 +464,13 @@ class SealedStore:
         return outcome
 
     async def _current(self, board: str, conflict: Conflict, value: bytes) -> bytes | None:
-        """The decrypted value in a conflict; None if it is not in its place."""
+        """The decrypted value in a conflict; None if it is not in its place, or cannot be read."""
         entry = Entry(conflict.key, value, conflict.actual, 0, author="", time_ms=0)
         try:
             await self.places.check_entries(board, [entry])
-        except Corrupt:
+            return await self.opener.value([board], conflict.key, value)
+        except BlackboardError:  # the commit is refused all the same: its outcome is known
             return None
-        return await self.opener.value([board], conflict.key, value)
 
     @staticmethod
     def _is_late(plan: Plan, outcome: _Decision) -> bool:

@@ -34,12 +34,14 @@ from blackboard.engines.base import Behind
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import (
+    BlackboardError,
     Conflict,
     Corrupt,
     LimitExceeded,
     OutcomeUnknown,
     StaleEpoch,
     TypeMismatch,
+    Unavailable,
 )
 from blackboard.integrity.envelope import is_sealed
 from blackboard.limits import INTEGER_MAX
@@ -184,6 +186,23 @@ async def test_a_conflict_shows_the_plain_value(ada: Writer) -> None:
     refused = await ada.send(await ada.make(Put(SECRET, CANARY), conditions=(KeyAt(SECRET, 0),)))
     assert isinstance(refused, Conflict)
     assert refused.current == CANARY
+
+
+@pytest.mark.parametrize("error", [Corrupt("value", "damaged"), Unavailable("data keys", "away")])
+async def test_a_conflict_with_a_value_that_cannot_be_read_is_one(
+    store: SealedStore, ada: Writer, error: BlackboardError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused for sure, and not of an unknown outcome."""
+    await ada.commit(Put(SECRET, CANARY))
+    absent = await ada.make(Put(SECRET, CANARY), conditions=(KeyAt(SECRET, 0),))
+
+    async def fails(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(store.opener, "value", fails)
+    refused = await ada.send(absent)
+    assert isinstance(refused, Conflict)
+    assert refused.current is None
 
 
 async def test_what_is_put_back_is_the_same_ciphertext(store: SealedStore, ada: Writer) -> None:
