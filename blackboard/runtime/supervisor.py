@@ -71,12 +71,15 @@ from blackboard.units import Key, Milliseconds
 SUPERVISION = "public/~supervision"
 CRASH_LOOP_CODE = 70
 """Exit code of a process whose agent is in a crash loop: EX_SOFTWARE of sysexits.h."""
+AWAY_CODE = 75
+"""Exit code of a process that could not reach the board when it began: EX_TEMPFAIL."""
 How = Literal["done", "stopped", "crash_loop", "refused"]
 """`refused`: it was never started, because the team is full."""
 _OVERTAKEN = (LeaseLost, LeaseHeld, Fenced, StaleEpoch, WorkspaceHeld)
 """Another process is the agent now, or ends its last step as the agent, or the board changed its
 epoch: attach again."""
-_AWAY = (BoardFrozen, Unavailable, OutcomeUnknown)
+AWAY = (BoardFrozen, Unavailable, OutcomeUnknown)
+"""The board cannot be reached, or takes no commits, for a while."""
 _HOPELESS = (
     SchemaTooNew,
     MigrationFailed,
@@ -137,7 +140,8 @@ class Crashes:
         self._board = board
         self._policy = policy
         self._in_a_row = 0
-        self._recorded = False
+        # Whether the board may have a record: an earlier process may have left one.
+        self._recorded = True
         self._well = asyncio.Event()
 
     async def add(self, crash: Exception | str, *, hopeless: bool = False) -> bool:
@@ -175,7 +179,8 @@ class Crashes:
         self._well.set()
 
     async def take_back(self) -> None:
-        """Remove the record whenever the agent makes progress again; runs until cancelled."""
+        """Remove the record whenever the agent makes progress again, also that of an earlier
+        process; runs until cancelled."""
         while True:
             await self._well.wait()
             self._well.clear()
@@ -185,13 +190,16 @@ class Crashes:
                 self._recorded = False
                 try:
                     await self._board.refresh()
-                    await self._board.delete(supervision_key(self.agent))
+                    if await self._board.entry(supervision_key(self.agent)) is not None:
+                        await self._board.delete(supervision_key(self.agent))
+                except AccessDenied as denied:  # none of this process's records is there either
+                    log.debug("agent %s: no right to its record: %s", self.agent, denied)
                 except BlackboardError as failure:
                     self._recorded = True
                     log.warning(
                         "agent %s: its recovery could not be recorded: %s", self.agent, failure
                     )
-                    if not isinstance(failure, (*_AWAY, StaleEpoch)):
+                    if not isinstance(failure, (*AWAY, StaleEpoch)):
                         break
                     attempts += 1
                     await asyncio.sleep(self._policy.pause_s(attempts))
@@ -281,7 +289,7 @@ class Supervisor:
                 return await self._once()
             except _OVERTAKEN as error:
                 log.info("agent %s waits for its identity: %s", self.agent.name, error)
-            except _AWAY as error:
+            except AWAY as error:
                 if self._board.is_closed:
                     raise
                 log.warning("agent %s cannot reach the board: %s", self.agent.name, error)

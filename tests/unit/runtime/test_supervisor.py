@@ -414,3 +414,14 @@ async def test_a_handler_that_is_not_of_python_does_not_end_the_block(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+async def test_a_repaired_agent_is_reported_well_in_a_new_process(board: Board) -> None:
+    """It takes back the report of a crash loop that the process before it has left."""
+    ended = await Supervisor(Hopeless("ada"), board, QUICK).run()
+    assert ended.how == "crash_loop"
+    assert (await told(board, "ada"))["state"] == "crash_loop"
+    await board.put("public/repaired", True)
+    ended = await Supervisor(Hopeless("ada"), board, QUICK).run()
+    assert ended.how == "done"
+    assert await told(board, "ada") is None
