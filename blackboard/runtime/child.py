@@ -2,7 +2,7 @@
 
 SIGTERM (or the end of its standard input, when its parent is gone) stops it properly: the current
 step is finished, or abandoned after the grace period, the identity is released, and the exit code
-is 0.
+is 0. It is 75 if the board could not be reached.
 """
 
 import asyncio
@@ -16,10 +16,15 @@ from operator import attrgetter
 from typing import Any
 
 from blackboard.client.remote.link import connect
-from blackboard.errors import InvalidRequest
+from blackboard.errors import InvalidRequest, Unavailable
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.processes import Order, rest_line
-from blackboard.runtime.supervisor import RestartPolicy, Supervisor, ended_by_signals
+from blackboard.runtime.supervisor import (
+    AWAY_CODE,
+    RestartPolicy,
+    Supervisor,
+    ended_by_signals,
+)
 
 
 def agent_of(order: Order) -> Agent[Any]:
@@ -61,5 +66,14 @@ class _Starter(asyncio.Protocol):
         self._gone()
 
 
+def main(order: str) -> int:
+    """Run the agent of an order; returns the exit code."""
+    try:
+        return asyncio.run(_live(Order.model_validate_json(order)))
+    except Unavailable as error:  # no crash of the agent, which has not begun
+        sys.stderr.write(f"{error}\n")
+        return AWAY_CODE
+
+
 if __name__ == "__main__":
-    sys.exit(asyncio.run(_live(Order.model_validate_json(sys.argv[1]))))
+    sys.exit(main(sys.argv[1]))

@@ -1,14 +1,15 @@
 """Runs agents in separate processes, so that a crash of one does not affect the others.
 
-    place = Place(url, token)
-    await run_team(board, agents, make_life=in_processes(board, place))
+    place = BoardAddress(url, token)
+    await run_team(board, agents, make_supervisor=in_processes(board, place))
 
 The process (`runtime/child.py`) supervises its agent with a `Supervisor`: errors of a step do not
 end it. This side detects the death of the process and restarts it.
 
 Invariants
-- a process that dies is restarted after a growing pause; AGENT_CRASHES_MAX deaths without a step in
-  between are a crash loop, which is recorded on the board.
+- a process that dies is restarted after a growing pause; AGENT_CRASHES_MAX deaths without a commit
+  in between are a crash loop, which is recorded on the board.
+- Losing the board for a while ends nothing, and counts as no crash.
 - A process whose parent is gone ends by itself: it reads from a pipe that only the parent holds.
 - A process reports what its resting agent waits for through a pipe that only it holds.
 - A token is passed in the environment of the process, and never in its arguments, which all users
@@ -17,6 +18,7 @@ Invariants
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -37,6 +39,8 @@ from blackboard.runtime.agent import Agent
 from blackboard.runtime.run import Rest
 from blackboard.runtime.state import Status, state_key
 from blackboard.runtime.supervisor import (
+    AWAY,
+    AWAY_CODE,
     CRASH_LOOP_CODE,
     AgentExit,
     Crashes,
@@ -45,7 +49,9 @@ from blackboard.runtime.supervisor import (
 )
 from blackboard.runtime.team import MakeSupervisor
 from blackboard.signals import send_signal
+from blackboard.units import Revision
 
+log = logging.getLogger(__name__)
 _CHILD = "blackboard.runtime.child"
 _PIPE_BYTES = 65_536
 
@@ -125,9 +131,13 @@ class _Stderr:
         """Take what is there."""
         with suppress(BlockingIOError):
             chunk = os.read(self._pipe, _PIPE_BYTES)
-            sys.stderr.buffer.write(chunk)
-            sys.stderr.flush()
             self._end = (self._end + chunk)[-AGENT_ERROR_BYTES_MAX:]
+            with suppress(OSError, ValueError):  # nobody reads what this process says
+                if (buffer := getattr(sys.stderr, "buffer", None)) is not None:
+                    buffer.write(chunk)
+                else:  # of a notebook, for example
+                    sys.stderr.write(chunk.decode(errors="replace"))
+                sys.stderr.flush()
 
     @property
     def last_line(self) -> str:
@@ -209,6 +219,7 @@ class ProcessSupervisor:
             board=board.name,
             policy=asdict(policy),
         )
+        self._known: Revision | None = None
         self.pid: int | None = None
         """The running process."""
         self.rest: Rest | None = None
@@ -221,40 +232,67 @@ class ProcessSupervisor:
         self._stop.set()
 
     async def run(self) -> AgentExit:
-        """As `Life.run`. Cancellation: the process is asked to end, and killed if it does not."""
-        ended: AgentExit | None = None
+        """As `Supervisor.run`. Cancellation: the process is asked to end, and killed if it does
+        not."""
+        ended: AgentExit | BlackboardError | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._crashes.take_back)
-            ended = await self._live()
+            try:
+                ended = await self._live()
+            except BlackboardError as error:  # raised outside: the group would wrap it
+                ended = error
             tasks.cancel_scope.cancel()
+        if isinstance(ended, BlackboardError):
+            raise ended
         assert ended is not None
         return ended
 
     async def _live(self) -> AgentExit:
-        step = await self._step()
         while not self._stop.is_set():
-            epoch = (await self._board.head()).epoch.number
-            code, error = await self._process()
-            if code == 0:
-                ended = await self._recorded_exit()
-                if ended.how == "done" or (await self._board.head()).epoch.number == epoch:
+            try:
+                ended = await self._once()
+            except AWAY as error:
+                if self._board.is_closed:
+                    raise
+                log.warning("agent %s cannot reach the board: %s", self.agent.name, error)
+            else:
+                if ended is not None:
                     return ended
-                continue  # it was done, and a restore undid that
-            if code == CRASH_LOOP_CODE:
-                record = await self._board.get(supervision_key(self.agent.name), {})
-                return self._ended("crash_loop", error=str(record.get("error", error)))
-            if self._stop.is_set():
-                break
-            now = await self._step()
-            # Commits in the other process are only seen by their trace on the board.
-            if now != step:
-                self._crashes.progress()
-            step = now
-            if await self._crashes.add(error):
-                return self._ended("crash_loop", error=error)
             with anyio.move_on_after(self._crashes.pause_s()):
                 await self._stop.wait()
         return self._ended("stopped")
+
+    async def _once(self) -> AgentExit | None:
+        """Run one process to its end: how the agent ended, or None if it is to be run again."""
+        epoch = (await self._board.head()).epoch.number
+        if self._known is None:
+            self._known = await self._last_commit()
+        try:
+            code, error = await self._process()
+        except OSError as failure:  # no process, or no memory for one
+            code, error = 1, f"it could not be started: {failure}"
+        if code == 0:
+            ended = await self._recorded_exit()
+            if ended.how == "done" or (await self._board.head()).epoch.number == epoch:
+                return ended
+            return None  # it was done, and a restore undid that
+        if code == CRASH_LOOP_CODE:
+            record = await self._board.get(supervision_key(self.agent.name))
+            told = record.get("error", error) if isinstance(record, dict) else error
+            return self._ended("crash_loop", error=str(told))
+        if self._stop.is_set():
+            return self._ended("stopped")
+        if code == AWAY_CODE:
+            log.warning("agent %s cannot reach the board: %s", self.agent.name, error)
+            return None
+        now = await self._last_commit()
+        # Commits in the other process are only seen by their trace on the board.
+        if now != self._known:
+            self._crashes.progress()
+        self._known = now
+        if await self._crashes.add(error):
+            return self._ended("crash_loop", error=error)
+        return None
 
     async def _process(self) -> tuple[int, str]:
         """Run one process to its end: its exit code, and the last line of its stderr.
@@ -311,12 +349,10 @@ class ProcessSupervisor:
             send_signal(process, signal.SIGKILL)
             await process.wait()
 
-    async def _step(self) -> Any:
-        try:
-            value = await self._board.get(state_key(self.agent.name))
-        except BlackboardError:
-            return None
-        return value.get("step") if isinstance(value, dict) else None
+    async def _last_commit(self) -> Revision:
+        """The revision of the state: each step that is committed, or begins to wait, changes it."""
+        entry = await self._board.entry(state_key(self.agent.name))
+        return 0 if entry is None else entry.mod_revision
 
     async def _recorded_exit(self) -> AgentExit:
         """How the agent ended, according to the board."""

@@ -1,10 +1,14 @@
 """Which agent a process runs. How it runs and ends: test_processes.py."""
 
+from typing import Any
+
 import pytest
 
-from blackboard.errors import InvalidRequest
+from blackboard.errors import InvalidRequest, Unavailable
+from blackboard.runtime import child
 from blackboard.runtime.child import agent_of
 from blackboard.runtime.processes import Order, target_of
+from blackboard.runtime.supervisor import AWAY_CODE
 from tests.unit.runtime.crew import Counter
 
 
@@ -32,3 +36,13 @@ def test_what_is_not_there_is_an_error_of_imports(target: str) -> None:
     """So it ends the process with a trace that names it."""
     with pytest.raises((ImportError, AttributeError)):
         agent_of(order(target))
+
+
+def test_a_board_that_is_away_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code tells the parent."""
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise Unavailable("the board", "it is away")
+
+    monkeypatch.setattr(child, "connect", away)
+    assert child.main(order(target_of(Counter)).model_dump_json()) == AWAY_CODE

@@ -14,9 +14,17 @@ import pytest
 
 from blackboard import Board, InvalidRequest
 from blackboard.core import access
+from blackboard.errors import Unavailable
 from blackboard.integrity.tokens import issue
-from blackboard.runtime.processes import BoardAddress, ProcessSupervisor, in_processes, target_of
-from blackboard.runtime.supervisor import RestartPolicy, supervision_key
+from blackboard.runtime.processes import (
+    BoardAddress,
+    ProcessSupervisor,
+    _Stderr,
+    in_processes,
+    target_of,
+)
+from blackboard.runtime.state import StoredState, state_key
+from blackboard.runtime.supervisor import AWAY_CODE, RestartPolicy, supervision_key
 from blackboard.runtime.team import run_team
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.source_tree import ROOT
@@ -221,3 +229,117 @@ def test_what_cannot_be_imported_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="Local"):
         target_of(Local)
     assert target_of(Counter) == "tests.unit.runtime.crew:Counter"
+
+
+# --- when the board is away -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["head", "entry", "get"])
+async def test_a_board_that_is_away_ends_no_supervision(
+    service: ServiceProcess, board: Board, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Whatever it is asked, before the process and after it; that is no crash."""
+    life = ProcessSupervisor(Counter("ada"), board, place(service), CALM)
+    asked, failures = getattr(life._board, call), [Unavailable("the board", "it is away")] * 2
+
+    async def failing(*arguments: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await asked(*arguments, **named)
+
+    monkeypatch.setattr(life._board, call, failing)
+    ended = await life.run()
+    assert (ended.how, ended.crashes, failures) == ("done", 0, [])
+
+
+async def test_a_closed_board_ends_it_with_its_own_error(
+    service: ServiceProcess,
+) -> None:
+    """Not with a group of errors, which nobody expects."""
+    async with service.connect() as client:
+        life = ProcessSupervisor(Counter("ada"), client.board("main"), place(service), CALM)
+    with pytest.raises(Unavailable):
+        await life.run()
+
+
+class _Scripted(ProcessSupervisor):
+    """Its processes end as they are told."""
+
+    deaths: list[tuple[int, str]]
+
+    async def _process(self) -> tuple[int, str]:
+        if not self.deaths:
+            return await super()._process()
+        await self.before_death(len(self.deaths))
+        return self.deaths.pop()
+
+    async def before_death(self, left: int) -> None:
+        """What the process does."""
+
+
+async def test_a_process_that_cannot_reach_the_board_has_not_crashed(
+    service: ServiceProcess, board: Board
+) -> None:
+    """However often; it is tried again."""
+    life = _Scripted(Counter("ada"), board, place(service), CALM)
+    life.deaths = [(AWAY_CODE, "exit 75: unavailable")] * (CALM.crashes_max + 1)
+    ended = await life.run()
+    assert (ended.how, ended.crashes) == ("done", 0)
+
+
+async def test_a_process_that_cannot_be_started_is_a_crash(
+    service: ServiceProcess, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends no other agent of the team."""
+
+    async def failing(*_: Any, **__: Any) -> Any:
+        raise BlockingIOError(11, "no more processes")
+
+    monkeypatch.setattr(anyio, "open_process", failing)
+    ended = await ProcessSupervisor(Counter("ada"), board, place(service), CALM).run()
+    assert (ended.how, ended.crashes) == ("crash_loop", CALM.crashes_max)
+    assert "no more processes" in ended.error
+
+
+class _Waiting(_Scripted):
+    """Its processes begin to wait for another thing each time."""
+
+    async def before_death(self, left: int) -> None:
+        """Commit that."""
+        state = StoredState(kind="Counter", version=1, waiting=(f"public/{left}",), state={})
+        await self._board.put(state_key("ada"), state.plain())
+
+
+async def test_deaths_with_a_wait_in_between_are_no_crash_loop(
+    service: ServiceProcess, board: Board
+) -> None:
+    """What a step waits for is a commit, too."""
+    life = _Waiting(Counter("ada"), board, place(service), CALM)
+    deaths = CALM.crashes_max + 1
+    life.deaths = [(-9, "killed by signal 9")] * deaths
+    ended = await life.run()
+    assert (ended.how, ended.crashes) == ("done", deaths)
+
+
+async def test_a_process_that_goes_on_takes_back_the_report_of_the_last_one(
+    service: ServiceProcess, board: Board
+) -> None:
+    """Nobody is to see an agent as broken that works."""
+    life = _Scripted(Counter("ada"), board, place(service), CALM)
+    life.deaths = [(-9, "killed by signal 9")]
+    ended = await life.run()
+    assert (ended.how, ended.crashes) == ("done", 1)
+    assert await board.get(supervision_key("ada")) is None
+
+
+def test_a_stderr_that_is_gone_ends_no_supervision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last words of the process are known all the same."""
+    ours, theirs = os.pipe()
+    with open(ours, "rb"), open(theirs, "wb", buffering=0) as process:  # noqa: PTH123 - descriptors
+        said = _Stderr(ours)
+        process.write(b"last words\n")
+        with open(os.devnull) as closed:  # noqa: PTH123 - it is not for writing
+            monkeypatch.setattr(sys, "stderr", closed)
+            said.read()
+            monkeypatch.undo()
+    assert said.last_line == "last words"
