@@ -76,6 +76,7 @@ from blackboard.errors import (
     Compacted,
     Conflict,
     Corrupt,
+    InvalidRequest,
     LimitExceeded,
     NoSuchBoard,
     OutcomeUnknown,
@@ -129,6 +130,11 @@ class Counters:
         self.now: dict[Key, Entry] = {}
         self.conditions: list[Condition] = []
         self._written: dict[Key, bytes | None] = {}
+        self._appended: set[Prefix] = set()
+
+    def append(self, prefix: Prefix) -> None:
+        """Record that an earlier operation appends an item to `prefix`."""
+        self._appended.add(prefix)
 
     def write(self, key: Key, value: bytes | None) -> None:
         """Record the value that an earlier operation leaves at `key`."""
@@ -161,10 +167,17 @@ class Counters:
         return total
 
     def _before(self, key: Key) -> bytes | None:
-        """The value at `key` before the operation, on the condition that it does not change."""
+        """The value at `key` before the operation, on the condition that it does not change.
+
+        Errors: InvalidRequest when it may be an item that the commit appends: only the engine knows
+        the key of that.
+        """
         if key in self._written:
             return self._written[key]
         entry = self.now.get(key)
+        if entry is None and key.rpartition("/")[0] in self._appended:
+            reason = f"{key} may be what this commit appends: append the sum"
+            raise InvalidRequest(field="ops", reason=reason)
         condition = KeyAt(key, ABSENT if entry is None else entry.mod_revision)
         self.conditions.append(condition)
         self.plan.guards.add((key, condition.revision))
@@ -562,6 +575,7 @@ class SealedStore:
                 return replace(op, value=value)
             case Append() if self.seals(op.prefix):
                 place = counters.plan.next_item(op.prefix)
+                counters.append(op.prefix)
                 value = await self._seal(board, op.prefix, APPEND, name, op.value, place)
                 return replace(op, value=value)
             case PutBack() if op.value is not None:

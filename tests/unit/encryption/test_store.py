@@ -37,6 +37,7 @@ from blackboard.errors import (
     BlackboardError,
     Conflict,
     Corrupt,
+    InvalidRequest,
     LimitExceeded,
     OutcomeUnknown,
     StaleEpoch,
@@ -186,6 +187,20 @@ async def test_a_conflict_shows_the_plain_value(ada: Writer) -> None:
     refused = await ada.send(await ada.make(Put(SECRET, CANARY), conditions=(KeyAt(SECRET, 0),)))
     assert isinstance(refused, Conflict)
     assert refused.current == CANARY
+
+
+async def test_an_item_that_is_appended_is_not_counted_from_nothing(
+    store: SealedStore, ada: Writer
+) -> None:
+    """The engine gives its key, so the sum cannot be encrypted; a later commit can add to it."""
+    item = "private/ada/list/0000000000"
+    append, add = Append("private/ada/list", encode_value(5)), Increment(item, 2)
+    refused = await ada.send(await ada.make(append, add))
+    assert isinstance(refused, InvalidRequest)
+    assert await values(store, item) == []
+    await ada.commit(append)
+    assert (await ada.commit(append, add)).results == ("private/ada/list/0000000001", 7)
+    assert await values(store, item, "private/ada/list/0000000001") == [7, 5]
 
 
 @pytest.mark.parametrize("error", [Corrupt("value", "damaged"), Unavailable("data keys", "away")])
