@@ -60,6 +60,8 @@ class Barrier:
         self._timeout_ms = timeout_ms
         self._deadline_s = 0.0
         self._asked: Revision = 0
+        self._since = Position("", 0)
+        """Agents that are not attached any more left after this."""
         self._asked_at: dict[str, Revision] = {}
         """By agent: the revision of the entry that exists until the cut."""
         self._waiting: set[str] = set()
@@ -115,9 +117,10 @@ class Barrier:
 
     async def _attached(self) -> set[str]:
         """The agents that have their identity now."""
-        reading = await self._board.store.leases(self._board.name)
+        # The head first: those that leave from here on are found in the log.
         head = await self._board.head()
-        self._asked = head.revision
+        reading = await self._board.store.leases(self._board.name)
+        self._asked, self._since = head.revision, Position(head.epoch.id, head.revision)
         living = (lease for lease in reading.leases if lease.until_ms > head.time_ms)
         return {agent for lease in living if (agent := agent_of(lease)) is not None}
 
@@ -149,7 +152,8 @@ class Barrier:
 
     async def _lifted(self, other: Conflict) -> None:
         """Return when the barrier that was in the way may have been lifted."""
-        async with self._watch(other.head) as watcher:
+        epoch = (await self._board.head()).epoch.id
+        async with self._watch(Position(epoch, other.head)) as watcher:
             while True:
                 for entry in (await anext(watcher)).revisions:
                     gone = {c.key for c in entry.changes if c.kind is ChangeKind.DELETE}
@@ -158,9 +162,8 @@ class Barrier:
                         return
 
     @contextlib.asynccontextmanager
-    async def _watch(self, since: Revision) -> AsyncIterator[Watcher]:
-        epoch = (await self._board.head()).epoch.id
-        async with self._board.feed.watch(_VIEW, Position(epoch, since)) as watcher:
+    async def _watch(self, since: Position) -> AsyncIterator[Watcher]:
+        async with self._board.feed.watch(_VIEW, since) as watcher:
             yield watcher
 
     # --- lifting ----------------------------------------------------------------------------------
@@ -182,7 +185,7 @@ class Barrier:
     async def _wait(self) -> None:
         if not self._asked_at:
             return
-        async with self._watch(self._asked) as watcher:
+        async with self._watch(self._since) as watcher:
             while self._waiting:
                 for entry in (await anext(watcher)).revisions:
                     if entry.epoch is not None:
@@ -205,6 +208,8 @@ class Barrier:
             elif agent not in self._waiting:
                 continue
             elif change.kind is ChangeKind.DELETE and entry.author == agent:
+                if entry.revision <= self._asked_at[agent]:
+                    continue  # a gate of the barrier before
                 self._waiting.discard(agent)
                 self._delivered.add(agent)
             elif change.kind in (ChangeKind.RELEASE, ChangeKind.EXPIRE):

@@ -1,6 +1,7 @@
 """A barrier when something comes between."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -135,3 +136,23 @@ async def test_who_only_holds_a_lock_is_not_asked(
     ):
         answers = await barrier.answers()
     assert (answers.delivered, answers.not_fresh, answers.left) == ((), (), ())
+
+
+async def test_an_agent_that_left_before_it_was_asked_is_not_waited_for(
+    opened: tuple[Service, HookedStore], ada: Board
+) -> None:
+    """It was attached when the barrier looked for agents."""
+    service, store = opened
+    main = await service.boards.use("main")
+    async with contextlib.AsyncExitStack() as attached:
+        await attached.enter_async_context(ada.attach())
+
+        async def leaves() -> None:
+            store.hooks.clear()
+            await attached.aclose()
+
+        store.hook("after leases", leaves)
+        async with Barrier(main, REQUEST, 60_000) as barrier:
+            with anyio.fail_after(PATIENCE_S):
+                answers = await barrier.answers()
+    assert (answers.left, answers.not_fresh) == (("ada",), ())
