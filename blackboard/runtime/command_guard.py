@@ -41,8 +41,8 @@ def main(status: int) -> None:
     except (OSError, ValueError) as error:
         _tell(status, {"error": getattr(error, "strerror", None) or str(error)})
         return
-    _tell(status, {"pid": command.pid})
     threading.Thread(target=_end_with_agent, args=(command.pid,), daemon=True).start()
+    _tell(status, {"pid": command.pid})
     os.waitid(os.P_PID, command.pid, os.WEXITED | os.WNOWAIT)
     _kill_group(command.pid)  # its number is not given to another one before it is waited for
     code = command.wait()
@@ -51,7 +51,9 @@ def main(status: int) -> None:
 
 
 def _tell(status: int, what: dict[str, Any]) -> None:
-    os.write(status, json.dumps(what).encode() + b"\n")
+    # The agent may have been killed: then nobody listens, and the command is still to be killed.
+    with contextlib.suppress(BrokenPipeError):
+        os.write(status, json.dumps(what).encode() + b"\n")
 
 
 def _end_with_agent(pid: int) -> None:

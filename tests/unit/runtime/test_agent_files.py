@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -42,7 +43,7 @@ from blackboard.runtime.trial import try_step
 from tests.conformance.acting import Actor, Body, Notes
 from tests.lowered import lowered
 from tests.source_tree import ROOT
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT_S, wait_until
 
 SHELL = ["sh", "-c"]
 
@@ -720,6 +721,22 @@ async def test_a_command_dies_with_its_agent(desk: Desk, tmp_path: Path) -> None
 
 
 # --- where there are none -------------------------------------------------------------------------
+
+
+def test_a_command_dies_with_an_agent_that_never_heard_of_it(tmp_path: Path) -> None:
+    """One that was killed while its guard started the command."""
+    environment = dict(commands.default_environment())
+    order = commands.CommandOrder(["sleep", "90"], environment, 1_000, 1_000)
+    heard, tells = os.pipe()
+    os.close(heard)
+    arguments = [sys.executable, "-I", "-S", str(commands._GUARD), str(tells)]
+    guard = subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[tells]
+    )
+    os.close(tells)
+    # The command has the stdout of its guard: that ends when both are gone.
+    guard.communicate(order.line(tmp_path), timeout=TIMEOUT_S)
+    assert guard.returncode == 0
 
 
 async def test_an_agent_without_a_directory_has_no_files(desk: Desk, tmp_path: Path) -> None:
