@@ -40,6 +40,7 @@ did."""
 Waiting = Callable[[int], list[Any]]
 """Returns up to that many of the events that `receive` would return at once."""
 DIRECT: Final = "blackboard.direct"
+_BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TEXT: Final = 0x81  # a message of a single frame
 _BINARY: Final = 0x82
 _LENGTH_MAX: Final = 125
@@ -87,7 +88,17 @@ class DirectProtocol(WebSocketsSansIOProtocol):
                 self._turn_out(CloseCode.MESSAGE_TOO_BIG, "say who you are first")
                 return
         super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self._turn_away()
         self._note()
+
+    def _turn_away(self) -> None:
+        """Answer a handshake that the parser refuses, such as one with a very long line: uvicorn
+        would neither answer it nor ever close the connection."""
+        answer = b"".join(self.conn.data_to_send()) or _BAD_REQUEST
+        self.handshake_complete = self.close_sent = True
+        self.transport.write(answer)
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As uvicorn does."""

@@ -295,6 +295,32 @@ def test_the_end_of_a_head_however_it_is_cut() -> None:
                 at += size
 
 
+UPGRADE = (
+    b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /?" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: h\r\n", 414),
+        (GET + b"X: " + b"a" * 9_000 + b"\r\n", 431),
+        (GET + b"Content-Length: 5\r\n", 400),
+        (GET + b"Transfer-Encoding: chunked\r\n", 400),
+    ],
+)
+async def test_a_handshake_that_cannot_be_read_is_answered(
+    protocol: type[BoundedProtocol], head: bytes, status: int
+) -> None:
+    """And its connection ends, whatever the peer does."""
+    application = Application()
+    async with served(application, protocol) as port:
+        # Older versions of the parser do not tell these apart.
+        assert statuses(await said(port, head + UPGRADE)) in ([status], [400])
+    assert len(application.strangers) == 0
+
+
 class Visited:
     """A connection as `Idle` sees it: the last request, and whether it was ended."""
 
