@@ -115,7 +115,8 @@ class Terminal:
         Errors: AssertionError."""
         wanted = pattern(promised)
         self.until(
-            lambda text: wanted.fullmatch(plain(above + plain(text.partition("\n")[2]))), promised
+            lambda text: wanted.fullmatch(plain(above + plain(text.partition("\n")[2]))),
+            f"{promised}\nabove the last line: {above!r}" if above else promised,
         )
 
     def until(self, holds: "Check", what: str) -> str:

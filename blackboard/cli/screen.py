@@ -121,8 +121,10 @@ def ready_streams() -> None:
 
 def _anew(stream: io.TextIOWrapper, kind: type[io.FileIO]) -> io.TextIOWrapper:
     """The same stream, as a file of that kind; its encoding lacks no character."""
+    file = kind(stream.fileno(), "w", closefd=False)
     return io.TextIOWrapper(
-        io.BufferedWriter(kind(stream.fileno(), "w", closefd=False)),
+        # Under PYTHONUNBUFFERED each line goes out at once, as the interpreter has it then.
+        file if stream.write_through else io.BufferedWriter(file),
         encoding=stream.encoding,
         errors="blackboard.escaped",
         line_buffering=stream.line_buffering,

@@ -47,6 +47,17 @@ def test_a_closed_output_is_no_failure(typed: Typed) -> None:
     assert typed("", "get", "public/a", "--data", "d") == "0 1\n"
 
 
+def test_without_buffers_an_answer_comes_before_the_notes_on_it(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in containers, where a line that waits looks like a program that does."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    typed("", "set", "public/a", "1", "--data", "d")
+    typed("", "checkpoint", "create", "first", "--data", "d")
+    told = typed("2>&1", "restore", "first", "--yes", "--data", "d")
+    assert told.startswith("0 4\nthe board is as it was at revision 2")
+
+
 def test_an_output_without_room_is_said_so(typed: Typed) -> None:
     """And that the command itself may be done."""
     for arguments in (("set", "public/a", "1", "--data", "d"), ("--help",), ("get", "-h")):
