@@ -30,6 +30,9 @@ async def test_cuts_go_through_all_lanes(
     page = await readers.open(service, "lanes")
     await page.wait_for_selector(".lane-names [data-agent='agent-1']:has-text('3')")
     assert await page.locator(".lane-names li").count() == 3
+    await page.wait_for_selector(
+        ".cut text:has-text('agreed')", state="attached"
+    )  # comes by itself
     assert await page.locator(".cut text:has-text('agreed')").count() == 1
     assert await page.locator(".cut.is-restore").count() == 1
     left = page.locator("[data-abandoned] title")
