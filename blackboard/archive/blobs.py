@@ -68,7 +68,9 @@ class Blobs:
         try:
             parts = urlsplit(url)
             if parts.scheme in ("", "file"):
-                path = Path(unquote(parts.path))
+                # The name of a directory may have # ? and %, which mean something in a URL. Made
+                # absolute, because the program may change its working directory.
+                path = Path(unquote(parts.path) if parts.scheme == "file" else url).absolute()
                 make_directory(path)
                 return cls(LocalStore(path), str(path), path, limits)
             store, where = object_store(url, limits)

@@ -781,11 +781,17 @@ async def archive_beside(directory: Path, limits: Limits = DEFAULT) -> SqlArchiv
     Errors: Unavailable; Corrupt; InvalidRequest when the key cannot be used.
     """
     seal = Seal(make_key(directory / "signing_key"))
-    blobs = str(directory / "blobs")
-    url = archive_url(directory)
+    url, blobs = archive_url(directory), blobs_beside(directory)
     return await SqlArchive.open(url, blobs=blobs, sealer=seal, limits=limits)
 
 
 def archive_url(directory: Path) -> str:
     """Where the archive of an embedded engine is."""
-    return URL.create("sqlite", database=str(directory / "archive.db")).render_as_string()
+    return URL.create(
+        "sqlite", database=str(directory.absolute() / "archive.db")
+    ).render_as_string()
+
+
+def blobs_beside(directory: Path) -> str:
+    """Where its large values are."""
+    return str(directory.absolute() / "blobs")

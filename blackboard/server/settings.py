@@ -307,12 +307,12 @@ async def make_archive(settings: Settings, limits: Limits = DEFAULT) -> "Archive
     is_embedded = settings.engine == "sqlite"
     if settings.archive == "none" or not (is_embedded or settings.archive):
         return None
-    from blackboard.archive.sql import SqlArchive, archive_url
+    from blackboard.archive.sql import SqlArchive, archive_url, blobs_beside
     from blackboard.integrity.signing import Seal, make_key, read_key
 
     url, blobs, key = settings.archive, settings.blobs, settings.signing_key
     if blobs is None and (url is None or url.startswith("sqlite:")):
-        blobs = str(settings.data / "blobs")
+        blobs = blobs_beside(settings.data)
     if blobs is None:
         reason = "needed beside an archive that other machines use"
         raise InvalidRequest(field="blobs", reason=reason)

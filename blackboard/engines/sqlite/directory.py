@@ -36,6 +36,11 @@ class DataDirectory:
     path: Path
     heads_file: Path | None = None
 
+    def absolute(self) -> "DataDirectory":
+        """The same, wherever the program goes: it may change its working directory."""
+        apart = self.heads_file
+        return DataDirectory(self.path.absolute(), None if apart is None else apart.absolute())
+
 
 @dataclass(frozen=True, slots=True)
 class TakenDirectory:

@@ -170,7 +170,7 @@ class SqliteStore:
         if not isinstance(where, DataDirectory):
             where = DataDirectory(Path(where))
         return cls(
-            await taken(where, limits.boards.known_heads_max),
+            await taken(where.absolute(), limits.boards.known_heads_max),
             level=level,
             clock_ns=clock_ns,
             file_bytes_max=file_bytes_max,
