@@ -66,11 +66,18 @@ class LogSender(logging.Handler):
         flush_at_exit(self._provider.force_flush)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue one line, with the current trace."""
-        from opentelemetry._logs import LogRecord
-
+        """Queue one line, with the current trace. One that cannot be formatted is reported as by
+        other handlers: its writer must not get the error."""
         if record.name.partition(".")[0] in _SENDING:
             return
+        try:
+            self._queue(record)
+        except Exception:  # noqa: BLE001 - whatever an argument raises
+            self.handleError(record)
+
+    def _queue(self, record: logging.LogRecord) -> None:
+        from opentelemetry._logs import LogRecord
+
         attributes: dict[str, str | int] = {
             "code.function.name": record.funcName,
             "code.line.number": record.lineno,

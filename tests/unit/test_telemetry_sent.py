@@ -286,6 +286,21 @@ async def test_a_line_carries_the_ids_of_its_trace_and_no_value(
     assert SECRET.encode() not in collector.raw
 
 
+async def test_a_line_that_cannot_be_formatted_harms_nobody(
+    collector: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ours or of another library; those after it are sent."""
+    monkeypatch.setenv("OTEL_BLRP_SCHEDULE_DELAY", "10")
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    with logs.sent("tests"):
+        for name in ("blackboard.server.tests", "another"):
+            root_only = logging.getLogger(name)
+            root_only.handle(root_only.makeRecord(name, 30, "", 0, "%d left", ("x",), None))
+        ours.warning("the last one")
+        await wait_until(lambda: are_there(collector, 1))
+    assert [line.body for line in collector.lines] == ["the last one"]
+
+
 async def test_lines_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A collector that hangs gets TELEMETRY_QUEUE_MAX of them later, beside those of the export
     that hung; writing them took no turn of it."""
