@@ -340,19 +340,33 @@ class Writer:
         async with self._bringing:  # one delivery serves all commits that wait for the barrier
             if self._brought < asked.since or not self._deliver_waits:
                 brought = (*await self._delivered(), Delete(asked.key))
-                # If both are too large for one commit, the delivery goes alone, and
-                # `spec` after the cut.
-                fits = len(spec.ops) + len(brought) <= OPERATIONS_MAX
-                both = replace(spec, ops=(*spec.ops, *brought)) if fits else CommitRequest(brought)
-                receipt = await self._carry_out(both, with_held=with_held)
+                receipt = await self._bring_in_one(spec, brought, with_held=with_held)
+                is_one = receipt is not None
+                if receipt is None:
+                    receipt = await self._carry_out(CommitRequest(brought), with_held=with_held)
                 # Only now: after a delivery that was refused, the next call of
                 # `bring` delivers again.
                 self._brought = receipt.revision
-                if fits:
+                if is_one:
                     # The caller has one result for each of its own operations.
                     return replace(receipt, results=receipt.results[: len(spec.ops)])
         await self._cut(asked)
         return None
+
+    async def _bring_in_one(
+        self, spec: CommitRequest, brought: tuple[Op, ...], *, with_held: bool
+    ) -> Receipt | None:
+        """Carry out `spec` together with a delivery; None when both are too large for one commit:
+        then the delivery goes alone, and `spec` after the cut."""
+        if len(spec.ops) + len(brought) > OPERATIONS_MAX:
+            return None
+        try:
+            both = replace(spec, ops=(*spec.ops, *brought))
+            return await self._carry_out(both, with_held=with_held)
+        except LimitExceeded as refused:
+            if refused.limit not in ("COMMIT_BYTES_MAX", "FRAME_BYTES_MAX"):
+                raise
+            return None
 
     async def _cut(self, asked: SnapshotFirst) -> None:
         """Return when the requesting checkpoint was taken or given up.

@@ -31,7 +31,7 @@ from blackboard.errors import (
     NoSuchCheckpoint,
     SnapshotFirst,
 )
-from blackboard.limits import BARRIER_MS_MAX, NOTE_BYTES_MAX
+from blackboard.limits import BARRIER_MS_MAX, NOTE_BYTES_MAX, VALUE_BYTES_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S, Team
 from tests.waiting import wait_until
@@ -463,6 +463,39 @@ class BarrierRules:
             assert asked == 1
             assert await board.get("private/ada/memory", at="plan") == 1
             assert (await board.list("system/barriers/**")).entries == ()
+
+    async def test_what_is_too_large_to_go_with_a_delivery_goes_after_the_cut(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """Each of the two fits into a commit."""
+        large = encode_value(b"x" * (VALUE_BYTES_MAX - 8))
+        keys = ("private/ada/memory", "private/ada/more")
+        again, thought = asyncio.Event(), asyncio.Event()
+
+        async def remember() -> Sequence[Op]:
+            if goes_on:
+                again.set()
+            return [Put(key, large) for key in keys]
+
+        async def think() -> Sequence[Op]:
+            await thought.wait()
+            return []
+
+        board = await team.operator()
+        goes_on = False
+        async with ada.attach(deliver=remember), bob.attach(deliver=think):
+            async with under_way(board, "plan", BARRIER_MS) as taking:
+                await wait_until(lambda: _has_delivered(board, "ada"))
+                goes_on = True
+                ops = [Put(f"public/large/{n}", large) for n in range(2)]
+                going_on = asyncio.create_task(ada.commit(ops))
+                with anyio.fail_after(PATIENCE_S):
+                    await again.wait()
+                thought.set()
+                with anyio.fail_after(PATIENCE_S):
+                    taken, done = await asyncio.gather(taking, going_on)
+            assert len(done.results) == 2
+            assert taken.revision < done.revision
 
     async def test_who_only_attached_again_is_not_fresh(
         self, team: Team, ada: Board, bob: Board
