@@ -17,6 +17,7 @@ Invariants
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
 
@@ -62,6 +63,9 @@ _TOLD_CHARACTERS_MAX = 500
 """Characters of a service's error message: enough to understand it, but not a page of HTML."""
 _PASSING = {408, 409, 425, 429}
 """Status codes to retry, in addition to every 5xx."""
+_LAST_EVENT = b"[DONE]"
+_END_BYTES = 64
+"""Of a body that are kept, to find that in."""
 _FINISH = {"tool_call": "tool_calls", None: "stop"}
 """Reasons to stop, where the library's word differs from ours."""
 
@@ -122,7 +126,10 @@ class ProviderModel:
                 async for event in stream:
                     if text := _text_of(event):
                         into.append(text)
-                return stream.get()
+                answer = stream.get()
+            if self._broke_off(answer):
+                raise _BrokenOffError
+            return answer
 
         return await self._answered(prompt, ask)
 
@@ -170,6 +177,7 @@ class ProviderModel:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         bytes_max = self._limits.model_answer_bytes_max
         response.stream = _Bounded(response.stream, bytes_max, response.status_code)
+        _body.set(response.stream)
 
     # --- one call ---------------------------------------------------------------------------------
 
@@ -184,7 +192,7 @@ class ProviderModel:
             except TimeoutError as error:
                 failed = ModelFailed(self.name, f"no answer within {patience.timeout_ms:,} ms")
                 failed.__cause__, asked_s = error, 0.0
-            except (ModelAPIError, UnexpectedModelBehavior, UserError, _TooLong) as error:
+            except _FAILURES as error:
                 failed = self._failed(error)
                 failed.__cause__, asked_s = error, getattr(error, "retry_after", None) or 0.0
                 if not self._may_pass(error, asked_s):
@@ -206,7 +214,19 @@ class ProviderModel:
             return False
         if isinstance(error, ModelHTTPError):
             return error.status_code in _PASSING or error.status_code >= 500
-        return isinstance(error, ModelConnectionError)
+        return isinstance(error, ModelConnectionError | _BrokenOffError)
+
+    def _broke_off(self, answer: parts.ModelResponse) -> bool:
+        """Whether a stream ended before the answer did: its connection was closed in good order, by
+        a proxy for example. No error says so, and half an answer must not be recorded as whole."""
+        details = answer.provider_details or {}
+        if "finish_reason" in details or "refusal" in details:
+            return False
+        if answer.state == "incomplete":
+            return True
+        body = _body.get()
+        # Some services that speak OpenAI's protocol give no reason, but all of them say [DONE].
+        return isinstance(self._model, OpenAIChatModel) and body is not None and not body.is_done
 
     def _failed(self, error: Exception) -> ModelFailed:
         if too_long := _too_long(error):
@@ -324,6 +344,13 @@ class _TooLong(Exception):
         self.status = status
 
 
+class _BrokenOffError(Exception):
+    """A stream that ended before its answer."""
+
+    def __init__(self) -> None:
+        super().__init__("the stream broke off")
+
+
 class _Bounded(httpx2.AsyncByteStream):
     """The body of an answer, up to `bytes_max`. Errors: _TooLong."""
 
@@ -331,6 +358,12 @@ class _Bounded(httpx2.AsyncByteStream):
         self._stream = stream
         self._bytes_max = bytes_max
         self._status = status
+        self._end = b""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether what was read ends with the last event of OpenAI's protocol."""
+        return _LAST_EVENT in self._end
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read_bytes = 0
@@ -338,11 +371,17 @@ class _Bounded(httpx2.AsyncByteStream):
             read_bytes += len(chunk)
             if read_bytes > self._bytes_max:
                 raise _TooLong(self._bytes_max, self._status)
+            self._end = (self._end + chunk)[-_END_BYTES:]
             yield chunk
 
     async def aclose(self) -> None:
         """Close it."""
         await self._stream.aclose()
+
+
+_FAILURES = (ModelAPIError, UnexpectedModelBehavior, UserError, _TooLong, _BrokenOffError)
+_body: ContextVar[_Bounded | None] = ContextVar("body of the last answer", default=None)
+"""Of the task that asks: its calls run one after the other."""
 
 
 def _too_long(error: BaseException | None) -> _TooLong | None:

@@ -262,14 +262,17 @@ async def test_nobody_listens() -> None:
 # --- as it comes ----------------------------------------------------------------------------------
 
 
-def said_in_pieces(*pieces: str, breaks: bool = False) -> Answer:
-    """An answer that streams, with usage at its end; one that `breaks` ends without one."""
+def said_in_pieces(
+    *pieces: str, breaks: bool = False, ends: bool = False, reason: str | None = "stop"
+) -> Answer:
+    """An answer that streams, with usage at its end; one that `breaks` ends without one, one that
+    `ends` too, but as if it were whole."""
     chunk = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "teller-2026"}
     deltas = [{"role": "assistant", "content": piece} for piece in pieces]
     chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-    if not breaks:
+    if not (breaks or ends):
         usage = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
-        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
         chunks.append({"choices": [], "usage": usage})
 
     async def events() -> AsyncIterator[bytes]:
@@ -277,7 +280,8 @@ def said_in_pieces(*pieces: str, breaks: bool = False) -> Answer:
             yield f"data: {json.dumps(chunk | more)}\n\n".encode()
         if breaks:
             raise ConnectionResetError  # the server closes the connection
-        yield b"data: [DONE]\n\n"
+        if not ends:
+            yield b"data: [DONE]\n\n"
 
     return lambda: StreamingResponse(events(), media_type="text/event-stream")
 
@@ -324,6 +328,32 @@ async def test_a_stream_that_breaks_off_begins_again() -> None:
         reply = await model.stream(Prompt.of("How much?"), page)
     assert (reply.text, reply.attempts, page.states[-1]) == ("42", 3, "42")
     assert page.states[-4:] == ["", "4", "", "42"]
+
+
+async def test_a_stream_that_ends_in_good_order_before_the_answer_begins_again() -> None:
+    """As a proxy ends it when the service behind it dies: half an answer is none."""
+    page = Page()
+    answers = [said_in_pieces("4", ends=True), said_in_pieces("42")]
+    async with serving(*answers) as teller, model_at(teller) as model:
+        reply = await model.stream(Prompt.of("How much?"), page)
+    assert (reply.text, reply.attempts) == ("42", 2)
+    assert page.states[-4:] == ["", "4", "", "42"]
+
+
+async def test_a_stream_that_never_ends_properly_is_a_failure() -> None:
+    """After as many attempts as there are."""
+    async with serving(said_in_pieces("4", ends=True)) as teller, model_at(teller) as model:
+        with pytest.raises(ModelFailed, match="broke off"):
+            await model.stream(Prompt.of("How much?"), Page())
+    assert len(teller.asked) == Patience().attempts
+
+
+async def test_an_answer_without_a_reason_is_whole_if_the_stream_says_so() -> None:
+    """Some services give none."""
+    answer = said_in_pieces("4", "2", reason=None)
+    async with serving(answer) as teller, model_at(teller) as model:
+        reply = await model.stream(Prompt.of("How much?"), Page())
+    assert (reply.text, reply.finish, reply.attempts) == ("42", "stop", 1)
 
 
 # --- structured output ----------------------------------------------------------------------------
