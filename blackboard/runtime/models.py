@@ -386,8 +386,16 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long and how often to try."""
+    """How long and how often to try. Errors: InvalidRequest for less than one attempt."""
 
     timeout_ms: Milliseconds = MODEL_TIMEOUT_MS
     attempts: int = MODEL_ATTEMPTS_MAX
     first_pause_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise InvalidRequest(field="attempts", reason=f"{self.attempts} is below 1")
+        if self.timeout_ms < 1:
+            raise InvalidRequest(field="timeout_ms", reason=f"{self.timeout_ms} is below 1")
+        if not 0 <= self.first_pause_s < math.inf:
+            raise InvalidRequest(field="first_pause_s", reason=f"{self.first_pause_s} is no pause")

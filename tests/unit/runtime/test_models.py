@@ -1,12 +1,21 @@
 """Prompts, prices and the scripted model. The client of a real one: test_providers.py."""
 
+from math import nan
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from blackboard.errors import InvalidRequest, ModelFailed
-from blackboard.runtime.models import ModelUsage, Prices, Prompt, Reply, ScriptedModel, ToolCall
+from blackboard.runtime.models import (
+    ModelUsage,
+    Patience,
+    Prices,
+    Prompt,
+    Reply,
+    ScriptedModel,
+    ToolCall,
+)
 
 
 def test_a_prompt_is_checked() -> None:
@@ -109,3 +118,12 @@ async def test_a_script_streams_word_by_word() -> None:
     reply = await ScriptedModel(lambda _: "one  two\nthree").stream(Prompt.of("go"), page)
     assert page.pieces == ["one  ", "two\n", "three"]
     assert "".join(page.pieces) == reply.text
+
+
+@pytest.mark.parametrize(
+    "terms", [{"attempts": 0}, {"timeout_ms": 0}, {"first_pause_s": -1.0}, {"first_pause_s": nan}]
+)
+def test_no_patience_at_all_is_refused(terms: Any) -> None:
+    """Where it is written, and not at the first call."""
+    with pytest.raises(InvalidRequest, match=next(iter(terms))):
+        Patience(**terms)
