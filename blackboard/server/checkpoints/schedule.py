@@ -257,7 +257,7 @@ class AutomaticCheckpoints:
             self._last.pop(board.name, None)
             return None
         every_ms = self._settings.every_ms
-        return None if every_ms is None else time_ms + every_ms
+        return None if every_ms is None else min(time_ms, _now_ms()) + every_ms
 
     def _teams(self) -> list[OpenBoard]:
         return [board for board in self._boards if not is_reserved(board.name)]
@@ -266,6 +266,9 @@ class AutomaticCheckpoints:
         """The name of the checkpoint that is due; None if there is none."""
         now_ms = _now_ms()
         revision, time_ms = self._last.setdefault(board.name, (head.revision, now_ms))
+        if time_ms > now_ms:  # the clock was put back
+            time_ms = now_ms
+            self._last[board.name] = (revision, time_ms)
         every, every_ms = self._settings.every_revisions, self._settings.every_ms
         if every is not None and head.revision - revision >= every:
             return f"auto-r{head.revision // every * every}"

@@ -225,3 +225,19 @@ async def test_one_is_taken_at_shutdown_of_what_was_looked_at_before(service: Se
     await automatic.at_shutdown()
     await automatic.at_shutdown()
     assert [c.kind for c in await board.checkpoints()] == ["shutdown"]
+
+
+async def test_a_clock_that_is_put_back_puts_none_off(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board, now_ns = board_of(service), time.time_ns()
+    await board.put("public/n", 0)
+    automatic = AutomaticCheckpoints(service.boards, Automatic(every_ms=3_600_000))
+    with monkeypatch.context() as patched:
+        for day in (30, 0):
+            patched.setattr(time, "time_ns", lambda now_ns=now_ns + day * DAY_NS: now_ns)
+            await automatic.look()
+        await board.put("public/n", 1)
+        patched.setattr(time, "time_ns", lambda: now_ns + DAY_NS)
+        await automatic.look()
+    assert [c.kind for c in await board.checkpoints()] == ["automatic"]
