@@ -72,13 +72,16 @@ class Recoveries:
         If the board was already recovered and nothing was lost since, the answer is the same.
         Errors: NoSuchBoard when nothing is archived of it; InvalidRequest when its engine has all
         that is archived; as `Archive.read` for a moment that is not archived; Corrupt when the
-        archive is damaged: the board is unchanged; Unavailable: repeat the call. Cancellation: it
-        continues.
+        archive is damaged: the board is unchanged; Unavailable: repeat the call, also while it is
+        being recovered to another moment. Cancellation: it continues.
         """
         running = self._running.get(board)
         if running is None:
             running = self._running[board] = _Recovery(self._boards, board, spec)
             running.task.add_done_callback(lambda _: self._running.pop(board, None))
+        elif running.spec.at != spec.at:  # its answer would be about that one
+            reason = "it is being recovered to another moment"
+            raise Unavailable(what=f"board {board}", reason=reason)
         wait_ms = self._boards.host.limits.checkpoints.recover_wait_ms
         await asyncio.wait([running.task], timeout=wait_ms / 1000)
         return running.task.result() if running.task.done() else running.so_far
@@ -98,7 +101,7 @@ class _Recovery:
         self._boards = boards
         self._host = boards.host
         self._board = board
-        self._spec = spec
+        self.spec = spec
         self._archiver = check_archived(boards.host.archiver)
         self._archive = self._archiver.archive
         self.so_far = Recovered(False, 0, 0, 0, "")
@@ -171,7 +174,7 @@ class _Recovery:
         """The target of the recovery; None when it was already recovered. Errors:
         InvalidRequest."""
         lost = await self._archive.lost(self._board)
-        wanted = None if self._spec.at is None else await self._resolve(self._spec.at)
+        wanted = None if self.spec.at is None else await self._resolve(self.spec.at)
         if lost is None and head is not None:
             if head.epoch.cause == RECOVER and wanted in (None, head.epoch.from_revision):
                 return None

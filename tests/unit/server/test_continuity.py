@@ -11,13 +11,14 @@ import pytest
 import blackboard
 from blackboard.archive.base import Archive
 from blackboard.archive.sql import archive_beside
-from blackboard.core.checkpoints import Lost, Point
+from blackboard.core.checkpoints import Lost, Point, RecoverRequest
 from blackboard.core.commit import Put
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, Unavailable
 from blackboard.limits import Limits
 from blackboard.server.archiver import Archiver
+from blackboard.server.checkpoints.recover import Recoveries
 from blackboard.server.continuity import go_above
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
@@ -253,3 +254,24 @@ async def test_a_loss_is_reported_until_it_is_recovered(services: tuple[Service,
     await one.host.archiver.reached(BOARD, head.revision)
     await other.host.look()
     assert BOARD in other.host.lost
+
+
+@pytest.mark.limits(recover_wait_ms=0)
+async def test_a_recovery_answers_no_request_for_another_moment(
+    tmp_path: Path, limits: Limits
+) -> None:
+    async with blackboard.open(tmp_path) as client:
+        for number in range(5):
+            await client.board(BOARD).put(f"public/{number}", number)
+        await client.board(BOARD).history("public/4")
+    for file in (tmp_path / "boards").glob(f"{BOARD}.db*"):
+        file.unlink()
+    store, archive = await SqliteStore.at(tmp_path), await archive_beside(tmp_path)
+    async with Service(store, archive=archive, limits=limits) as service:
+        recoveries, wanted = Recoveries.of(service.boards), RecoverRequest(3)
+        assert not (await recoveries.recover(BOARD, wanted)).done
+        with pytest.raises(Unavailable, match="another moment"):
+            await recoveries.recover(BOARD, RecoverRequest(5))
+        while not (done := await recoveries.recover(BOARD, wanted)).done:
+            pass
+        assert done.from_revision == 3
