@@ -19,7 +19,6 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from blackboard.errors import StaleEpoch
 from blackboard.integrations.mcp import answers as said, arguments as given
 from blackboard.integrations.mcp.answers import refused
 from blackboard.integrations.mcp.session import AgentSession
@@ -75,11 +74,7 @@ async def restore(
         return shown
     else:
         _check(session, args.confirm, target)
-    try:
-        done = await board.restore(target, note=args.note)
-    except StaleEpoch:
-        await board.refresh()
-        raise
+    done = await board.restore(target, note=args.note)
     return {
         "done": True,
         "revision": done.revision,

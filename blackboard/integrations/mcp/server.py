@@ -166,7 +166,7 @@ class _Handlers:
         arguments, session = params.arguments or {}, self._session_of(ctx)
         if params.name == "restore":
             args = given.checked(given.RestoreArguments, arguments)
-            with session.calling():
+            async with session.calling():
                 return await restores.restore(session, args, ctx, params)
         tool = TOOLS.get(params.name)
         if tool is None:
@@ -175,7 +175,7 @@ class _Handlers:
             text = f"there is no tool {params.name[:100]!r}.{also}"
             raise MCPError(code=INVALID_PARAMS, message=text, data={"tools": self._names})
         checked = given.checked(tool.arguments, arguments)
-        with session.calling():
+        async with session.calling():
             return await tool.run(session, checked)
 
     async def list_resources(

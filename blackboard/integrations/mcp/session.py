@@ -5,12 +5,12 @@ import hmac
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from blackboard import Board
-from blackboard.errors import Fenced, StaleEpoch
+from blackboard.errors import BlackboardError, Fenced, StaleEpoch
 from blackboard.integrations.mcp.answers import refused
 from blackboard.integrations.mcp.claims import Claims
 from blackboard.ops import Append, Delete, HeldFence, KeyAt, Put
@@ -70,11 +70,7 @@ class AgentSession:
         based_on: Sequence[str] = (),
         note: str = "",
     ) -> Receipt:
-        """One change, under the fences of all claims. Errors: BlackboardError, ToolFailure.
-
-        After a restore it is refused once, and the next one is made in the new epoch: the agent has
-        been told by then.
-        """
+        """One change, under the fences of all claims. Errors: BlackboardError, ToolFailure."""
         grounds = self.read_at(based_on)
         key, revision = expected
         conditions = [KeyAt(on, at) for on, at in grounds if on != key]
@@ -91,9 +87,6 @@ class AgentSession:
                 based_on=[(on, at) for on, at in grounds if at],
                 note=note,
             )
-        except StaleEpoch:
-            await self.board.refresh()
-            raise
         except Fenced as fenced:
             if fenced.key in self.claims:
                 raise await self.claims.lose(
@@ -112,15 +105,23 @@ class AgentSession:
         await leave()
         await old.aclose()
 
-    @contextmanager
-    def calling(self) -> Iterator[None]:
-        """One call. Errors: ToolFailure when too many run."""
+    @asynccontextmanager
+    async def calling(self) -> AsyncIterator[None]:
+        """One call of whatever tool. Errors: ToolFailure when too many run.
+
+        After a restore it is refused once, and the next one is made in the new epoch: the agent has
+        been told by then.
+        """
         if self._calls >= CALLS_MAX:
             what = f"{CALLS_MAX} calls of yours are running, which is the most"
             raise refused("too_many_calls", what, "Wait for some of them, then call again.")
         self._calls += 1
         try:
             yield
+        except StaleEpoch:
+            with suppress(BlackboardError):  # the next call finds out itself
+                await self.board.refresh()
+            raise
         finally:
             self._calls -= 1
 

@@ -292,6 +292,20 @@ async def test_after_a_restore_a_change_is_refused_once(ann: Caller, team: Board
     await ann("write", key="public/x", value=3, expected_revision=entry["revision"])
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [("claim", {"key": FILE}), ("ask", {"question": "Deploy it?"})]
+)
+async def test_after_a_restore_every_tool_is_refused_once(
+    ann: Caller, team: Board, tool: str, arguments: dict[str, Any]
+) -> None:
+    """Also those that write no entry of the caller's choice."""
+    await ann("write", key="public/x", value=1)
+    await team.checkpoint("one")
+    await team.restore("one")
+    assert (await ann.fails(tool, **arguments))["code"] == "stale_epoch"
+    await ann(tool, **arguments)
+
+
 @pytest.mark.parametrize("key", ["", "nowhere", "public/**", "private/bob/x", "x" * 2_000])
 async def test_what_cannot_be_claimed_is_refused(ann: Caller, key: str) -> None:
     error = await ann.fails("claim", key=key)
