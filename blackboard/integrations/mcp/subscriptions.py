@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -149,54 +150,65 @@ def is_match(pattern: str, key: str) -> bool:
     return len(wanted) == len(parts) and all(same)
 
 
+@dataclass(frozen=True, slots=True)
+class _OldSubscription:
+    """A subscription of an older client: the task that feeds it, and whether that has begun."""
+
+    task: "asyncio.Task[None]"
+    opened: "asyncio.Future[None]"
+
+
 class OldSubscriptions:
     """The subscriptions of a connection that knows `resources/subscribe` only; close it."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._begun: dict[str, _OldSubscription] = {}
 
     async def subscribe(
         self, session: AgentSession, ctx: "ServerRequestContext[Any]", uri: str
     ) -> None:
         """Begin to tell the client of changes, from before this returns. Errors: MCPError."""
         key = key_in(uri)
-        if uri in self._tasks and not self._tasks[uri].done():
-            return
-        if len(self._tasks) >= SUBSCRIPTIONS_MAX:
-            text = f"this connection has {SUBSCRIPTIONS_MAX} subscriptions, which is the most"
-            raise MCPError(code=INVALID_PARAMS, message=text, data={"uri": uri})
         try:
             await session.check_readable([key])
+            # Nothing is awaited from here to the task: two requests for one URI begin one watch.
+            if uri not in self._begun or self._begun[uri].task.done():
+                self._begin(session, ctx, key, uri)
+            # Not the future itself: a request that is cancelled would cancel it for the others.
+            await asyncio.shield(self._begun[uri].opened)
         except BlackboardError as error:
             raise failed(error, uri) from error
+
+    def _begin(
+        self, session: AgentSession, ctx: "ServerRequestContext[Any]", key: str, uri: str
+    ) -> None:
+        if len(self._begun) >= SUBSCRIPTIONS_MAX:
+            text = f"this connection has {SUBSCRIPTIONS_MAX} subscriptions, which is the most"
+            raise MCPError(code=INVALID_PARAMS, message=text, data={"uri": uri})
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         watching = self._watch(session.board.watch(key), opened, (key, uri), ctx)
         task = asyncio.create_task(watching, name=f"subscription to {uri}")
-        self._tasks[uri] = task
+        self._begun[uri] = _OldSubscription(task, opened)
         task.add_done_callback(lambda done: self._forget(uri, opened, done))
-        try:
-            await asyncio.shield(opened)
-        except BlackboardError as error:
-            raise failed(error, uri) from error
 
     async def unsubscribe(self, uri: str) -> None:
         """End a subscription, if there is one."""
-        task = self._tasks.get(uri)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        begun = self._begun.get(uri)
+        if begun is not None:
+            begun.task.cancel()
+            await asyncio.wait([begun.task])
 
     async def aclose(self) -> None:
         """End all."""
-        tasks: Sequence[asyncio.Task[None]] = list(self._tasks.values())
+        tasks: Sequence[asyncio.Task[None]] = [begun.task for begun in self._begun.values()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     def _forget(self, uri: str, opened: "asyncio.Future[None]", done: "asyncio.Task[None]") -> None:
-        if self._tasks.get(uri) is done:
-            del self._tasks[uri]
+        if uri in self._begun and self._begun[uri].task is done:
+            del self._begun[uri]
         if opened.done():
             return
         # `subscribe` waits for it, and it will never be open.

@@ -267,3 +267,21 @@ async def test_a_subscription_that_never_begins_keeps_nobody_waiting(
         await subscribing
     await old.aclose()
     await session.aclose()
+
+
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
+async def test_two_requests_at_once_are_one_subscription(team: Board) -> None:
+    """Which one end ends; else the other would be told for ever, and nobody could end it."""
+    session, old, told_old = AgentSession(team.as_agent("ann")), OldSubscriptions(), OldClient()
+    server = board_server(lambda _: session, old)
+    async with Client(server, mode=OLD, message_handler=told_old.take) as client:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(client.subscribe_resource, PLAN)
+        await team.put("public/plan", 1)
+        assert await told_old.next() == PLAN
+        await client.unsubscribe_resource(PLAN)
+        assert watches() == 0
+    await old.aclose()
+    await session.aclose()
+    assert told_old.uris.empty()
