@@ -93,6 +93,8 @@ def create_app(
             Route("/metrics", routes.behind_doors(routes.metrics)),
         ]
     )
+    # The redirect for a slash at the end would name whatever host the request does, unchecked.
+    app.router.redirect_slashes = False
     app.state.gate, app.state.metrics = gate, routes.counted
     return app
 

@@ -283,6 +283,13 @@ async def test_the_description_is_served(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v1/schema")).json()["asyncapi"] == "3.0.0"
 
 
+@pytest.mark.parametrize("path", ["/readyz/", "/healthz/", "/metrics/", "/v1/schema/", "/v1/rpc/"])
+async def test_nobody_is_sent_to_another_host(http: httpx.AsyncClient, path: str) -> None:
+    """By a slash too many, which has no meaning."""
+    response = await http.get(path, headers={"Host": "evil.example.org"})
+    assert (response.status_code, response.headers.get("location")) == (404, None)
+
+
 class SlowReader:
     """Posts over a bare socket, and reads as slowly as the test wants."""
 
