@@ -88,6 +88,8 @@ export class Channel {
     /** @type {SocketLike | null} */
     this._socket = null
     this._ready = false
+    /** Whether the service said that it stops: perhaps with its answer to the greeting. */
+    this._draining = false
     /** @type {BlackboardError | null} */
     this._refusal = null
     /** @type {Map<number, Request>} */
@@ -123,23 +125,34 @@ export class Channel {
    * @param {AbortSignal} [signal]
    */
   async open (wait_ms, signal) {
+    signal?.throwIfAborted()
+    const opening = this._open(wait_ms)
+    /** @type {() => void} */
+    let abort = () => {}
+    /** @type {Promise<never>} */
+    const aborted = new Promise((_resolve, reject) => { abort = () => { this.close(); reject(signal?.reason) } })
+    signal?.addEventListener('abort', abort, { once: true })
+    try {
+      await Promise.race([opening, aborted])
+    } finally {
+      signal?.removeEventListener('abort', abort)
+    }
+  }
+
+  /** @param {number} wait_ms */
+  async _open (wait_ms) {
     const until = performance.now() + wait_ms
     for (let failures = 0; ; failures++) {
-      signal?.throwIfAborted()
       try {
         const [socket, broken] = await this._connect()
-        if (signal?.aborted) {
-          socket.close()
-          throw signal.reason
-        }
         void this._keep(socket, broken)
         return
       } catch (error) {
         const failure = this._described(error)
         const rest = Math.min(shortened(this.limits.connect_pauses_ms, failures + 1), FIRST_PAUSE_MS)
-        const waits = failure instanceof Unavailable && performance.now() + rest < until
+        const waits = !this.closed && failure instanceof Unavailable && performance.now() + rest < until
         if (!waits) throw failure
-        await pause(rest, signal)
+        await pause(rest, this._end.signal)
       }
     }
   }
@@ -196,6 +209,7 @@ export class Channel {
     }
     this._forget('the connection was replaced')
     this._socket = socket
+    this._draining = false
     this._heard = performance.now()
     try {
       await Promise.race([broken, this._greet(token)])
@@ -203,6 +217,11 @@ export class Channel {
       this._socket = null
       socket.close()
       throw error
+    }
+    if (this._draining) {
+      this._socket = null
+      socket.close()
+      throw new Unavailable({ what: this.address.url, reason: 'the service is stopping' })
     }
     this._ready = true
     this._turn.notify()
@@ -512,8 +531,8 @@ export class Channel {
     } catch (error) {
       if (doubt === null || !(error instanceof Rejected || error instanceof Unavailable)) throw error
       const reason = error instanceof Rejected ? error.message : doubt
-      const request = /** @type {any} */ (params).request ?? null
-      throw new OutcomeUnknown({ agent: this.agent, lane: null, incarnation: null, step: null, reason, method, request })
+      const { request = null, agent = this.agent } = /** @type {any} */ (params)
+      throw new OutcomeUnknown({ agent, lane: null, incarnation: null, step: null, reason, method, request })
     }
   }
 
@@ -567,6 +586,7 @@ export class Channel {
       case 'changes': return this._changed(params, size)
       case 'cancelled': return this._cancelled(params)
       case 'draining':
+        this._draining = true
         this._ready = false // new requests wait for the next connection
         return
       default: throw new RemoteProtocolError({ reason: 'an unknown notification' })

@@ -21,6 +21,9 @@ import { Turn, pause, pauseAfter, randomHex, shortened } from './waiting.js'
 /** @import { Channel } from './channel.js' */
 /** @import { CommitParams, CommitResult, Epoch, HeldFence, KeyAt, PrefixUnchanged } from './methods.js' */
 
+/** What is Unavailable when no majority of the lock masters answers. */
+const LOCK_MASTERS = 'lock masters'
+
 /** @typedef {CommitParams['ops'][number]} Op An operation with an encoded value. */
 /** @typedef {KeyAt | PrefixUnchanged} Condition */
 
@@ -288,6 +291,8 @@ export class Writer {
         }
         const rest = pauseAfter(failure, shortened(commit_pauses_ms, attempt))
         if (performance.now() + rest > deadline) throw uncertain ?? failure
+        // Told at once: the caller of a lock may have an alternative to its masters.
+        if (uncertain === null && failure.fields['what'] === LOCK_MASTERS) throw failure
         await pause(rest, signal)
       }
       try {

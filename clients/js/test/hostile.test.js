@@ -227,6 +227,53 @@ test('however many ask in one turn, no more is in flight than a connection takes
   assert.equal(most, room)
 })
 
+test('a service that stops while it greets is left for the next one', { timeout: 30000 }, async t => {
+  const greeted = []
+  const asked = []
+  const url = await service(t, ({ id, method }, socket) => {
+    if (method !== 'hello') {
+      asked.push(greeted.indexOf(socket))
+      return { id, result: { revision: 0, entries: [], epoch: 'e' } }
+    }
+    greeted.push(socket)
+    const stops = greeted.length < 3 ? [{ method: 'draining', params: {} }] : []
+    socket.write(frame(Buffer.from(pack([{ id, result: WELCOME }, ...stops]))))
+  }, { greets: false })
+  const options = { ...OPTIONS, patience_ms: 10000, limits: { ...LIMITS, connect_wait_ms: 10000 } }
+  await (await client(t, url, options)).board().get('public/a')
+  assert.deepStrictEqual(asked, [2])
+})
+
+test('an abort ends the first attempt to connect with its reason, and the connection', { timeout: 30000 }, async t => {
+  const abort = new AbortController()
+  const reason = new Error('enough')
+  let ended
+  const end = new Promise(resolve => { ended = resolve })
+  const url = await service(t, (_, socket) => {
+    socket.on('end', ended)
+    abort.abort(reason)
+  }, { greets: false })
+  await assert.rejects(connect(url, { ...OPTIONS, signal: abort.signal }), error => error === reason)
+  await end
+})
+
+test('lock masters of which no majority answers are told at once', async t => {
+  let commits = 0
+  const url = await service(t, ({ id, method }) => {
+    if (method === 'head') return { id, result: HEAD }
+    commits++
+    return { id, error: { code: -32010, message: 'no', data: { code: 'unavailable', fields: { what: 'lock masters', reason: 'no majority' } } } }
+  })
+  const board = (await client(t, url)).board()
+  await assert.rejects(board.withLock('public/a', () => {}), { code: 'unavailable' })
+  assert.equal(commits, 1)
+})
+
+test('an unknown outcome names the agent that it was done as', async t => {
+  const board = (await client(t, await service(t, () => undefined))).board()
+  await assert.rejects(board.asAgent('bob').checkpoint('a'), error => error instanceof OutcomeUnknown && error.agent === 'bob')
+})
+
 test('a request that is too large is refused before it is sent', async t => {
   const url = await service(t, ({ id }) => ({ id, result: HEAD }))
   const board = (await client(t, url)).board()
