@@ -128,10 +128,12 @@ async def _prune(
     found: list[Dropped] = []
     async for manifest in backed_up(place):
         count = policy.count(manifest.segments, now_ms)
-        gone = manifest.segments[:count]
-        size = sum(segment.file_bytes for segment in gone)
-        if gone:
-            size -= await kept.shorten(manifest, count)
+        base_bytes = await kept.shorten(manifest, count) if count else None
+        if base_bytes is None:
+            count = 0
+        else:
+            gone = manifest.segments[:count]
+            size = sum(segment.file_bytes for segment in gone) - base_bytes
             found.append(Dropped(manifest.board, gone[-1].last, count, size))
         await kept.keep(manifest, count)
     left = await kept.others()
@@ -149,14 +151,18 @@ class _Needed:
         self._names: set[str] = set()
         self._blobs: set[bytes] = set()
 
-    async def shorten(self, manifest: BackupManifest, count: int) -> int:
-        """Replace the first files by a base; returns its size."""
+    async def shorten(self, manifest: BackupManifest, count: int) -> int | None:
+        """Replace the first files by a base; returns its size. None, and nothing changes, if they
+        do not lead to one content: the board went on while the base in them was read, and what it
+        committed meanwhile is in the files behind."""
         assert manifest.backup == self._backup
         old = replace(manifest, segments=manifest.segments[:count])
         with tempfile.TemporaryDirectory() as directory:
             archive = await archive_beside(Path(directory), self._limits)
             try:
                 mark = await Replay(self._place, archive, old, limits=self._limits).run()
+                if mark.revision < mark.oldest:
+                    return None
                 source = ArchivedBoard(archive, manifest.board, mark)
                 head, items, pages = await source.base(mark.revision)
                 # The time of its last commit, by which the next pruning judges its age.
