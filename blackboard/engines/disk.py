@@ -233,3 +233,10 @@ def _write_over(file: BinaryIO) -> int:
         file.flush()
         at += len(chunk)
     return at
+
+
+def file_identity(path: Path) -> tuple[int, int]:
+    """The device and the number of a file: those of another one of its name differ. Errors:
+    OSError."""
+    found = path.stat()
+    return found.st_dev, found.st_ino

@@ -10,7 +10,7 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
-from blackboard.engines.disk import is_full
+from blackboard.engines.disk import file_identity, is_full
 from blackboard.engines.sqlite.file import translated
 from blackboard.engines.sqlite.heads import FILE_NAME, KnownHeads
 from blackboard.errors import DataDirectoryInUse, Unavailable
@@ -48,7 +48,24 @@ class TakenDirectory:
 
     directory: Path
     lock: FileLock
+    identity: tuple[int, int]
+    """The device and the number of the file that is locked."""
     heads: KnownHeads
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the locked file is still the one of its name. If the directory was removed, or
+        moved away, another process may have one of its name."""
+        try:
+            return file_identity(self.directory / "lock") == self.identity
+        except OSError:
+            return False
+
+    def check(self) -> None:
+        """Errors: Unavailable unless the directory is still the one that was taken."""
+        if not self.is_there:
+            reason = "it was removed or replaced while this process had it: restart the process"
+            raise Unavailable(what=str(self.directory), reason=reason)
 
 
 def _take(where: DataDirectory, heads_max: int) -> TakenDirectory:
@@ -67,17 +84,19 @@ def _take(where: DataDirectory, heads_max: int) -> TakenDirectory:
             # After the lock: until then the files may be those of a running process.
             close_tree(directory)
             write_owner(directory, None)
+            identity = file_identity(directory / "lock")
         except BaseException:
             lock.release()
             raise
     file, is_apart = where.heads_file or directory / FILE_NAME, where.heads_file is not None
     heads = KnownHeads(file, apart=is_apart, heads_max=heads_max)
+    taken = TakenDirectory(directory, lock, identity, heads)
     try:
         heads.read()
     except Unavailable:
-        let_go(directory, lock)
+        let_go(taken)
         raise
-    return TakenDirectory(directory, lock, heads)
+    return taken
 
 
 async def taken(where: DataDirectory, heads_max: int) -> TakenDirectory:
@@ -96,15 +115,16 @@ async def _given_back(taking: asyncio.Task[TakenDirectory]) -> None:
     if not taking.cancelled() and taking.exception() is None:
         taken = taking.result()
         taken.heads.release()
-        await asyncio.to_thread(let_go, taken.directory, taken.lock)
+        await asyncio.to_thread(let_go, taken)
 
 
-def let_go(directory: Path, lock: FileLock) -> None:
+def let_go(taken: TakenDirectory) -> None:
     """Give a directory back. Errors: Unavailable."""
-    with translated(directory):
+    with translated(taken.directory):
         # While the lock is held: afterwards it may already be the record of the next owner.
-        (directory / "owner.json").unlink(missing_ok=True)
-        lock.release()
+        if taken.is_there:
+            (taken.directory / "owner.json").unlink(missing_ok=True)
+        taken.lock.release()
 
 
 def write_owner(directory: Path, url: str | None) -> None:

@@ -34,7 +34,7 @@ from blackboard import limits
 from blackboard.core.commit import BRANCH, CREATED, ENGINE, RECOVER, RESTORE, Epoch, LogEntry
 from blackboard.core.history import check_sequence
 from blackboard.core.state import State, evolve
-from blackboard.engines.disk import check_readable, has_files_left, is_full
+from blackboard.engines.disk import check_readable, file_identity, has_files_left, is_full
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.convert import FORMAT, OLDEST_FORMAT, convert, foreign_to
 from blackboard.engines.sqlite.follower import Backlog
@@ -228,6 +228,7 @@ class BoardFile:
             if file_bytes_max is not None:
                 pages = max(1, file_bytes_max // PAGE_BYTES)
                 self._writer.execute(f"PRAGMA max_page_count={pages}")
+            self._identity = file_identity(path)
         self._reader: sqlite3.Connection | None = None
         self._reading = threading.Lock()
         self._closed = False
@@ -397,6 +398,10 @@ class BoardFile:
         Errors: WriteError. The file must then be closed and loaded again, unless it was the last,
         or there was `no_room`.
         """
+        if not self._is_in_place():
+            # What is written to a file without a name is lost when it is closed.
+            reason = f"{self.path}: it was removed or replaced while this process had it open"
+            raise WriteError(reason, certain=True)
         try:
             more = self._stage(writes)
         except (sqlite3.Error, Corrupt) as error:
@@ -412,6 +417,13 @@ class BoardFile:
         if self.is_journal_long and writes.head is not None:
             self.checkpoint()
         return more
+
+    def _is_in_place(self) -> bool:
+        """Whether the open file is still the one of its name."""
+        try:
+            return file_identity(self.path) == self._identity
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError | NotADirectoryError)
 
     def _has_grown(self) -> bool:
         """Whether the journal is long enough to be copied. No error: the commit is in the file."""

@@ -112,7 +112,7 @@ class SqliteStore:
         threads: Threads | None,
         limits: Limits,
     ) -> None:
-        self.directory, self._lock, self._heads = taken.directory, taken.lock, taken.heads
+        self.directory, self._taken, self._heads = taken.directory, taken, taken.heads
         self.level: Level = level
         self._limits = limits
         self._clock_ns = clock_ns
@@ -249,6 +249,7 @@ class SqliteStore:
         """As `Store.exists`."""
         check_name(board, "board")
         path = self._path(board)
+        self._taken.check()
         return board in self._boards or await asyncio.to_thread(path.exists)
 
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
@@ -450,6 +451,7 @@ class SqliteStore:
         """
         if self._closing is not None:
             raise Unavailable(what=str(self.directory), reason="the store was closed")
+        self._taken.check()
         loop = asyncio.get_running_loop()
         step = loop.run_in_executor(self._threads.writers, work)
         self._steps.add(step)
@@ -481,6 +483,7 @@ class SqliteStore:
 
     async def _loaded(self, name: str, *, create: bool) -> EmbeddedBoard:
         path = self._path(name)
+        self._taken.check()
         if name in self._busy:
             raise _unfinished(name)
         if await asyncio.to_thread(read_removed, path) is not None:
@@ -587,6 +590,8 @@ class SqliteStore:
         """The heads of the open boards, and those that were closed since the last call. It comes
         every second, so boards that nobody uses any more are closed here, too."""
         self._close_unused()
+        if not self._taken.is_there:
+            return {}  # the file with the known heads may be that of another process
         left, self._left = self._left, {}
         for name in self._heads.newer(left):  # until they are written
             self._left[name] = left[name]
@@ -734,7 +739,7 @@ class SqliteStore:
         await self._heads_timer.aclose()
         self._threads.writers.shutdown(wait=False)
         self._threads.readers.shutdown(wait=False)
-        await asyncio.to_thread(let_go, self.directory, self._lock)
+        await asyncio.to_thread(let_go, self._taken)
         if errors:
             raise errors[0]
 
