@@ -625,7 +625,7 @@ class Connection:
     def _refresh(self, token: str, link: Transport) -> Any:
         """Switch to a new token. If it has other rights, the watches are resumed with those.
 
-        Errors: Unauthenticated; AccessDenied for the token of another principal.
+        Errors: Unauthenticated; AccessDenied for the token of another principal; Overloaded.
         """
         principal, before = self._owner.authenticate(token), self._principal
         assert self._link is not None
@@ -635,6 +635,7 @@ class Connection:
             raise AccessDenied(principal.name, "act as", before.name)
         links = {self._link.agent: self._link, **self._links}
         now = {name: access.acting_as(principal, name) for name in links}
+        admission = self._owner.admission(principal)  # the last that may refuse it
         if access.same_rights(principal, before):
             for name, own in links.items():
                 if isinstance(own, RequestHandler):
@@ -643,8 +644,7 @@ class Connection:
             self._watches.end_all(Unavailable(what="watch", reason="the token's rights changed"))
             self._link = self._owner.link(now[self._link.agent])
             self._links.clear()
-        self._principal = principal
-        self._admission = self._owner.admission(principal)
+        self._principal, self._admission = principal, admission
         self._expire_at(principal.expires_at_ms)
         return describe(principal, link.agent)
 

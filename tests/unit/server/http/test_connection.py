@@ -8,11 +8,13 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from blackboard.core import access
-from blackboard.errors import NoSuchBoard
-from blackboard.integrity.tokens import unverified
+from blackboard.core.access import Narrowing
+from blackboard.errors import NoSuchBoard, Overloaded
+from blackboard.integrity.tokens import attenuate, unverified
 from blackboard.limits import DEFAULT, REQUESTS_IN_FLIGHT_MAX, WATCHES_PER_CONNECTION_MAX
 from blackboard.server.http import connection
 from blackboard.server.overload import charges as shares
+from blackboard.server.overload.admission import Admission
 from blackboard.server.requests import RequestHandler
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from tests.serving import Served
@@ -99,6 +101,27 @@ async def test_a_token_that_expires_closes_its_connection(
             await talk.send({"id": 2, "method": "refresh", "params": {"token": token}})
         assert await talk.closed() == 4401
         assert talk.socket.close_reason == "the token has expired"
+
+
+async def test_a_refused_refresh_changes_nothing(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old token stays, with its rights, and the watches go on."""
+    token = served.token(access.agent("ada"))
+    narrow = attenuate(token, Narrowing(grants=(access.parse_grant("public/x=read"),)))
+
+    def refuse(_: access.Principal) -> Admission:
+        raise Overloaded("accounts", "too many are at their rates", 100)
+
+    async with talking(served.url, token, greeting={}) as talk:
+        watch = {"board": "b", "watch": 1, "patterns": ["public/**"]}
+        assert "result" in await talk.ask(1, "watch", watch)
+        monkeypatch.setattr(served.gate, "admission", refuse)
+        answer = await talk.ask(2, "refresh", {"token": narrow})
+        assert answer["error"]["data"]["code"] == "overloaded"
+        answer = await talk.ask(3, "whoami", {})
+        assert len(answer["result"]["grants"]) == len(access.agent("ada").grants)
+        assert "error" in await talk.ask(4, "watch", watch)
 
 
 # --- requests -------------------------------------------------------------------------------------
