@@ -86,21 +86,24 @@ def connect(
     before the current token expires. `agent` is the name to act as, if it is not the principal's
     own. `ca` is a PEM file with the only authorities to trust for TLS; without one, those of this
     machine are trusted. When the connection breaks, requests and watches wait up to `patience_ms`
-    for a new one before they are Unavailable (None: as long as for an answer). `limits` are what
-    this client waits for and keeps. The first connection waits up to CONNECT_WAIT_MS, and no longer
-    than `patience_ms`, for a service that is starting; the log says that it does.
+    (at least 1) for a new one before they are Unavailable; no request waits longer than that for
+    its answer either (None: REQUEST_TIMEOUT_MS). `limits` are what this client waits for and keeps.
+    The first connection waits up to CONNECT_WAIT_MS, and no longer than `patience_ms`, for a
+    service that is starting; the log says that it does.
 
     Errors: Unavailable when nothing answers at `url` by then, at once for an unknown host and for a
     certificate that is not accepted; Unauthenticated, also when no token is known; AccessDenied
-    when the principal may not act as `agent`; InvalidRequest for an invalid URL, for a `ca` without
-    a certificate, and for a `ca` with a URL without TLS; Corrupt when the file of contexts is
-    damaged.
+    when the principal may not act as `agent`; InvalidRequest for an invalid URL or `patience_ms`,
+    for a `ca` without a certificate, and for a `ca` with a URL without TLS; Corrupt when the file
+    of contexts is damaged.
     """
 
     async def begin() -> Client:
         telemetry.start_if_asked(os.environ, "blackboard-client")
         address, board = _address(url, token, agent, ca)
         longest_ms = limits.connection.request_timeout_ms if patience_ms is None else patience_ms
+        if longest_ms < 1:
+            raise InvalidRequest("patience_ms", f"{longest_ms} is below 1: no answer is in time")
         channel = Channel(address, patience_ms=longest_ms, limits=limits)
         try:
             await channel.open(min(limits.client.connect_wait_ms, longest_ms))

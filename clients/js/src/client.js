@@ -19,7 +19,7 @@ const SEEN_TRIES = 5
  * @property {string | (() => string | Promise<string>)} [token] or a source of tokens: it is called whenever the client connects, and before the current token expires
  * @property {string} [agent] the name to act as, if it is not the principal's own
  * @property {string} [board] the default board
- * @property {number} [patience_ms] how long requests and watches wait for a connection
+ * @property {number} [patience_ms] how long requests and watches wait for a connection, and at most for an answer; from 1 on
  * @property {Partial<typeof DEFAULTS>} [limits] what this client waits for and keeps
  * @property {new (url: string, protocol: string) => any} [WebSocket] instead of the platform's
  * @property {AbortSignal} [signal] ends the first attempt to connect
@@ -59,7 +59,8 @@ export async function connect (url, options = {}) {
 function checked (limits) {
   for (const [name, limit] of Object.entries(limits)) {
     const numbers = Array.isArray(limit) ? limit : [limit]
-    const lowest = name.endsWith('_ms') || name.endsWith('_percent') ? 0 : 1
+    // With a patience of 0, every request would be given up as it is sent.
+    const lowest = name !== 'patience_ms' && (name.endsWith('_ms') || name.endsWith('_percent')) ? 0 : 1
     if (numbers.length === 0 || !numbers.every(number => Number.isSafeInteger(number) && number >= lowest)) {
       throw new InvalidRequest({ field: `limits.${name}`, reason: `${limit} is not a whole number from ${lowest} on` })
     }

@@ -138,7 +138,7 @@ test('pauses are shortened at random, and as long as the service asks for', () =
 
 test('limits and addresses are checked before anything is sent', async () => {
   const bad = [{ limits: { requestTimeout: 1 } }, { limits: { request_timeout_ms: -1 } }, { limits: { merge_attempts_max: 0 } },
-    { limits: { commit_pauses_ms: [] } }, { limits: { commit_pauses_ms: [1.5] } }, { patience_ms: NaN }]
+    { limits: { commit_pauses_ms: [] } }, { limits: { commit_pauses_ms: [1.5] } }, { patience_ms: NaN }, { patience_ms: 0 }]
   for (const options of bad) await assert.rejects(connect('ws://127.0.0.1:1', options), InvalidRequest)
   for (const url of ['', 'no url', 'ftp://host', 'file:///etc', 5]) await assert.rejects(connect(url), { code: 'invalid_request', field: 'url' })
   assert.ok(METHODS.includes('commit') && DEFAULTS.request_timeout_ms > 0)

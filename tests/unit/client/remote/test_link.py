@@ -115,6 +115,16 @@ async def test_what_is_no_address_is_refused(url: str) -> None:
             pass
 
 
+@pytest.mark.parametrize("patience_ms", [0, -1])
+async def test_a_patience_in_which_no_answer_can_come_is_refused(
+    served: Served, patience_ms: int
+) -> None:
+    """Every request would be given up as it is sent."""
+    with pytest.raises(InvalidRequest, match="patience_ms"):
+        async with connect(served.url, token=served.token(), patience_ms=patience_ms):
+            pass
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
