@@ -5,8 +5,9 @@ last REFUSALS_KEPT of each board that it has open, in memory, as it answered the
 
 Invariants
 - A reader sees a refusal if every key that the commit named may be read, and everything below
-  every prefix, or it was their own account's, and their token is not a narrowed one. A commit of
-  more than REFUSAL_KEYS_MAX keys is shown to nobody else but operators.
+  every prefix. Of their own account's it is enough to have any right to those, unless their token
+  is a narrowed one. A commit of more than REFUSAL_KEYS_MAX keys is shown to nobody else but
+  operators.
 - No value is kept, and of an error only its code, its message, its key and who was in the way.
 """
 
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from blackboard.core.access import Principal, Right, allows_below
+from blackboard.core.access import Principal, Right, allows, allows_below
 from blackboard.core.checkpoints import RefusedCommit
 from blackboard.core.commit import Commit
 from blackboard.errors import BlackboardError, Rejected
@@ -80,11 +81,25 @@ class Refusals:
 
 
 def _is_shown(each: _Refused, reader: Principal, readable: Callable[[Key], bool]) -> bool:
-    # A narrowed token is of the same account, and may read less of it.
-    is_whole = reader.credential is None or len(reader.credential.ids) == 1
-    if reader.acts_for_any or (is_whole and each.account == reader.account):
+    if reader.acts_for_any or _is_own(each, reader):
         return True
     return each.named is not None and _may_read(each.named, reader, readable)
+
+
+def _is_own(each: _Refused, reader: Principal) -> bool:
+    # A narrowed token is of the same account, and may read less of it. So may be another token of
+    # the same name: whatever a commit passed with, its own token has a right to all that it names.
+    is_whole = reader.credential is None or len(reader.credential.ids) == 1
+    if not is_whole or each.account != reader.account:
+        return False
+    named = each.named
+    return named is None or (
+        all(any(allows(reader.grants, right, key) for right in Right) for key in named.keys)
+        and all(
+            any(allows_below(reader.grants, right, prefix) for right in Right)
+            for prefix in named.prefixes
+        )
+    )
 
 
 def _may_read(named: _Named, reader: Principal, readable: Callable[[Key], bool]) -> bool:

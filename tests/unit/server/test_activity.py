@@ -12,7 +12,7 @@ from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.access import AccessGrant, Principal, Right, operator
 from blackboard.core.checkpoints import Activity, RetentionPolicy
-from blackboard.core.commit import Commit, CommitId, KeyAt, PrefixUnchanged, Put
+from blackboard.core.commit import Append, Commit, CommitId, KeyAt, PrefixUnchanged, Put
 from blackboard.core.history import Tally
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Conflict, StaleEpoch, Unavailable
@@ -202,3 +202,19 @@ async def test_a_prefix_that_was_in_the_way_names_what_is_below_it(
         grants = tuple(access.parse_grant(f"{pattern}=read") for pattern in patterns)
         seen = await service.link(Principal("eve", grants)).refusals("main", after=0)
         assert len(seen) == count, patterns
+
+
+def test_a_token_of_the_same_name_with_fewer_rights_sees_less() -> None:
+    """It may have been given to a tool."""
+    refusals, own = Refusals(), ("private/ada/diary", "public/report/1", "inbox/bob/messages")
+    for step, key in enumerate(own):
+        op = Append(key, ONE) if key.startswith("inbox") else Put(key, ONE)
+        refusals.note(Commit(CommitId("ada", 0, "x", step), "e", (op,)), Conflict(key, 0, 4))
+    credential = access.Credential("ada", ("whole",), 0)
+    whole = replace(access.agent("ada"), credential=credential)
+    tool = replace(whole, grants=(access.parse_grant("public/report/**=write"),))
+    told = [
+        [each.key for each in refusals.shown(reader, lambda _: False, 0)]
+        for reader in (whole, tool)
+    ]
+    assert told == [[*own], ["public/report/1"]]
