@@ -317,7 +317,9 @@ def _checked(path: str, grammar: "re.Pattern[str]", field: str) -> str:
         raise LimitExceeded(limit="KEY_BYTES_MAX", value=len(path), maximum=KEY_BYTES_MAX)
     if not grammar.fullmatch(path) or _has_dots(path):
         hint = _HINTS[field]
-        if field == "key" and grammar.fullmatch(f"{path}/x"):
+        if grammar.fullmatch(path):
+            hint = "no segment is . or .."
+        elif field == "key" and grammar.fullmatch(f"{path}/x"):
             hint = f"everything below it is {path}/**, a key below it is {path}/NAME"
         raise InvalidRequest(field=field, reason=f"{path!r} is not a {field}: {hint}")
     return path

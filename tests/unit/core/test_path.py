@@ -257,6 +257,7 @@ def test_no_text_gets_through_the_grammar_by_accident(text: str) -> None:
         (check_key, "plan", "write public/..., private/AGENT/..."),
         (check_key, "private/ada", "everything below it is private/ada/\\*\\*"),
         (check_key, "public", "everything below it is public/\\*\\*"),
+        (check_key, "public/../ada", "key: no segment is . or ..$"),
         (check_prefix, "public/", "without a trailing slash"),
         (parse_pattern, "public/**/x", "a final \\*\\* is the rest"),
     ],
