@@ -258,6 +258,11 @@ def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
         case errors.Overloaded():
             seconds = math.ceil(error.retry_after_ms / 1_000)
             return f"not now: {_plain(error.reason)}", f"Try again in {seconds} s."
+        case errors.Unavailable(__cause__=errors.Unavailable() as lack) if lack.what != error.what:
+            # The service has answered (client/remote/channel.py).
+            return f"{error.what} cannot do it now: {lack.what}: {_plain(lack.reason)}", (
+                "Nothing was changed. Its log and blackboard doctor say more."
+            )
         case errors.Unavailable():
             return f"cannot reach {error.what}: {_plain(error.reason)}", way_to(
                 error.what, error.reason

@@ -116,6 +116,19 @@ def test_a_wrong_key_is_called_key_wherever_it_stood(field: str) -> None:
     assert "public/plan/budget" in told.fix
 
 
+def test_a_service_that_answers_is_not_said_to_be_out_of_reach() -> None:
+    """It says what it lacks; to start another one would not help."""
+    error = errors.Unavailable("ws://127.0.0.1:7420/v1", "unavailable: ...")
+    error.__cause__ = errors.Unavailable("boards/a.db", "this process may open no more files")
+    told = explain(error)
+    assert told.message == (
+        "ws://127.0.0.1:7420/v1 cannot do it now: boards/a.db: this process may open no more files"
+    )
+    assert "blackboard serve" not in told.fix
+    error.__cause__ = errors.Unavailable("ws://127.0.0.1:7420/v1", "no connection in 30000 ms")
+    assert "blackboard serve" in explain(error).fix
+
+
 def test_a_file_that_is_no_export_is_not_taken_for_damage() -> None:
     told = explain(errors.Corrupt("file notes.txt", "it is not what was exported"))
     assert told.message == "file notes.txt cannot be imported: it is not what was exported"
