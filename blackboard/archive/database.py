@@ -45,15 +45,11 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
 from blackboard.archive.metered import METER_FUNCTION, ConnectionMeter, connect, meter_of
 from blackboard.archive.tables import METADATA
+from blackboard.client.cancellation import finish
 from blackboard.engines.disk import SyncError, has_room
 from blackboard.engines.payer import payer, turn
 from blackboard.engines.sqlite import suspect
-from blackboard.engines.sqlite.file import (
-    ROOM_BYTES,
-    check_damage,
-    check_ordinary,
-    is_without_room,
-)
+from blackboard.engines.sqlite.file import ROOM_BYTES, check_damage, check_ordinary, is_without_room
 from blackboard.engines.sqlite.journal import has_no_journal, open_index, valid_frames
 from blackboard.engines.sqlite.suspect import is_failed_sync, kept_as_it_is
 from blackboard.errors import (
@@ -256,9 +252,14 @@ class Database:
         as long. Errors: InvalidRequest for another URL; Unavailable; Corrupt; NewerFormat;
         OlderFormat.
         """
-        place = _url(url)
-        file = await asyncio.to_thread(_make_file, place)
-        database = cls(place, file, timeout_ms)
+        place, made = _url(url), list[TrustedFile]()
+        try:
+            await finish(asyncio.to_thread(_make_file, place, made))
+        except asyncio.CancelledError:
+            for file in made:  # its lock would keep other processes from having the file alone
+                file.close()
+            raise
+        database = cls(place, made[0] if made else None, timeout_ms)
         try:
             await database._begin()
         except BaseException:
@@ -432,6 +433,7 @@ class Database:
             return _VACUUM_BY_HAND
         async with self._turn:
             with self._trusted(), translated(self.name):
+                self._check_open()
                 async with self._engine.connect() as connection:
                     raw = await connection.get_raw_connection()
                     driver: Any = raw.driver_connection
@@ -572,9 +574,8 @@ def translated(what: str) -> Iterator[None]:
         damaged = isinstance(cause, sqlite3.DatabaseError) and not isinstance(
             cause, sqlite3.OperationalError | sqlite3.IntegrityError
         )
-        if damaged:
-            raise Corrupt(what=f"archive {what}", reason=reason) from error
-        raise Unavailable(what=f"archive {what}", reason=reason) from error
+        kind = Corrupt if damaged else Unavailable
+        raise kind(what=f"archive {what}", reason=reason) from error
     except (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise Unavailable(what=f"archive {what}", reason=reason) from error
@@ -715,13 +716,11 @@ def _sqlite_schema() -> dict[str, tuple[str, ...]]:
     return made
 
 
-def _make_file(url: URL) -> TrustedFile | None:
-    """Make SQLite's file, if it is missing, for its owner only; its journals get the same mode.
-
-    Returns None for another kind of database.
-    """
+def _make_file(url: URL, made: list[TrustedFile]) -> None:
+    """Make SQLite's file, if it is missing, for its owner only; its journals get the same mode. Add
+    it to `made`; nothing for another kind of database."""
     if url.drivername != _DRIVERS["sqlite"]:
-        return None
+        return
     file, what = Path(url.database or ""), f"archive {url.render_as_string(hide_password=True)}"
     if not file.parent.is_dir():  # SQLite would only report that it cannot open the file
         raise Unavailable(what=what, reason=f"there is no directory {file.parent}")
@@ -729,7 +728,7 @@ def _make_file(url: URL) -> TrustedFile | None:
         make_file(file)
     except OSError as error:
         raise Unavailable(what=what, reason=str(error)) from error
-    return TrustedFile(file, what)
+    made.append(TrustedFile(file, what))
 
 
 def _engine(url: URL, timeout_ms: Milliseconds, *, read_only: bool = False) -> AsyncEngine:

@@ -12,7 +12,7 @@ import aiosqlite
 import pytest
 from sqlalchemy import text
 
-from blackboard.archive.database import Database
+from blackboard.archive.database import Database, TrustedFile
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
 from tests.conformance.team import PATIENCE_S
 from tests.ports import free_port
@@ -160,3 +160,35 @@ async def test_a_connection_that_is_cancelled_while_it_is_made_is_closed(
 def connection_threads() -> set[threading.Thread]:
     """The threads that aiosqlite runs, one for each connection that is open."""
     return {thread for thread in threading.enumerate() if "_connection_worker" in thread.name}
+
+
+async def test_an_opening_that_is_cancelled_leaves_the_file_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the thread that opens it had not ended: its lock is released."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(_: TrustedFile) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrustedFile, "_make_sure", slowly)
+        opening = asyncio.create_task(Database.open(f"sqlite:///{tmp_path}/archive.db"))
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        opening.cancel()
+        asyncio.get_running_loop().call_soon(go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert await asyncio.to_thread(go_on.wait, PATIENCE_S)
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+    assert database.was_alone
+    await database.aclose()
+
+
+async def test_a_closed_one_is_not_opened_to_scrub_it(tmp_path: Path) -> None:
+    """By then its file may be another process's."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+    await database.aclose()
+    with pytest.raises(Unavailable, match="it was closed"):
+        await database.scrub()
