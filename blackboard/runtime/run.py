@@ -239,6 +239,8 @@ async def _live(
                 runner.woken_by = await _end_of(rest, me.board, stay.stop)
             finally:
                 tell(None)
+            if stay.stop is not None and stay.stop.is_set():
+                return stepped  # no step is under way, and none is begun for a stop
             await port.check()
             runner.forget()
 

@@ -136,3 +136,21 @@ async def test_a_restore_wakes_a_resting_agent(board: Board) -> None:
         await waiting
     epoch: Epoch = (await board.head()).epoch
     assert epoch.number == 2
+
+
+async def test_a_stop_begins_no_step(board: Board) -> None:
+    """Of an agent at rest none is under way; what a step does may take long, or cost money."""
+    stop, asked = asyncio.Event(), []
+
+    async def waits(ctx: Context[Notes]) -> None:
+        asked.append(ctx.run.number)
+        await ctx.wait("public/never")
+
+    def rests(rest: Rest | None) -> None:
+        if rest is not None:
+            stop.set()
+
+    stay = RunOptions(stop=stop, on_rest=rests)
+    stepped = await run_agent(Actor("ada", waits), board, stay)
+    assert (stepped.status, asked) == (Status.WAITING, [1])
+    assert await board.agents() == ()
