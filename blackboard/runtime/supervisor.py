@@ -35,6 +35,7 @@ import anyio
 
 from blackboard._lazy import need_posix
 from blackboard.client.board import Board
+from blackboard.core.path import identity_key
 from blackboard.errors import (
     AccessDenied,
     AgentInterrupted,
@@ -75,9 +76,6 @@ AWAY_CODE = 75
 """Exit code of a process that could not reach the board when it began: EX_TEMPFAIL."""
 How = Literal["done", "stopped", "crash_loop", "refused"]
 """`refused`: it was never started, because the team is full."""
-_OVERTAKEN = (LeaseLost, LeaseHeld, Fenced, StaleEpoch, WorkspaceHeld)
-"""Another process is the agent now, or ends its last step as the agent, or the board changed its
-epoch: attach again."""
 AWAY = (BoardFrozen, Unavailable, OutcomeUnknown)
 """The board cannot be reached, or takes no commits, for a while."""
 _HOPELESS = (
@@ -287,14 +285,14 @@ class Supervisor:
         while not self._stop.is_set():
             try:
                 return await self._once()
-            except _OVERTAKEN as error:
-                log.info("agent %s waits for its identity: %s", self.agent.name, error)
             except AWAY as error:
                 if self._board.is_closed:
                     raise
                 log.warning("agent %s cannot reach the board: %s", self.agent.name, error)
             except Exception as error:  # noqa: BLE001 - every crash of an agent is recorded
-                if await self._crashes.add(error, hopeless=isinstance(error, _HOPELESS)):
+                if _is_overtaken(self.agent.name, error):
+                    log.info("agent %s waits for its identity: %s", self.agent.name, error)
+                elif await self._crashes.add(error, hopeless=isinstance(error, _HOPELESS)):
                     return self._ended("crash_loop")
             with anyio.move_on_after(0 if self._board.is_closed else self._crashes.pause_s()):
                 await self._stop.wait()
@@ -344,6 +342,14 @@ class Supervisor:
     def _ended(self, how: How, outcome: str = "") -> AgentExit:
         crashes = self._crashes
         return AgentExit(self.agent.name, how, outcome, crashes.total, crashes.error)
+
+
+def _is_overtaken(agent: str, error: Exception) -> bool:
+    """Whether another process is the agent now, or ends its last step as the agent, or the board
+    changed its epoch: attach again. A lock of the step's own is not the identity."""
+    if isinstance(error, LeaseLost | LeaseHeld | Fenced):
+        return error.key == identity_key(agent)
+    return isinstance(error, StaleEpoch | WorkspaceHeld)
 
 
 @contextmanager

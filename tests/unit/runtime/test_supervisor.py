@@ -425,3 +425,37 @@ async def test_a_repaired_agent_is_reported_well_in_a_new_process(board: Board) 
     ended = await Supervisor(Hopeless("ada"), board, QUICK).run()
     assert ended.how == "done"
     assert await told(board, "ada") is None
+
+
+class Locking(Counter):
+    """Needs a lock of its own for each step, and does not wait for it."""
+
+    kind = "Locking"
+
+    def __init__(self, name: str, board: Board) -> None:
+        super().__init__(name)
+        self.board = board
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Count on, if nobody else has the lock."""
+        async with self.board.lock("public/till", timeout_ms=0):
+            await super().step(ctx)
+
+
+async def test_a_lock_that_another_agent_has_is_not_the_identity(board: Board) -> None:
+    """An agent that cannot go on without it crashes, and is not restarted for ever unnoticed."""
+    held, free = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        async with board.as_agent("bob").lock("public/till"):
+            held.set()
+            await free.wait()
+
+    holding = asyncio.create_task(hold())
+    await held.wait()
+    with anyio.fail_after(PATIENCE_S):
+        ended = await Supervisor(Locking("ada", board.as_agent("ada")), board, QUICK).run()
+    assert (ended.how, ended.crashes) == ("crash_loop", QUICK.crashes_max)
+    assert ended.error.startswith("LeaseHeld")
+    free.set()
+    await holding
