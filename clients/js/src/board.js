@@ -23,7 +23,7 @@ import { Writer } from './writer.js'
 
 /** @import { Channel } from './channel.js' */
 /** @import { Claimed, Task } from './claim.js' */
-/** @import { ActivityResult, Checkpoint, HeadResult, RefusedCommit, HeldFence, LeaseMessage, PruneResult, RestoreResult, VerifyResult, ManifestResult, CauseMessage } from './methods.js' */
+/** @import { ActivityResult, Checkpoint, EntryMessage, HeadResult, RefusedCommit, HeldFence, LeaseMessage, PruneResult, RestoreResult, VerifyResult, ManifestResult, CauseMessage } from './methods.js' */
 /** @import { Entry, Listing, Moment, RevisionEvent, Version } from './records.js' */
 /** @import { Condition, Op, Receipt } from './writer.js' */
 /** @import { WatchOptions } from './watch.js' */
@@ -121,6 +121,20 @@ export class Board {
     const entries = entriesOf(reading.entries)
     this._writer.saw(reading.revision, at === undefined ? reading.epoch : '')
     return new Map(entries.map(entry => [entry.key, entry]))
+  }
+
+  /**
+   * The entry at `key` with its encoded value, to be written again as it is: decoded and encoded here,
+   * 1.0 becomes 1. Null when it is absent.
+   * @param {string} key
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<EntryMessage | null>}
+   */
+  async stored (key, signal) {
+    const reading = await this._channel.look('read', { ...this._writer.scope, keys: [key] }, signal)
+    entriesOf(reading.entries) // what is no entry is refused
+    this._writer.saw(reading.revision, reading.epoch)
+    return reading.entries.find(entry => entry.key === key) ?? null
   }
 
   /**
@@ -322,11 +336,12 @@ export class Board {
    */
   async touch (key, { ttl_ms, signal }) {
     for (let left = this._channel.limits.merge_attempts_max; ; left--) {
-      const entry = await this.entry(key, given({ signal }))
+      const entry = await this.stored(key, signal)
       if (entry === null) throw new Conflict({ key, expected: -1, actual: 0 })
-      const expected = entry.mod_revision
+      /** @type {Op} */
+      const op = given({ kind: 'put', key, value: entry.value, ttl_ms: ttl_ms ?? undefined })
       try {
-        return await this.put(key, entry.value, given({ expected, ttl_ms: ttl_ms ?? undefined, signal }))
+        return await this.send([op], given({ conditions: expecting(key, entry.mod_revision), signal }))
       } catch (error) {
         if (!(error instanceof Conflict) || left <= 1) throw error
       }

@@ -334,7 +334,7 @@ export class Claim {
    * @param {string} last_error
    */
   async _bury (task, last_error) {
-    const entry = await this._board.entry(task.key)
+    const entry = await this._board.stored(task.key)
     /** @type {Op[]} */
     const ops = [{ kind: 'delete', key: triesKey(task.key) }, releasing(task)]
     /** @type {Condition[]} */
@@ -344,7 +344,7 @@ export class Claim {
       const record = { tries: task.attempt, created: task.entry.create_revision, last_error, delayed: false }
       ops.push(
         { kind: 'delete', key: task.key },
-        { kind: 'put', key: dead, value: encodeValue(entry.value) },
+        { kind: 'put', key: dead, value: entry.value },
         keeping(dead, record))
       conditions.push({ kind: 'key_at', key: task.key, revision: entry.mod_revision })
     }

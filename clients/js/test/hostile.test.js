@@ -494,6 +494,26 @@ test('who lost a lock still gives its task back', async t => {
   ])
 })
 
+test('a value that only moves, or lives longer, stays as it is: 1.0 does not become 1', async t => {
+  const value = new Uint8Array([0xcb, 0x3f, 0xf0, 0, 0, 0, 0, 0, 0])
+  const task = { key: 'public/tasks/1', value, mod_revision: 1, create_revision: 1, author: 'ada', account: 'ada', time_ms: 0, created_ms: 0 }
+  const puts = new Map()
+  const url = await service(t, ({ id, method, params }) => {
+    const state = { revision: 1, epoch: 'e' }
+    if (method === 'head') return { id, result: HEAD }
+    if (method === 'list') return { id, result: { ...state, entries: [task] } }
+    if (method === 'leases') return { id, result: { ...state, leases: [] } }
+    if (method === 'read') return { id, result: { ...state, entries: params.keys.includes(task.key) ? [task] : [] } }
+    for (const op of params.ops) if (op.kind === 'put') puts.set(op.key, op.value)
+    return { id, result: { revision: 2, time_ms: 0, results: params.ops.map(() => null), level: 'disk' } }
+  })
+  const board = (await client(t, url, PATIENT)).board()
+  await board.touch(task.key, { ttl_ms: 1000 })
+  const broken = board.withClaim('public/tasks/*', () => { throw new Error('broken') }, { timeout_ms: 0, tries_max: 1 })
+  await assert.rejects(broken, /broken/)
+  for (const key of [task.key, 'public/~dead/tasks/1']) assert.deepStrictEqual(new Uint8Array(puts.get(key)), value)
+})
+
 test('a claim that waits looks again when its watch cannot go on', { timeout: 30000 }, async t => {
   const task = { key: 'public/tasks/1', value: encodeValue(1), mod_revision: 1, create_revision: 1, author: 'ada', account: 'ada', time_ms: 0, created_ms: 0 }
   let entries = []
