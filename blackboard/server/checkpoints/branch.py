@@ -130,6 +130,7 @@ class Branches:
 
     async def _make(self, spec: BranchRequest, origin: Point, by: str) -> Head:
         store = self._host.store
+        was_known = await self._past.archive.mark(spec.new) is not None
         await self._past.archive.branch(spec.new, origin)
         last = await self._past.archive.mark_at(origin)
         now_ms = (await store.open(origin.board)).time_ms
@@ -149,8 +150,20 @@ class Branches:
             # the origin of this branch instead of its own.
             await self._settle(spec.new)
             return await self._asked_before(spec)
+        except BlackboardError:
+            if not was_known:
+                await self._take_back(spec.new)
+            raise
         await self._settle(spec.new)
         return head
+
+    async def _take_back(self, new: str) -> None:
+        """Remove what the archive has of a branch that was not made: a board that begins under its
+        name would be taken for one that lost it. Errors: none."""
+        archive = self._past.archive
+        with suppress(BlackboardError):
+            if not await self._host.store.exists(new):
+                await archive.remove(new, keep=[n for n in await archive.boards() if n != new])
 
     async def _pages(
         self, origin: Point, mark: Mark, record: Entry

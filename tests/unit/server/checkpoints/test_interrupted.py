@@ -286,3 +286,25 @@ async def lose(service: Service, board: str) -> None:
     await archiver.reached(board, (await service.host.store.open(board)).revision)
     await service.boards.let_go(board, Unavailable(f"board {board}", "it is lost"))
     await service.host.store.drop(board)
+
+
+async def test_a_branch_that_fails_leaves_nothing_to_the_next_board(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(service.link(access.operator()))
+    board = await filled(client, "main")
+
+    async def break_off(branches: Branches, *_: object) -> AsyncIterator[Sequence[Entry]]:
+        raise Unavailable("archive", "it is gone for a moment")
+        yield
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Branches, "_pages", break_off)
+        with pytest.raises(Unavailable, match="for a moment"):
+            await board.branch("side", "now")
+    assert service.host.archive is not None
+    assert await service.host.archive.boards() == ["main"]
+    other = client.board("side")
+    await other.put("public/b", 1)
+    assert [version.value for version in await other.history("public/b")] == [1]
+    assert service.host.lost == {}
