@@ -353,7 +353,7 @@ EMPTY: dict[str, Callable[[Client], Any]] = {
     "redact": lambda client: client.redact("public/a", board=""),
     "checkpoint": lambda client: client.board().checkpoint(""),
     "memory": lambda client: client.board().memory(namespace="").remember("a text"),
-    "workspace": lambda client: client.board().workspace("files", "").save(),
+    "workspace": lambda client: client.board().workspace("files", "").list(),
 }
 
 

@@ -165,7 +165,7 @@ async def test_a_watch_ends_when_the_closing_is_cancelled(client: Client, turns:
     board = client.board("b")
     await board.put("public/n", 0)
     async with asyncio.timeout(PATIENCE_S), board.watch("public/**") as watch:
-        waiting = asyncio.create_task(anext(aiter(watch)))
+        waiting = asyncio.ensure_future(anext(watch))
         closing = asyncio.create_task(client.aclose())
         for _ in range(turns):
             await checkpoint()
