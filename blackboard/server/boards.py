@@ -490,7 +490,7 @@ class Boards:
         if name not in self._openers:
             self._check_room(opener)
             self._openers[name] = opener
-        return await self._opening.call((name, again), lambda: self._begin(name, again))
+        return await self._opening.call((name, again), lambda: self._begin(name, opener, again))
 
     async def use_new(self, name: str, opener: str | None) -> None:
         """Open a board that was just made, so that its archive begins soon. If it cannot be opened
@@ -500,7 +500,7 @@ class Boards:
         except BlackboardError as error:
             log.info("board %s was made, and cannot be opened now: %s", name, error)
 
-    async def _begin(self, name: str, again: bool) -> OpenBoard:
+    async def _begin(self, name: str, opener: str | None, again: bool) -> OpenBoard:
         try:
             await self.check_new(name)
             if again:
@@ -517,6 +517,8 @@ class Boards:
             raise
         # Concurrent calls may differ in `again`. All of them get the board of the first call.
         opened = self._open.setdefault(name, OpenBoard(self.host, name))
+        # A call that failed meanwhile, because it differs, has taken the opener away.
+        self._openers.setdefault(name, opener)
         self.get(name)
         self._due_ms.pop(name, None)
         if self.host.archiver is not None and not self.host.draining:

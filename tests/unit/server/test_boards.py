@@ -7,9 +7,13 @@ import pytest
 
 from blackboard.client.client import Client
 from blackboard.core import access
+from blackboard.core.access import READ_ALL
 from blackboard.core.commit import Committed, Put
+from blackboard.core.path import parse_patterns
+from blackboard.core.view import View
 from blackboard.errors import LimitExceeded, NoSuchBoard, Unavailable
 from blackboard.limits import Limits
+from blackboard.server.boards import OpenBoard
 from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.writer import Writer
 from tests.lowered import lowered
@@ -144,3 +148,21 @@ async def test_a_board_that_ended_refuses_what_still_holds_it(tmp_path: Path) ->
         with pytest.raises(NoSuchBoard):
             await main.commit_as_system([Put("system/tests/a", encode_value(3))])
         assert (await again.read(["public/a", "system/tests/a"])).entries == ()
+
+
+@pytest.mark.limits(boards_per_principal_max=1)
+async def test_a_board_that_began_again_counts_for_its_opener(
+    tmp_path: Path, limits: Limits
+) -> None:
+    """Also if another call asked at the same time for the board that was removed."""
+    async with service_over(tmp_path, limits) as (service, _):
+        boards = service.boards
+        await boards.use("main")
+        await boards.remove("main")
+        calls = [boards.use("main", "mallory", again=again) for again in (True, False)]
+        opened, refused = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(opened, OpenBoard)
+        assert isinstance(refused, NoSuchBoard)
+        async with opened.feed.watch(View(parse_patterns(("public/*",)), READ_ALL), None):
+            with pytest.raises(LimitExceeded):
+                await boards.use("other", "mallory")
