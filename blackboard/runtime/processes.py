@@ -277,9 +277,11 @@ class ProcessSupervisor:
                 return ended
             return None  # it was done, and a restore undid that
         if code == CRASH_LOOP_CODE:
-            record = await self._board.get(supervision_key(self.agent.name))
-            told = record.get("error", error) if isinstance(record, dict) else error
-            return self._ended("crash_loop", error=str(told))
+            entry = await self._board.entry(supervision_key(self.agent.name))
+            if entry is not None and isinstance(entry.value, dict):
+                self._crashes.recorded_at = entry.mod_revision
+                error = str(entry.value.get("error", error))
+            return self._ended("crash_loop", error=error)
         if self._stop.is_set():
             return self._ended("stopped")
         if code == AWAY_CODE:
@@ -362,5 +364,5 @@ class ProcessSupervisor:
         return self._ended("stopped")
 
     def _ended(self, how: Any, outcome: str = "", error: str = "") -> AgentExit:
-        crashes = self._crashes
-        return AgentExit(self.agent.name, how, outcome, crashes.total, error or crashes.error)
+        at, crashes = self._crashes.recorded_at, self._crashes
+        return AgentExit(self.agent.name, how, outcome, crashes.total, error or crashes.error, at)

@@ -27,7 +27,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,7 +67,7 @@ from blackboard.runtime.journal import Observer, StepPoint, unobserved
 from blackboard.runtime.run import Rest, RunOptions, pause_s, run_until_crash
 from blackboard.runtime.runner import Stepped
 from blackboard.runtime.state import Status
-from blackboard.units import Key, Milliseconds
+from blackboard.units import Key, Milliseconds, Revision
 
 SUPERVISION = "public/~supervision"
 CRASH_LOOP_CODE = 70
@@ -108,13 +108,15 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class AgentExit:
-    """How an agent ended. `outcome` is what it declared, `error` its last crash."""
+    """How an agent ended. `outcome` is what it declared, `error` its last crash, which the board
+    recorded at revision `crashed_at` (0: it did not)."""
 
     agent: str
     how: How
     outcome: str = ""
     crashes: int = 0
     error: str = ""
+    crashed_at: Revision = field(default=0, compare=False)
 
     @property
     def exit_code(self) -> int:
@@ -135,6 +137,8 @@ class Crashes:
         self.agent = agent
         self.total = 0
         self.error = ""
+        self.recorded_at: Revision = 0
+        """The revision of the last record; 0: there was none."""
         self._board = board
         self._policy = policy
         self._in_a_row = 0
@@ -165,7 +169,8 @@ class Crashes:
         self._well.clear()
         try:
             await self._board.refresh()  # the board may have been restored since
-            await self._board.put(supervision_key(self.agent), record, note=f"crashed: {state}")
+            put = self._board.put(supervision_key(self.agent), record, note=f"crashed: {state}")
+            self.recorded_at = (await put).revision
             self._recorded = True
         except BlackboardError as failure:
             log.warning("agent %s: its crash could not be recorded: %s", self.agent, failure)
@@ -340,8 +345,8 @@ class Supervisor:
         self._observe(point, about)
 
     def _ended(self, how: How, outcome: str = "") -> AgentExit:
-        crashes = self._crashes
-        return AgentExit(self.agent.name, how, outcome, crashes.total, crashes.error)
+        at, crashes = self._crashes.recorded_at, self._crashes
+        return AgentExit(self.agent.name, how, outcome, crashes.total, crashes.error, at)
 
 
 def _is_overtaken(agent: str, error: Exception) -> bool:

@@ -423,7 +423,9 @@ class _Team:
 
     async def _until_it_has_more_to_do(self, home: Board, ended: AgentExit) -> None:
         key = state_key(ended.agent)
-        known: Revision | None = None  # no later change of the state was seen
+        # No later change of the state was seen. Somebody who reads of the crash may mend the state
+        # before it is looked at here.
+        known: Revision | None = ended.crashed_at or None
         is_behind = False
         while True:
             try:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -413,3 +414,29 @@ async def test_an_end_that_the_board_has_no_room_for_ends_no_other_agent(
         )
     assert {name: one.how for name, one in ended.items()} == {"ada": "done", "bob": "done"}
     assert (await board.get(roster_key("bob")))["how"] == "done"
+
+
+async def test_a_state_that_is_mended_at_once_is_noticed(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the team looks at it; else the agent would stay given up for ever."""
+    put = board.put
+
+    async def mending(key: str, value: Any, **terms: Any) -> Any:
+        done = await put(key, value, **terms)
+        if key == roster_key("ada") and value["how"] == "crash_loop":
+            await put("public/repaired", True)
+            state = await board.as_agent("ada").get(state_key("ada"))
+            await board.as_agent("ada").put(state_key("ada"), state)
+        return done
+
+    monkeypatch.setattr(board, "put", mending)
+    agents = [Hopeless("ada"), Patient("bob")]  # bob keeps the team from its end
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(run_team, board, agents, make_supervisor=quick(board)))
+        await wait_until(lambda: _ended_as(board, "ada", "done"), timeout_s=20)
+        tasks.cancel_scope.cancel()
+
+
+async def _ended_as(board: Board, name: str, how: str) -> bool:
+    return bool((await board.get(roster_key(name)) or {}).get("how") == how)
