@@ -4,8 +4,7 @@
         round: int = 0
 
     class Researcher(Agent[Notes]):
-        @abstractmethod
-    async def step(self, ctx: Context[Notes]) -> None:
+        async def step(self, ctx: Context[Notes]) -> None:
             ctx.state.round += 1
             ctx.put("public/round", ctx.state.round)
 
