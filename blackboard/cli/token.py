@@ -289,7 +289,8 @@ def checked_id(text: str) -> str:
     if not tokens.is_id(text):
         raise wrong_usage(
             f"--id: {screen.shortened(text, _SHOWN_OF_AN_ID)!r} cannot be the id of a token",
-            "It has 16 characters, that of a narrowed token 8 or 12: blackboard token inspect shows it.",
+            "It has 16 characters, that of a narrowed token 8 or 12."
+            " blackboard token inspect shows it.",
         )
     return text
 
