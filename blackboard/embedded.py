@@ -3,13 +3,15 @@ directory."""
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blackboard import telemetry
 from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client, Opening
-from blackboard.encryption.master_key import LocalWrapper
+from blackboard.encryption.master_key import LocalWrapper, Wrapper
 from blackboard.engines.sqlite.file import Level
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
@@ -17,6 +19,9 @@ from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import sealed
 from blackboard.server.redlock_votes import masters_at
 from blackboard.server.service import Service
+
+if TYPE_CHECKING:
+    from blackboard.engines.redis.redlock import LockMasters
 
 
 def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it resembles
@@ -45,31 +50,71 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
     directory = _directory(path)
 
     async def begin() -> Client:
-        telemetry.start_if_asked(os.environ, "blackboard-embedded")
         masters = masters_at(lock_masters, limits)
-        store = await SqliteStore.at(directory, level, limits=limits)
-        try:
-            archive = await archive_beside(directory, limits)
-        except BaseException:
-            # Also after a cancellation: the directory would stay locked by this process.
-            await store.aclose()
-            raise
-        try:
-            wrapper = None if master_key is None else LocalWrapper.of(master_key)
-            front, sealing = await sealed(store, archive, wrapper, limits=limits)
-        except BaseException:
-            await archive.aclose()
-            await store.aclose()
-            raise
-        service = Service(front, lock_masters=masters, archive=sealing, limits=limits)
-        await service.__aenter__()
-        try:
-            return service.client(agent=agent, close=service.aclose)
-        except BaseException:
-            await service.aclose()
-            raise
+        sealing = Sealing(None if master_key is None else LocalWrapper.of(master_key))
+        return await _begun(directory, level, agent, masters, sealing, limits)
 
     return Opening(begin)
+
+
+def open_as_set(path: str, *, agent: str | None = None) -> Opening:
+    """As `open`, with the encryption that the settings of a service on this directory name.
+
+    Errors: also those of the settings.
+    """
+    directory = _directory(path)
+
+    async def begin() -> Client:
+        # Programs that open a directory have no settings, and do not load them.
+        from blackboard.server.settings import load, wrapper_of
+
+        settings = load({"data": path})
+        sealing = Sealing(await wrapper_of(settings), settings.seal_public)
+        return await _begun(directory, "disk", agent, None, sealing, DEFAULT)
+
+    return Opening(begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """What encrypts the values of a directory: nothing without `wrapper`, and the public namespace
+    only if `public`."""
+
+    wrapper: Wrapper | None
+    public: bool = False
+
+
+async def _begun(
+    directory: Path,
+    level: Level,
+    agent: str | None,
+    masters: "LockMasters | None",
+    sealing: Sealing,
+    limits: Limits,
+) -> Client:
+    telemetry.start_if_asked(os.environ, "blackboard-embedded")
+    store = await SqliteStore.at(directory, level, limits=limits)
+    try:
+        archive = await archive_beside(directory, limits)
+    except BaseException:
+        # Also after a cancellation: the directory would stay locked by this process.
+        await store.aclose()
+        raise
+    try:
+        front, beside = await sealed(
+            store, archive, sealing.wrapper, public=sealing.public, limits=limits
+        )
+    except BaseException:
+        await archive.aclose()
+        await store.aclose()
+        raise
+    service = Service(front, lock_masters=masters, archive=beside, limits=limits)
+    await service.__aenter__()
+    try:
+        return service.client(agent=agent, close=service.aclose)
+    except BaseException:
+        await service.aclose()
+        raise
 
 
 def _directory(path: str | PathLike[str]) -> Path:

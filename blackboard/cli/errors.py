@@ -278,7 +278,8 @@ def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
             )
         case errors.EngineRefused():
             return f"the engine's {error.setting} is {error.value}; {error.needed} is needed", (
-                "Change it in the engine's configuration; blackboard doctor checks all of it."
+                _HINTS.get(error.setting)
+                or "Change it in the engine's configuration; blackboard doctor checks all of it."
             )
         case errors.Compacted():
             return f"revision {error.revision} is no longer in the log", (

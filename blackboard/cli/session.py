@@ -165,7 +165,9 @@ async def _opened(
         raise not_found(
             f"{target.data} is no data directory", "Write to it first, or check its name."
         )
-    async with blackboard.open(target.data, agent=target.agent) as client:
+    from blackboard.embedded import open_as_set
+
+    async with open_as_set(target.data, agent=target.agent) as client:
         yield client
 
 
