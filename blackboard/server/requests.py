@@ -397,14 +397,13 @@ class RequestHandler:
         """Join the document at `key`. See `Documents.join`."""
         with self._audited("document", board, key):
             self._check(board)
+            prefix = paths.document_prefix(paths.check_document(key))
+            access.require_below(self.principal, Right.READ, prefix)
             return self._document(board, key)
 
     @asynccontextmanager
     async def _document(self, board: str, key: Key) -> AsyncIterator[Session]:
         assert self._host.documents is not None, "a service has documents"
-        access.require_below(
-            self.principal, Right.READ, paths.document_prefix(paths.check_document(key))
-        )
         await self._begin(board)
         joined = self._host.documents.join(
             board, key, self.principal, self._check_token, self._take_log

@@ -117,6 +117,17 @@ async def test_a_look_into_a_private_document_is_recorded(service: Service) -> N
     ]
 
 
+async def test_a_refused_look_into_a_private_document_is_recorded(service: Service) -> None:
+    """As a refused read of an entry is."""
+    with pytest.raises(AccessDenied):
+        async with service.link(with_token(access.agent("bob"))).document(
+            "main", "private/ada/memo"
+        ):
+            pass
+    [found] = await records(service)
+    assert found == ("bob", "document", "private/ada/memo/~doc/**", "access_denied")
+
+
 @pytest.mark.limits(engine_check_interval_ms=20, sweep_entries_max=2)
 async def test_records_that_expired_are_removed(tmp_path: Path, limits: Limits) -> None:
     """All of them, however many there are, and no other one."""
