@@ -155,7 +155,7 @@ def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
             # "ops.0.key", "keys.0": a command has one operation, and asks for one key.
             field = error.field.removesuffix(".0").rpartition(".")[2]
             field = {"keys": "key", "patterns": "pattern"}.get(field, field)
-            return f"{field}: {_plain(error.reason)}", _HINTS.get(field, "")
+            return f"{field}: {_plain(error.reason)}", _hint(field, error.reason)
         case errors.StaleEpoch():
             return f"the board is in a new epoch since revision {error.head} ({error.cause})", (
                 "Read what you rely on again, then try again."
@@ -233,12 +233,22 @@ _HINTS = {
     "key": "Keys look like public/plan/budget, private/AGENT/notes or inbox/AGENT/messages/0.",
     "pattern": "Patterns look like public/** or public/*/budget.",
     "host": "Is a service already running there? Try blackboard doctor, or another --port.",
+    "existing": "Take another name, or replace it with --overwrite.",
     "new": "Take another name; blackboard boards shows those that are taken.",
     "master_key": "docs/howto/encryption.md says how to set it, and how to rotate it.",
     "tokens": "Give a TOKEN, --id ID or --all-of NAME.",
     "secret": "Write 32 random bytes to a file (openssl rand -hex 32), and give --secret-file.",
     "tls_cert": "Give --tls-cert and --tls-key, or --insecure behind a proxy that adds TLS.",
 }
+
+
+def _hint(field: str, reason: str) -> str:
+    """What to do about an argument that was refused."""
+    if reason.startswith("there is a board"):
+        field = "new"
+    elif field == "file" and reason.endswith("exists already"):
+        field = "existing"
+    return _HINTS.get(field, "")
 
 
 def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:

@@ -129,6 +129,22 @@ def test_a_service_that_answers_is_not_said_to_be_out_of_reach() -> None:
     assert "blackboard serve" in explain(error).fix
 
 
+@pytest.mark.parametrize(
+    ("field", "reason", "fix"),
+    [
+        ("file", "team.bbx exists already", "--overwrite"),
+        ("board", "there is a board 'main'", "blackboard boards"),
+        ("new", "there is a board 'main'", "blackboard boards"),
+        ("file", "no such file", ""),
+    ],
+)
+def test_what_is_taken_already_has_a_way_out(field: str, reason: str, fix: str) -> None:
+    """Another name, or the option that replaces it."""
+    found = explain(errors.InvalidRequest(field, reason)).fix
+    assert fix in found
+    assert bool(fix) == bool(found)
+
+
 def test_a_file_that_is_no_export_is_not_taken_for_damage() -> None:
     told = explain(errors.Corrupt("file notes.txt", "it is not what was exported"))
     assert told.message == "file notes.txt cannot be imported: it is not what was exported"
