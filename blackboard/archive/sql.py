@@ -304,11 +304,13 @@ class SqlArchive:
         The lost revisions stay readable, as revisions of the board that no later one follows.
         """
         if not revision:
+            is_known = await archive_boards.holds(connection, row)
             number = await archive_boards.replace(connection, row)
             chain = archive_rows.CHAIN_START
             begun = {"oldest": 0, "through": 0, "chain": chain}
             await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
-            await archive_boards.go_on(connection, number, row)
+            if is_known:  # else its row is gone, as of a branch that was never made
+                await archive_boards.go_on(connection, number, row)
             return await board_by_id(connection, number)
         past = await ArchivedHistory.at(self._database, connection, Point(row.name, revision))
         number = await archive_boards.replace(connection, row)

@@ -102,8 +102,10 @@ class HistoryReader:
     async def _named(self, name: str) -> Revision:
         """A checkpoint of the board, or one of those that it branched off, from before that."""
         key = checkpoint_key(check_checkpoint(name))
-        place, below = self._name, None
-        while True:
+        place, below, seen = self._name, None, set[str]()
+        # Boards that were removed and begun again may have branched off each other.
+        while place not in seen:
+            seen.add(place)
             reading = await self._board.store.read(place, [key])
             if reading.entries and (below is None or reading.entries[0].mod_revision <= below):
                 return reading.entries[0].mod_revision
@@ -111,8 +113,9 @@ class HistoryReader:
                 return lost.revision
             mark = await self.archive.mark(place) if self._board.archive else None
             if mark is None or mark.origin is None:
-                raise NoSuchCheckpoint(self._name, name)
+                break
             place, below = mark.origin.board, mark.origin.revision
+        raise NoSuchCheckpoint(self._name, name)
 
     async def lost_checkpoint(self, name: str) -> StoredCheckpoint | None:
         """The newest checkpoint of that name that the board's engine lost and its archive has."""

@@ -185,7 +185,7 @@ class Restores:
             raise failure
         finally:
             # A hold times out; failing to end it says nothing about the restore.
-            with contextlib.suppress(Unavailable):
+            with contextlib.suppress(BlackboardError):
                 await store.hold(board, 0)
 
     async def _checkpoint_before(self, spec: RestoreRequest, by: str) -> str:

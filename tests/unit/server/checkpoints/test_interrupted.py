@@ -308,3 +308,28 @@ async def test_a_branch_that_fails_leaves_nothing_to_the_next_board(
     await other.put("public/b", 1)
     assert [version.value for version in await other.history("public/b")] == [1]
     assert service.host.lost == {}
+
+
+async def test_a_branch_whose_process_was_killed_leaves_nothing_to_the_next_board(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had no time to take back what it had written to the archive."""
+    client = Client(service.link(access.operator()))
+    board = await filled(client, "main")
+
+    async def break_off(branches: Branches, *_: object) -> AsyncIterator[Sequence[Entry]]:
+        raise Unavailable("archive", "it is gone for a moment")
+        yield
+
+    async def nothing(branches: Branches, new: str) -> None:
+        """What a process does that was killed."""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Branches, "_pages", break_off)
+        patched.setattr(Branches, "_take_back", nothing)
+        with pytest.raises(Unavailable, match="for a moment"):
+            await board.branch("side", "now")
+    other = client.board("side")
+    await other.put("public/b", 1)
+    assert [version.value for version in await other.history("public/b")] == [1]
+    assert (await other.verify()).findings == ()
