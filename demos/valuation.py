@@ -361,7 +361,15 @@ async def main(*, keeps: bool = False) -> int:
     return code
 
 
+def as_ctrl_c(number: int, _: object) -> None:
+    """End the story in order: the service is a process of its own, and would go on alone."""
+    signal.raise_signal(signal.SIGINT)
+
+
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) == signal.SIG_DFL:  # not under nohup
+            signal.signal(ending, as_ctrl_c)
     keeps = "--keep" in sys.argv[1:]
     try:
         sys.exit(asyncio.run(main(keeps=keeps)))

@@ -117,6 +117,32 @@ def test_ctrl_c_ends_a_story(tmp_path: Path, begun: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_end_of_its_terminal_ends_a_story(tmp_path: Path, number: signal.Signals) -> None:
+    """Nobody would stop its service then, which has nothing of a terminal."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "blackboard", "demo"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert any("service at" in line for line in process.stdout)
+        process.send_signal(number)
+        code = process.wait(timeout=TIMEOUT_S)
+        with pytest.raises(ProcessLookupError):  # none is left of its group
+            os.killpg(process.pid, signal.SIGKILL)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+    assert code == 130
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_demo_that_cannot_be_played_says_why(tmp_path: Path) -> None:
     """A story that there is not, and a machine without a place for temporary files."""
     shell = Shell(tmp_path)
