@@ -2,12 +2,17 @@
 
 SIGTERM (or the end of its standard input, when its parent is gone) stops it properly: the current
 step is finished, or abandoned after the grace period, the identity is released, and the exit code
-is 0. It is 75 if the board could not be reached.
+is 0. It is 75 if the board could not be reached. Without its parent it is killed if it does not
+stop in time.
 """
 
 import asyncio
 import os
+import select
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -17,6 +22,7 @@ from typing import Any
 
 from blackboard.client.remote.link import connect
 from blackboard.errors import InvalidRequest, Unavailable
+from blackboard.limits import DEFAULT
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.processes import Order, rest_line
 from blackboard.runtime.supervisor import (
@@ -66,6 +72,19 @@ class _Starter(asyncio.Protocol):
         self._gone()
 
 
+def _end_with_parent(order: Order) -> None:
+    """Kill this process when its parent is gone and it has not stopped in time, as the parent would
+    have done: a step that blocks the event loop lets nothing else end it."""
+    grace_ms = RestartPolicy(**order.policy).grace_ms + DEFAULT.client.finish_timeout_ms
+
+    def wait() -> None:
+        select.select([sys.stdin], [], [])  # nothing is ever written to it: this is its end
+        time.sleep(grace_ms / 1000)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="end with the parent", daemon=True).start()
+
+
 def main(order: str) -> int:
     """Run the agent of an order; returns the exit code."""
     try:
@@ -76,4 +95,5 @@ def main(order: str) -> int:
 
 
 if __name__ == "__main__":
+    _end_with_parent(Order.model_validate_json(sys.argv[1]))
     sys.exit(main(sys.argv[1]))

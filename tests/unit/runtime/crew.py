@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+import threading
 
 from pydantic import BaseModel
 
@@ -155,6 +156,17 @@ class Forebear(Counter):
         leave_a_process()
         os.write(2, b"first words\nlast words\n")
         os._exit(3)
+
+
+class Blocking(Counter):
+    """Blocks the event loop of its process, for longer than anybody waits."""
+
+    kind = "Blocking"
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Leave a trace, and let nothing else happen."""
+        leave_a_trace()
+        threading.Event().wait()
 
 
 def leave_a_process() -> None:

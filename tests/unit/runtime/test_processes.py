@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from blackboard import Board, InvalidRequest
+from blackboard.client.contexts import TOKEN_VARIABLE
 from blackboard.core import access
 from blackboard.errors import Unavailable
 from blackboard.integrity.tokens import issue
@@ -26,9 +27,20 @@ from blackboard.runtime.processes import (
 from blackboard.runtime.state import StoredState, state_key
 from blackboard.runtime.supervisor import AWAY_CODE, RestartPolicy, supervision_key
 from blackboard.runtime.team import run_team
+from blackboard.signals import send_signal
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.source_tree import ROOT
-from tests.unit.runtime.crew import Counter, Forebear, Hopeless, Mortal, Parent, Patient, Slow
+from tests.unit.runtime.crew import (
+    Blocking,
+    Count,
+    Counter,
+    Forebear,
+    Hopeless,
+    Mortal,
+    Parent,
+    Patient,
+    Slow,
+)
 from tests.waiting import wait_until
 
 CALM = RestartPolicy(grace_ms=200, pause_ms=1, pause_ms_max=10, crashes_max=3)
@@ -203,6 +215,25 @@ async def test_processes_do_not_outlive_their_starter(
     await starter.aclose()
 
 
+async def test_a_process_whose_step_blocks_does_not_outlive_its_starter_either(
+    service: ServiceProcess, board: Board, tmp_path: Path
+) -> None:
+    """Nothing in it can be asked to stop: it is killed, as its starter would have done."""
+    life = ProcessSupervisor(Blocking("ada"), board, place(service), CALM)
+    command = [sys.executable, "-m", "blackboard.runtime.child", life._order.model_dump_json()]
+    environment = os.environ | {TOKEN_VARIABLE: place(service).token_of("ada")}
+    process = await anyio.open_process(command, env=environment, stdout=None, stderr=None)
+    assert process.stdin is not None
+    try:
+        await wait_until(anyio.Path(tmp_path / "trace").exists)
+        await process.stdin.aclose()  # as when the starter is gone
+        with anyio.fail_after(PATIENCE_S):
+            assert await process.wait() == -signal.SIGKILL
+    finally:
+        send_signal(process, signal.SIGKILL)
+        await process.aclose()
+
+
 async def _nobody_is_there(board: Board) -> bool:
     return not await board.agents()
 
@@ -330,6 +361,26 @@ async def test_a_process_that_goes_on_takes_back_the_report_of_the_last_one(
     ended = await life.run()
     assert (ended.how, ended.crashes) == ("done", 1)
     assert await board.get(supervision_key("ada")) is None
+
+
+async def test_a_process_that_rests_again_takes_back_the_report_of_the_last_one(
+    service: ServiceProcess, board: Board
+) -> None:
+    """It may rest for days before it commits anything."""
+    await board.as_agent("ada").put(
+        state_key("ada"), StoredState(kind="Patient", version=1, state=Count().model_dump()).plain()
+    )
+    life = _Scripted(Patient("ada"), board, place(service), CALM)
+    life.deaths = [(-9, "killed by signal 9")]
+    living = asyncio.create_task(life.run())
+    await wait_until(lambda: _reports(board, "ada", "idle"))
+
+    async def is_well() -> bool:
+        return await board.get(supervision_key("ada")) is None
+
+    await wait_until(is_well, timeout_s=20)
+    life.stop()
+    assert (await living).how == "stopped"
 
 
 def test_a_stderr_that_is_gone_ends_no_supervision(monkeypatch: pytest.MonkeyPatch) -> None:
