@@ -181,9 +181,14 @@ class Crashes:
         self._in_a_row = 0
         self._well.set()
 
+    def rested(self) -> None:
+        """The agent rests: it is well, unless it crashed in this process and has committed nothing
+        since. The count stays."""
+        self._well.set()
+
     async def take_back(self) -> None:
-        """Remove the record whenever the agent makes progress again, also that of an earlier
-        process; runs until cancelled."""
+        """Remove the record whenever the agent makes progress again, and that of an earlier process
+        also when it rests; runs until cancelled."""
         while True:
             await self._well.wait()
             self._well.clear()
@@ -336,6 +341,8 @@ class Supervisor:
 
     def _rests(self, rest: Rest | None) -> None:
         self.rest = rest
+        if rest is not None:
+            self._crashes.rested()
         self.on_rest()
 
     def _observed(self, point: StepPoint, about: str) -> None:
