@@ -346,7 +346,6 @@ async def test_a_team_that_is_stopped_does_not_wait_for_a_board_that_is_away(
         failing.set()
         raise Unavailable("the board", "it is away")
 
-    monkeypatch.setattr(module, "_AWAY_PAUSE_S", 0.0)
     team = module._Team(board, [Counter("ada")], (), quick(board))
     stop = asyncio.Event()
     monkeypatch.setattr(board, "refresh", away)
