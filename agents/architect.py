@@ -53,7 +53,8 @@ class Colleague:
     """The researcher, whom the architect asks by letter: the long part of a step, thinking."""
 
     def __init__(self, board: Board) -> None:
-        self.board = board
+        # The answer goes to the sender of the question: with an operator's token to the operator.
+        self.board = board.as_agent("architect")
 
     async def largest_markets(self, count: int, *, idempotency_key: str = "") -> dict[str, float]:
         """A tool: ask, unless that was answered before a crash, and wait for the answer."""

@@ -73,9 +73,10 @@ async def test_a_plan_on_a_stale_valuation_is_made_again_and_nobody_asked_twice(
     assert (refused["key"], refused["by"]) == ("public/valuation", "researcher")
 
 
-async def test_both_together(board: Board) -> None:
-    """The first plan is refused, whichever of them begins."""
-    mine = board.as_agent("architect")
+@pytest.mark.parametrize("is_operator", [False, True])
+async def test_both_together(board: Board, *, is_operator: bool) -> None:
+    """The first plan is refused, whichever of them begins, and whosever token they have."""
+    mine = board if is_operator else board.as_agent("architect")
     with anyio.fail_after(PATIENCE_S):
         await asyncio.gather(
             run_agent(Architect("architect", colleague=Colleague(mine)), mine),
