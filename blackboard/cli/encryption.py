@@ -40,7 +40,8 @@ def erase(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="AGENT", show_default=False)],
     only: Annotated[
-        str | None, typer.Option("--only-board", metavar="NAME", help="On this board and its branches.")
+        str | None,
+        typer.Option("--only-board", metavar="NAME", help="On this board and its branches."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it. It cannot be undone.")] = False,
 ) -> None:
