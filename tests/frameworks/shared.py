@@ -88,7 +88,7 @@ def removals(board: blackboard.Board, count: int) -> Iterator[None]:
         left -= 1
         return receipt
 
-    board.commit = limited  # type: ignore[method-assign]
+    board.commit = limited  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

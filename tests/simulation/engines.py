@@ -325,7 +325,7 @@ class SqliteEngine:
         threads.kill()
         for board in store._boards.values():
             board._file.abandon()
-        store._lock.release()
+        store._taken.lock.release()
 
     def restart(self) -> None:
         """As `Engine.restart`: there is no process but the service's."""
