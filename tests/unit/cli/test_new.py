@@ -70,7 +70,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing_or_all(tmp_path: Path, is_there: bo
         found = contents(target) if target.exists() else set()
         if found >= WHOLE:  # what it was made in may be left, if it comes while that is removed
             outcomes.add("whole")
-            assert all(name.startswith(".my-team.") for name in found - WHOLE)
+            assert all(name.startswith(".new-project.") for name in found - WHOLE)
             assert contents(home) - {"my-team"} == set() or not is_there
         else:
             outcomes.add("nothing")
