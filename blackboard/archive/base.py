@@ -203,8 +203,9 @@ class Archive(Protocol):
     ) -> Sequence[Version]:
         """Versions of `key` up to the point, the newest first; `before` continues.
 
-        Only those above `after`, and of `author` (a name), if given. What an author did not write
-        is looked through without its values.
+        At most `limit`, and about PAGE_BYTES_MAX bytes of values, but one at least. Only those
+        above `after`, and of `author` (a name), if given. What an author did not write is looked
+        through without its values.
         """
 
     async def differences(

@@ -306,8 +306,7 @@ class SqlArchive:
         if not revision:
             is_known = await archive_boards.holds(connection, row)
             number = await archive_boards.replace(connection, row)
-            chain = archive_rows.CHAIN_START
-            begun = {"oldest": 0, "through": 0, "chain": chain}
+            begun = {"oldest": 0, "through": 0, "chain": archive_rows.CHAIN_START}
             await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
             if is_known:  # else its row is gone, as of a branch that was never made
                 await archive_boards.go_on(connection, number, row)
@@ -444,7 +443,7 @@ class SqlArchive:
     ) -> Sequence[Version]:
         """As `Archive.history`."""
         found: list[Version] = []
-        oldest = -1 if after is None else after
+        oldest, size = -1 if after is None else after, 0
         written = [] if author is None else [VERSION.c.author.in_(signatures_of(author))]
         async with self._database.reading() as connection:
             past = await ArchivedHistory.at(self._database, connection, at)
@@ -458,9 +457,11 @@ class SqlArchive:
                     .limit(min(limit, LIST_ENTRIES_MAX) - len(found))
                 )
                 for row in await rows(connection, query):
+                    if size >= PAGE_BYTES_MAX:
+                        return found
                     entry = await archive_rows.entry_at(row, self._blobs)
-                    version = Version(key, row.revision, row.time_ms, row.author, entry)
-                    found.append(version)
+                    size += 0 if entry is None else len(entry.value)
+                    found.append(Version(key, row.revision, row.time_ms, row.author, entry))
         return found
 
     async def differences(

@@ -771,9 +771,9 @@ class Board:
         With `author` those that this agent wrote, with `since` those after that moment. A branch
         includes the history of its parent, and a restored board the abandoned revisions.
         """
-        look = partial(self._link.history, self.name, key, before=before, limit=limit)
         after = await compound.revision_at(self._link, self.name, since)
-        return History(map(Version.of, await look(after=after, author=author)))
+        look = partial(self._link.history, self.name, key, after=after, author=author)
+        return History(map(Version.of, await compound.versions_before(look, before, limit)))
 
     async def verify(self, at: When = NOW) -> Verified:
         """Check everything that is stored up to `at`: hash chain, digests, signatures.

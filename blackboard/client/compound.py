@@ -18,6 +18,7 @@ from blackboard.core.checkpoints import (
     CheckpointRequest,
     Recovered,
     RecoverRequest,
+    Version,
     When,
     moment_of,
     named_by_time,
@@ -35,7 +36,12 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import document_of, document_prefix
 from blackboard.errors import Conflict, LimitExceeded
-from blackboard.limits import CHECKPOINTS_PAGE_MAX, LOG_ENTRIES_MAX, OPERATIONS_MAX
+from blackboard.limits import (
+    CHECKPOINTS_PAGE_MAX,
+    LOG_ENTRIES_MAX,
+    OPERATIONS_MAX,
+    PAGE_BYTES_MAX,
+)
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import encode_value
 
@@ -163,6 +169,21 @@ async def log_pages(
         if page.through <= after or page.through >= page.head.revision:
             return
         after = page.through
+
+
+async def versions_before(
+    look: Callable[..., Awaitable[Sequence[Version]]], before: Revision | None, limit: int
+) -> Sequence[Version]:
+    """The versions of `Board.history`, in as many pages as their values need."""
+    found: list[Version] = []
+    while True:
+        page = await look(before=before, limit=limit - len(found))
+        found += page
+        # A page ends early only behind large values; where they are encrypted, they are longer.
+        size = sum(len(each.entry.value) for each in page if each.entry is not None)
+        if len(found) >= limit or size < PAGE_BYTES_MAX // 2:
+            return found
+        before = page[-1].revision
 
 
 async def delete_below(

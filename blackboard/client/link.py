@@ -280,7 +280,8 @@ class Transport(Protocol):
         author: str | None = None,
         limit: int,
     ) -> Sequence[Version]:
-        """Versions of a key, the newest first; above `after` and of `author`, if given."""
+        """Versions of a key, the newest first; above `after` and of `author`, if given. About
+        PAGE_BYTES_MAX bytes of them."""
 
     async def verify(self, board: str, at: Moment) -> Verified:
         """Check everything that is stored up to a moment."""

@@ -148,6 +148,15 @@ class PastRules:
 
     # --- history ----------------------------------------------------------------------------------
 
+    async def test_a_history_of_large_values_comes_in_several_answers(self, ada: Board) -> None:
+        """All of it, though one answer has no room for it."""
+        for number in range(6):
+            await ada.put("public/report", f"{number}" + "x" * 900_000)
+        found = await ada.history("public/report")
+        assert [version.value[0] for version in found] == ["5", "4", "3", "2", "1", "0"]
+        some = await ada.history("public/report", before=found[0].revision, limit=4)
+        assert [version.value[0] for version in some] == ["4", "3", "2", "1"]
+
     async def test_a_history_has_every_version_the_newest_first(self, ada: Board) -> None:
         await ada.put("public/a", 1)
         await ada.put("public/b", 1)

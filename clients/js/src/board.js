@@ -243,9 +243,16 @@ export class Board {
    */
   async history (key, { before, limit = HISTORY_VERSIONS_MAX, author, since, signal } = {}) {
     const after = await this._revisionAt(since, signal)
-    const params = given({ ...this._writer.scope, key, before, limit, after, author })
-    const found = await this._channel.look('history', params, signal)
-    return found.map(versionOf)
+    /** @type {Version[]} */
+    const found = []
+    while (true) {
+      const params = given({ ...this._writer.scope, key, before, limit: limit - found.length, after, author })
+      const page = (await this._channel.look('history', params, signal)).map(versionOf)
+      found.push(...page)
+      const oldest = page.at(-1)
+      if (oldest === undefined || found.length >= limit) return found
+      before = oldest.revision // a page ends early behind large values
+    }
   }
 
   /**
