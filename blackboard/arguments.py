@@ -31,6 +31,8 @@ T = TypeVar("T")
 Accepts = Callable[[Any], bool]
 _INTEGER_BITS_MAX = 1_024
 """Python refuses to write larger integers as text, which every error about them would do."""
+_LEAST = {"limit": 1, "timeout_ms": 0}
+"""The least value of a parameter of that name. What is above a limit is refused further in."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -72,6 +74,7 @@ class _Check:
         self._scope = method.__globals__
         self._in_order: Sequence[str] = ()
         self._rest = ""
+        self._bounded: Collection[str] = ()
         self._wanted: dict[str, tuple[Accepts, str]] = {}
         self._is_read = False
 
@@ -86,6 +89,10 @@ class _Check:
                 self._look(self._rest, value)
         for name, value in named.items():
             self._look(name, value)
+        for name in self._bounded:
+            value = {**dict(zip(self._in_order, args, strict=False)), **named}.get(name)
+            if value is not None and value < _LEAST[name]:
+                raise InvalidRequest(name, f"{value} is less than {_LEAST[name]}")
 
     def _look(self, name: str, value: Any) -> None:
         wanted = self._wanted.get(name)
@@ -102,6 +109,7 @@ class _Check:
                 self._wanted[parameter.name] = _wanted(hints[parameter.name])
         self._in_order = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
         self._rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), "")
+        self._bounded = [p.name for p in parameters if p.name in _LEAST]
         self._is_read = True
 
 

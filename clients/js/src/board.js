@@ -683,6 +683,7 @@ export class Board {
    * @returns {Promise<Diff>}
    */
   async diff (a, b = 'now', { other, pattern, limit = DIFF_KEYS_MAX, signal } = {}) {
+    if (limit < 1) throw new InvalidRequest({ field: 'limit', reason: `${limit} is less than 1` })
     /** @type {Difference[]} */
     const changes = []
     /** @type {string | undefined} */

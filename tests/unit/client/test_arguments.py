@@ -368,3 +368,18 @@ async def test_an_empty_name_does_not_mean_the_default(
             await call(client)
         head = await client.board().head()
         assert (head.revision, await client.boards()) == (before.revision, ["main"])
+
+
+async def test_what_is_less_than_there_can_be_is_refused(client: Client) -> None:
+    """Where it would give a wrong answer, or wait for what cannot come."""
+    board = client.board()
+    await board.put("public/a", 1)
+    for call in (
+        lambda: board.diff(0, limit=0),
+        lambda: board.diff(0, limit=-1),
+        lambda: board.log(limit=0),
+        lambda: board.wait_free("public/l", timeout_ms=-1),
+        lambda: board.lock("public/l", timeout_ms=-1).__aenter__(),
+    ):
+        with pytest.raises(InvalidRequest, match="is less than"):
+            await call()
