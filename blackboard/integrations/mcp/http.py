@@ -64,9 +64,11 @@ class _Connected:
 
     async def aclose(self) -> None:
         """Give back its claims, and disconnect."""
-        with suppress(BlackboardError):
-            await self.session.aclose()
-        await self.client.aclose()
+        try:
+            with suppress(BlackboardError):
+                await self.session.aclose()
+        finally:
+            await self.client.aclose()
 
 
 class TooManyError(Exception):
