@@ -18,6 +18,7 @@ changes to the file affect only later tokens.
 import ipaddress
 import logging
 import os
+import re
 import ssl
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,16 @@ def _names(given: object) -> object:
     return given
 
 
+def _no_url(given: object) -> object:
+    # A path has lost the second slash of a URL. Drives of Windows have names of one letter.
+    found = re.match(r"([a-z][a-z0-9+]+):/", str(given), re.IGNORECASE)
+    if found is not None:
+        raise ValueError(
+            f"{found[1]}://... is no directory; a Redis server is the setting `engine`"
+        )
+    return given
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
 """A list of names; in the environment, separated by commas."""
 
@@ -82,7 +93,9 @@ class Settings(BaseSettings):
 
     engine: str = "sqlite"
     """"sqlite", or a URL: redis[s]://host:port/db, redis[s]+cluster://host:port"""
-    data: Path = Field(default_factory=lambda: user_data_path("blackboard", appauthor=False))
+    data: Annotated[Path, BeforeValidator(_no_url)] = Field(
+        default_factory=lambda: user_data_path("blackboard", appauthor=False)
+    )
     """The data directory: boards of the embedded engine, the generated secret and token."""
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = PORT

@@ -117,6 +117,11 @@ def test_ctrl_c_ends_a_story(tmp_path: Path, begun: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def _heeds_a_hangup() -> None:
+    """Also if the tests run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_end_of_its_terminal_ends_a_story(tmp_path: Path, number: signal.Signals) -> None:
     """Nobody would stop its service then, which has nothing of a terminal."""
@@ -127,6 +132,7 @@ def test_the_end_of_its_terminal_ends_a_story(tmp_path: Path, number: signal.Sig
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_heeds_a_hangup,
     )
     assert process.stdout is not None
     try:

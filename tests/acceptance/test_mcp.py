@@ -319,7 +319,8 @@ def test_nothing_to_connect_to_is_said(shell: Shell) -> None:
 def test_what_does_not_go_together_is_refused(shell: Shell) -> None:
     assert "own token" in shell.run("mcp", "--http", "--port", "0", "--agent", "ann", code=2).stderr
     assert "TLS" in shell.run("mcp", "--http", "--port", "0", "--host", "0.0.0.0", code=2).stderr
-    assert "redis" in shell.run("mcp", "--data", "redis://x", code=2).stderr
+    assert "redis://... is no directory" in shell.run("mcp", "--data", "redis://x", code=2).stderr
+    assert list(shell.home.glob("redis*")) == []
     assert "agent" in shell.run("mcp", "--agent", "no/name", code=2).stderr
 
 

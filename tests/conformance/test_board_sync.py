@@ -67,7 +67,10 @@ ENDED_FROM_OUTSIDE = (
 )
 """Rules of blocks that are cancelled in the middle. A thread cannot be: there the loss of a lease
 refuses the next commit, and is raised at the end of the block (tests/unit/sync)."""
-THOUGHT_IS_AWAITED = ("test_memory_and_state_of_a_cut_belong_together",)
+THOUGHT_IS_AWAITED = (
+    "test_memory_and_state_of_a_cut_belong_together",
+    "test_what_is_too_large_to_go_with_a_delivery_goes_after_the_cut",
+)
 """A function that delivers runs in a thread, so it is waited for, as one that calls a model is."""
 ASYNC_SOURCE = ("test_another_upload_ends_the_first",)
 """Its source belongs to another loop."""

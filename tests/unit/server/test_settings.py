@@ -264,3 +264,11 @@ async def test_an_archive_for_redis_is_named_in_full(
     with pytest.raises(InvalidRequest) as refused:
         await make_archive(settings)
     assert refused.value.field == missing
+
+
+@pytest.mark.parametrize("given", ["redis://h:1/0", Path("redis://h:1/0"), "file:///data"])
+def test_a_url_is_no_data_directory(given: object) -> None:
+    """A directory of that name would be made."""
+    with pytest.raises(InvalidRequest, match="is no directory") as refused:
+        load({"data": given})
+    assert refused.value.field == "data"
