@@ -110,7 +110,7 @@ def _staged(output: Path) -> Iterator[TextIO]:
         with open_anew(output) as file:
             yield file
         return
-    stage = output.with_name(f".{output.name[:64]}.{secrets.token_hex(4)}")
+    stage = output.with_name(f".export.{secrets.token_hex(4)}")
     try:
         with open_new(stage) as file:
             yield file

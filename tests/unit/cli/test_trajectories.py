@@ -45,3 +45,11 @@ def test_without_room_it_is_said_so() -> None:
         out.write("new\n")
     assert refused.value.message == "/dev/full cannot be written: No space left on device"
     assert Path("/dev/full").is_char_device()
+
+
+def test_a_file_may_have_the_longest_name_that_there_is(tmp_path: Path) -> None:
+    """A name has 255 bytes, and such a letter has four."""
+    file = tmp_path / ("\N{SNAKE}" * 63)
+    with _opened(file) as out:
+        out.write("new\n")
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
