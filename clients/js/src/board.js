@@ -246,7 +246,7 @@ export class Board {
     /** @type {Version[]} */
     const found = []
     while (true) {
-      const params = given({ ...this._writer.scope, key, before, limit: found.length === 0 ? limit : limit - found.length, after, author })
+      const params = given({ ...this._writer.scope, key, before, limit: found.length === 0 ? limit : Number(limit) - found.length, after, author })
       const page = (await this._channel.look('history', params, signal)).map(versionOf)
       found.push(...page)
       const oldest = page.at(-1)

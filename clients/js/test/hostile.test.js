@@ -514,18 +514,37 @@ test('a value that only moves, or lives longer, stays as it is: 1.0 does not bec
   for (const key of [task.key, 'public/~dead/tasks/1']) assert.deepStrictEqual(new Uint8Array(puts.get(key)), value)
 })
 
+test('a history is read on also with a limit that is a BigInt', async t => {
+  const asked = []
+  const url = await service(t, ({ id, method, params }) => {
+    if (method !== 'history') return { id, result: HEAD }
+    asked.push(Number(params.limit))
+    return { id, result: asked.length === 1 ? [{ key: 'public/a', revision: 1, time_ms: 0, author: 'ada' }] : [] }
+  })
+  const board = (await client(t, url, PATIENT)).board()
+  assert.equal((await board.history('public/a', { limit: 5n })).length, 1)
+  assert.deepEqual(asked, [5, 4])
+})
+
+/** What a service with these tasks, none of them claimed, answers to anything but a watch. */
+function ofTasks (method, params, entries) {
+  const state = { revision: entries.length, epoch: 'e' }
+  switch (method) {
+    case 'head': return HEAD
+    case 'list': return { ...state, entries }
+    case 'leases': return { ...state, leases: [] }
+    case 'read': return { ...state, entries: [] }
+    case 'commit': return { revision: 2, time_ms: 0, results: params.ops.map(() => null), level: 'disk' }
+    default: return null
+  }
+}
+
 test('a claim that waits looks again when its watch cannot go on', { timeout: 30000 }, async t => {
   const task = { key: 'public/tasks/1', value: encodeValue(1), mod_revision: 1, create_revision: 1, author: 'ada', account: 'ada', time_ms: 0, created_ms: 0 }
   let entries = []
   const url = await service(t, ({ id, method, params }, socket) => {
     const send = message => socket.write(frame(Buffer.from(pack([message]))))
-    const state = { revision: entries.length, epoch: 'e' }
-    if (method === 'head') return { id, result: HEAD }
-    if (method === 'list') return { id, result: { ...state, entries } }
-    if (method === 'leases') return { id, result: { ...state, leases: [] } }
-    if (method === 'read') return { id, result: { ...state, entries: [] } }
-    if (method === 'commit') return { id, result: { revision: 2, time_ms: 0, results: params.ops.map(() => null), level: 'disk' } }
-    if (method !== 'watch') return { id, result: null }
+    if (method !== 'watch') return { id, result: ofTasks(method, params, entries) }
     send({ id, result: { position: params.after } })
     entries = [task]
     const error = { code: -32010, message: 'much', data: { code: 'resync', fields: { revision: 1, epoch: 'f', from_revision: 0 } } }
@@ -541,13 +560,7 @@ for (const timeout_ms of [2 ** 31, Infinity]) {
     let entries = []
     const url = await service(t, ({ id, method, params }, socket) => {
       const send = message => socket.write(frame(Buffer.from(pack([message]))))
-      const state = { revision: entries.length, epoch: 'e' }
-      if (method === 'head') return { id, result: HEAD }
-      if (method === 'list') return { id, result: { ...state, entries } }
-      if (method === 'leases') return { id, result: { ...state, leases: [] } }
-      if (method === 'read') return { id, result: { ...state, entries: [] } }
-      if (method === 'commit') return { id, result: { revision: 2, time_ms: 0, results: params.ops.map(() => null), level: 'disk' } }
-      if (method !== 'watch') return { id, result: null }
+      if (method !== 'watch') return { id, result: ofTasks(method, params, entries) }
       setTimeout(() => {
         entries = [task]
         const revision = { revision: 1, time_ms: 0, author: 'ada', digest: 'aa', changes: [{ kind: 'put', key: task.key, value: task.value }] }
