@@ -29,7 +29,7 @@ from obstore.store import ObjectStore
 
 from blackboard.archive.blobs import Blobs, blob_path, object_store
 from blackboard.backup.lease import LEASE, WriterLease
-from blackboard.engines.disk import replace_file, sync_path
+from blackboard.engines.disk import file_identity, replace_file, sync_path
 from blackboard.errors import Corrupt, InvalidRequest, NewerFormat, Unavailable
 from blackboard.integrity.private_files import (
     FILE_MODE,
@@ -202,7 +202,7 @@ class BackupPlace:
         away, and another one made."""
         assert self._directory is not None
         try:
-            return _identity(self._directory / _LOCK) == self._locked
+            return file_identity(self._directory / _LOCK) == self._locked
         except OSError:
             return False
 
@@ -211,7 +211,7 @@ class BackupPlace:
         lock = FileLock(directory / _LOCK, mode=FILE_MODE, thread_local=False)
         try:
             lock.acquire(timeout=0)
-            self._locked = _identity(directory / _LOCK)
+            self._locked = file_identity(directory / _LOCK)
         except Timeout as error:
             reason = "another process writes to it"
             raise Unavailable(what=f"backup {self.where}", reason=reason) from error
@@ -339,11 +339,6 @@ class BackupPlace:
     def _unavailable(self, error: Exception) -> Unavailable:
         reason = str(error).partition("\n")[0]
         return Unavailable(what=f"backup {self.where}", reason=reason)
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
 
 
 def _sizes(directory: Path, below: str) -> dict[str, int]:

@@ -80,7 +80,8 @@ class NotWrittenError(OSError):
 
 
 class _Output(io.FileIO):
-    """Standard output, whose errors are told from those of other files."""
+    """Standard output. Its errors have a type of their own, so that nobody takes them for those of
+    another file."""
 
     def write(self, data: Any) -> int:
         """As of any file."""
@@ -116,10 +117,10 @@ def ready_streams() -> None:
         stream = getattr(sys, name)
         is_own = stream is getattr(sys, f"__{name}__") and os.name != "nt"
         if is_own and isinstance(stream, io.TextIOWrapper):
-            setattr(sys, name, _anew(stream, kind))
+            setattr(sys, name, _reopened(stream, kind))
 
 
-def _anew(stream: io.TextIOWrapper, kind: type[io.FileIO]) -> io.TextIOWrapper:
+def _reopened(stream: io.TextIOWrapper, kind: type[io.FileIO]) -> io.TextIOWrapper:
     """The same stream, as a file of that kind; its encoding lacks no character."""
     file = kind(stream.fileno(), "w", closefd=False)
     return io.TextIOWrapper(

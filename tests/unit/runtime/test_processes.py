@@ -294,7 +294,7 @@ async def test_a_closed_board_ends_it_with_its_own_error(
 
 
 class _Scripted(ProcessSupervisor):
-    """Its processes end as they are told."""
+    """Its processes end as the test says."""
 
     deaths: list[tuple[int, str]]
 

@@ -281,22 +281,15 @@ async def test_how_a_team_is_stopped_is_an_event_or_signals(board: Board) -> Non
         await run_team(board, [Counter("ada")], stop="at_night")  # type: ignore[arg-type]
 
 
-class Fertile(Counter):
+class Fertile(Slow):
     """Has a child in its first step, when it is let go."""
 
     kind = "Fertile"
 
-    def __init__(self, name: str | None = None) -> None:
-        super().__init__(name)
-        self.begun = asyncio.Event()
-        self.go = asyncio.Event()
-
     async def step(self, ctx: Context[Count]) -> None:
-        """Have a child, and count on."""
-        self.begun.set()
-        await self.go.wait()
-        await spawn(ctx, Patient(f"{self.name}.1"))
+        """Count on, and have a child."""
         await super().step(ctx)
+        await spawn(ctx, Patient(f"{self.name}.1"))
 
 
 async def test_who_is_born_after_the_stop_does_not_begin_to_live(board: Board) -> None:

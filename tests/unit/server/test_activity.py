@@ -185,7 +185,7 @@ def test_what_is_remembered_is_bounded() -> None:
 async def test_a_prefix_that_was_in_the_way_names_what_is_below_it(
     service: Service, board: Board
 ) -> None:
-    """Only who may read all that is below a prefix sees what it was refused for."""
+    """The key is shown only to readers of all that is below the prefix."""
     await board.put("public/plan/secret", 1)
     ada, epoch = service.link(access.agent("ada")), (await board.head()).epoch.id
     for step, prefix in enumerate(("public/plan", "public")):

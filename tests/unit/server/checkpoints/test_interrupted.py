@@ -288,20 +288,31 @@ async def lose(service: Service, board: str) -> None:
     await service.host.store.drop(board)
 
 
+async def break_off(board: Board, monkeypatch: pytest.MonkeyPatch, *, killed: bool = False) -> None:
+    """Begin a branch `side` whose content cannot be read; `killed`: nothing is taken back."""
+
+    async def fail(branches: Branches, *_: object) -> AsyncIterator[Sequence[Entry]]:
+        raise Unavailable("archive", "it is gone for a moment")
+        yield
+
+    async def nothing(branches: Branches, new: str) -> None:
+        """What a process does that was killed."""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Branches, "_pages", fail)
+        if killed:
+            patched.setattr(Branches, "_take_back", nothing)
+        with pytest.raises(Unavailable, match="for a moment"):
+            await board.branch("side", "now")
+
+
 async def test_a_branch_that_fails_leaves_nothing_to_the_next_board(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Client(service.link(access.operator()))
     board = await filled(client, "main")
 
-    async def break_off(branches: Branches, *_: object) -> AsyncIterator[Sequence[Entry]]:
-        raise Unavailable("archive", "it is gone for a moment")
-        yield
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Branches, "_pages", break_off)
-        with pytest.raises(Unavailable, match="for a moment"):
-            await board.branch("side", "now")
+    await break_off(board, monkeypatch)
     assert service.host.archive is not None
     assert await service.host.archive.boards() == ["main"]
     other = client.board("side")
@@ -317,18 +328,7 @@ async def test_a_branch_whose_process_was_killed_leaves_nothing_to_the_next_boar
     client = Client(service.link(access.operator()))
     board = await filled(client, "main")
 
-    async def break_off(branches: Branches, *_: object) -> AsyncIterator[Sequence[Entry]]:
-        raise Unavailable("archive", "it is gone for a moment")
-        yield
-
-    async def nothing(branches: Branches, new: str) -> None:
-        """What a process does that was killed."""
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Branches, "_pages", break_off)
-        patched.setattr(Branches, "_take_back", nothing)
-        with pytest.raises(Unavailable, match="for a moment"):
-            await board.branch("side", "now")
+    await break_off(board, monkeypatch, killed=True)
     other = client.board("side")
     await other.put("public/b", 1)
     assert [version.value for version in await other.history("public/b")] == [1]

@@ -345,7 +345,7 @@ ASKING_S, SENDING_S = 5, 30
 
 
 def test_what_is_idle_and_for_how_long() -> None:
-    """Who asks often is not, however many looks find the connection between two requests."""
+    """A connection with many requests is not, even if each look finds it between two of them."""
     idle, new, busy, answered, working, slow = Idle(), *(Visited() for _ in range(5))
     all_of_them = {new, busy, answered, working, slow}
     answered.answered()
