@@ -10,6 +10,8 @@ The request is the entry `public/~approvals/<agent>/<id>`, the answer
 Invariants
 - an answer refers to one request: it names the request's revision, and the board refuses it if the
   request was made again in between.
+- An answer replaces only the answer that its author saw: of two people who answer at once, the
+  second gets a Conflict.
 - An answer counts only if every fact that the request was based on still has the value that the
   person saw, in the same commit that records the answer. If a fact changed, the request is made
   again.
@@ -22,6 +24,7 @@ Invariants
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -29,10 +32,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from blackboard.client.board import Board
 from blackboard.client.step import Ground
 from blackboard.client.views import Entry, Receipt
-from blackboard.core.access import names_above
+from blackboard.core.access import Right, names_above
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
 from blackboard.core.path import DECISIONS, check_name
-from blackboard.errors import InvalidRequest
+from blackboard.errors import AccessDenied, InvalidRequest
 from blackboard.limits import APPROVAL_FACTS_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_value
@@ -137,6 +140,7 @@ class Pending:
     one that counts: from an allowed approver on another account.
 
     `account` is that of the agent's token if the agent's name was narrowed from it, else "".
+    `answer_revision` is that of the entry which an answer will replace, whether it counts or not.
     """
 
     agent: str
@@ -146,6 +150,7 @@ class Pending:
     request: Request
     answer: Answer | None = None
     account: str = ""
+    answer_revision: Revision = ABSENT
 
 
 # --- for people -----------------------------------------------------------------------------------
@@ -158,9 +163,18 @@ async def pending(board: Board, agent: str = "*") -> tuple[Pending, ...]:
     async for entry in board.scan(f"{REQUESTS}/{agent}/*"):
         request, name = _parsed(Request, entry), _name_of(entry)
         if request is not None and entry.author == name[0]:
-            counts = _answer_to(request, entry, answers.get(name))
+            given = answers.get(name)
+            counts = _answer_to(request, entry, given)
             found.append(
-                Pending(*name, entry.mod_revision, entry.time_ms, request, counts, entry.account)
+                Pending(
+                    *name,
+                    entry.mod_revision,
+                    entry.time_ms,
+                    request,
+                    counts,
+                    entry.account,
+                    ABSENT if given is None else given.mod_revision,
+                )
             )
     return tuple(found)
 
@@ -170,21 +184,31 @@ async def answer(board: Board, asked: Pending, *, approved: bool, reason: str = 
 
     Errors: AccessDenied without the approve right; InvalidRequest of field `answer` when it would
     not count, because it was asked on your own account, or of others; Conflict when the agent has
-    repeated or withdrawn the request: read it again.
+    repeated or withdrawn the request, or when somebody has answered it since: read it again. (An
+    approver without the right to read answers gets no Conflict because of one, and replaces it.)
     """
-    found = await board.entry(f"{requests_of(asked.agent)}/{asked.id}")
+    request_key = f"{requests_of(asked.agent)}/{asked.id}"
+    answer_key = f"{decisions_of(asked.agent)}/{asked.id}"
+    found = await board.entry(request_key)
     if found is not None:
         _check_counts(asked.request, found, board)
     value = Answer(approved=approved, request=asked.revision, reason=reason).model_dump()
-    return await board.commit(
-        [Put(f"{decisions_of(asked.agent)}/{asked.id}", encode_value(value))],
-        conditions=[KeyAt(f"{requests_of(asked.agent)}/{asked.id}", asked.revision)],
+    commit = partial(
+        board.commit,
+        [Put(answer_key, encode_value(value))],
         based_on=[
-            (f"{requests_of(asked.agent)}/{asked.id}", asked.revision),
+            (request_key, asked.revision),
             *((fact.key, fact.revision) for fact in asked.request.facts if fact.revision),
         ],
         note=f"{'approved' if approved else 'rejected'}: {asked.request.question}"[:200],
     )
+    is_asked, is_seen = KeyAt(request_key, asked.revision), KeyAt(answer_key, asked.answer_revision)
+    try:
+        return await commit(conditions=[is_asked, is_seen])
+    except AccessDenied as denied:
+        if (denied.right, denied.key) != (Right.READ, answer_key):
+            raise
+    return await commit(conditions=[is_asked])
 
 
 # --- for agents without the runtime --------------------------------------------------------------

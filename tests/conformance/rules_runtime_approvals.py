@@ -185,6 +185,7 @@ class ApprovalRules:
         await says_yes_in_vain(whole, asked, "your own account, ada")
         await says_yes_in_vain(mine, asked, "your own account, ada")
         assert (await runner(asker, buy).step()).status is Status.WAITING_FOR_APPROVAL
+        [asked] = await pending(boss, "ada.kid")
         await answer(boss, asked, approved=True)
         assert (await runner(asker, buy).step()).status is Status.DONE
 
@@ -260,6 +261,42 @@ class ApprovalRules:
         await runner(ada, buy).step()
         with pytest.raises(Conflict):
             await answer(boss, seen, approved=True)
+
+    async def test_an_answer_replaces_only_the_one_that_was_seen(
+        self, team: Team, ada: Board, bob: Board, boss: Board
+    ) -> None:
+        """Of two people who answer at once, the second one learns of the first."""
+
+        async def buy(ctx: Context[Notes]) -> None:
+            decision = await ctx.approve("buy it")
+            ctx.state.seen = [str(decision.approved), decision.by]
+            ctx.done()
+
+        await runner(ada, buy).step()
+        [seen] = await pending(bob)
+        other = await team.account("bob", grants=(*access.agent("bob").grants, APPROVE))
+        receipt = await answer(boss, seen, approved=True)
+        with pytest.raises(Conflict) as refused:
+            await answer(other, seen, approved=False)
+        key = f"public/~decisions/ada/{seen.id}"
+        assert (refused.value.key, refused.value.actual) == (key, receipt.revision)
+        [now] = await pending(other)
+        assert now.answer is not None
+        await answer(other, now, approved=False, reason="on reflection")
+        assert (await runner(ada, buy).step()).status is Status.DONE
+        assert (await notes_of(ada)).seen == ["False", "bob"]
+
+    async def test_an_approver_need_not_read_answers(self, team: Team, ada: Board) -> None:
+        async def buy(ctx: Context[Notes]) -> None:
+            await ctx.approve("buy it")
+            ctx.done()
+
+        await runner(ada, buy).step()
+        reads = parse_grant("public/~approvals/**=read")
+        board = await team.account("eve", grants=(reads, APPROVE))
+        [asked] = await pending(board)
+        await answer(board, asked, approved=True)
+        assert (await runner(ada, buy).step()).status is Status.DONE
 
     async def test_a_decision_stands_for_the_rest_of_its_step(
         self, ada: Board, bob: Board, boss: Board

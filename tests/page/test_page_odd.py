@@ -193,3 +193,37 @@ async def test_the_list_of_documents_follows(
         await page.wait_for_selector("ul a:has-text('public/plan')")
         await board.delete_prefix("public/memo/~doc")
         await page.wait_for_selector("ul a:has-text('public/memo')", state="detached")
+
+
+async def test_of_two_people_who_answer_the_second_learns_of_the_first(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    board = client.board("main")
+    await blackboard.ask(board.as_agent("ada"), "1", "spend it?")
+    page = await readers.open(service, "approvals")
+    await page.click("text=Approve…")
+    await page.wait_for_selector("dialog[open] button.main")
+    [asked] = await blackboard.pending(board)
+    await blackboard.answer(board, asked, approved=False, reason="no")
+    await page.wait_for_selector("[data-answered]:has-text('no')")
+    await page.click("dialog button.main")
+    await page.wait_for_selector(".said:has-text('changed in between')")
+    assert (await board.get("public/~decisions/ada/1"))["approved"] is False
+
+
+async def test_a_request_with_an_answer_that_does_not_count_still_waits(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """The agent waits for its approvers, so they are shown the request."""
+    board = client.board("main")
+    ada = board.as_agent("ada")
+    await blackboard.ask(ada, "1", "spend it?", approvers=["boss"])
+    await blackboard.ask(ada, "2", "keep it?", approvers=["operator"])
+    asked = {one.id: one.revision for one in await blackboard.pending(board)}
+    for name, revision in asked.items():
+        decision = {"approved": True, "request": revision, "reason": ""}
+        await board.put(f"public/~decisions/ada/{name}", decision)
+    page = await readers.open(service, "approvals")
+    await page.wait_for_selector("[data-request='1']")
+    await page.wait_for_selector("[data-answered='2']")
+    assert await page.locator("[data-request='2']").count() == 0

@@ -429,6 +429,10 @@ async def answer(session: AgentSession, args: given.AnswerArguments) -> said.Wri
     found = await blackboard.pending(session.board, args.agent)
     for one in found:
         if one.id == args.id and one.revision == args.revision:
+            if one.answer is not None:
+                state = "approved" if one.answer.approved else "rejected"
+                what = f"request {one.id} of {one.agent} was {state} already"
+                raise refused("answered", what, "Nothing was changed. Call approvals to see it.")
             done = await blackboard.answer(
                 session.board, one, approved=args.approved, reason=args.reason
             )

@@ -16,7 +16,7 @@ const ANSWERED_MAX = 30
 /**
  * @typedef {{ key: string, revision: number, value: unknown, now: unknown, isStale: boolean }} Fact
  * @typedef {{ agent: string, account: string, id: string, revision: number, time_ms: number, question: string, details: unknown,
- *   approvers: string[], asked: number, was: Map<string, unknown>, facts: Fact[], isAnswered: boolean }} Asked
+ *   approvers: string[], asked: number, was: Map<string, unknown>, facts: Fact[], isAnswered: boolean, answerRevision: number }} Asked
  */
 
 /** Every entry that matches a pattern, at the moment. @param {string} pattern @param {AbortSignal} signal */
@@ -35,7 +35,7 @@ async function all (pattern, signal) {
 /** What is asked at the moment. @param {AbortSignal} signal @returns {Promise<Asked[]>} */
 async function requests (signal) {
   const [asked, answers] = await Promise.all([all(`${REQUESTS}/*/*`, signal), all(`${DECISIONS}/*/*`, signal)])
-  const answered = new Map(answers.map(({ key, value }) => [key.slice(DECISIONS.length), value?.request]))
+  const answered = new Map(answers.map(each => [each.key.slice(DECISIONS.length), each]))
   const found = asked.flatMap(entry => parsed(entry, answered))
   await Promise.all(found.filter(each => !each.isAnswered).map(each => compare(each.facts, signal)))
   return found
@@ -58,11 +58,13 @@ async function compare (facts, signal) {
 /**
  * A request, if the entry is one: others may write there, too.
  * @param {Entry} entry
- * @param {Map<string, unknown>} answered
+ * @param {Map<string, Entry>} answered
  * @returns {Asked[]}
  */
 function parsed ({ key, value, author, account, mod_revision, time_ms }, answered) {
   const [agent = '', id = ''] = key.slice(REQUESTS.length + 1).split('/')
+  const given = answered.get(`/${agent}/${id}`)
+  const approvers = Array.isArray(value?.approvers) ? value.approvers.map(textOf) : []
   if (typeof value?.question !== 'string' || author !== agent) return []
   const facts = (Array.isArray(value.facts) ? value.facts : []).filter((/** @type {any} */ fact) => typeof fact?.key === 'string')
   return [{
@@ -73,12 +75,23 @@ function parsed ({ key, value, author, account, mod_revision, time_ms }, answere
     time_ms,
     question: value.question,
     details: value.details,
-    approvers: Array.isArray(value.approvers) ? value.approvers.map(textOf) : [],
+    approvers,
     asked: numberOf(value.asked) || 1,
     was: new Map((Array.isArray(value.changed) ? value.changed : []).map((/** @type {any} */ each) => [each?.key, each?.was])),
     facts: facts.map((/** @type {any} */ fact) => ({ key: fact.key, revision: numberOf(fact.revision), value: fact.value, now: undefined, isStale: false })),
-    isAnswered: answered.get(`/${agent}/${id}`) === mod_revision
+    isAnswered: given?.value?.request === mod_revision && mayAnswer(given, account || author, approvers),
+    answerRevision: given?.mod_revision ?? 0
   }]
+}
+
+/**
+ * Whether the agent accepts an answer of that author: from another account, and from an approver or a name narrowed from one.
+ * @param {Entry} given @param {string} asker an account @param {string[]} approvers empty: anybody
+ */
+function mayAnswer (given, asker, approvers) {
+  const account = given.account || given.author
+  const isAbove = (/** @type {string} */ name) => `${given.author}.`.startsWith(`${name}.`) && (`${name}.`.startsWith(`${account}.`) || name === given.author)
+  return account !== asker && (approvers.length === 0 || approvers.some(isAbove))
 }
 
 /** @typedef {{ agent: string, id: string, by: string, revision: number, time_ms: number, approved: boolean, reason: string, after: RevisionEvent | null }} Answered */
@@ -119,10 +132,12 @@ async function answer (asked, approved) {
   })
   if (note === null) return
   const key = `${REQUESTS}/${asked.agent}/${asked.id}`
+  const answerKey = `${DECISIONS}/${asked.agent}/${asked.id}`
   await done(() => board().commit(
-    [{ kind: 'put', key: `${DECISIONS}/${asked.agent}/${asked.id}`, value: { approved, request: asked.revision, reason: note } }],
+    [{ kind: 'put', key: answerKey, value: { approved, request: asked.revision, reason: note } }],
     {
-      conditions: [{ kind: 'key_at', key, revision: asked.revision }],
+      // An answer that somebody else gave meanwhile is not replaced.
+      conditions: [{ kind: 'key_at', key, revision: asked.revision }, { kind: 'key_at', key: answerKey, revision: asked.answerRevision }],
       based_on: [[key, asked.revision], ...asked.facts.filter(fact => fact.revision > 0).map(fact => /** @type {[string, number]} */ ([fact.key, fact.revision]))],
       note: `${approved ? 'approved' : 'rejected'}: ${asked.question}`.slice(0, 200)
     }

@@ -453,6 +453,10 @@ async def test_a_person_approves_what_was_asked(ann: Caller, team: Board) -> Non
         assert (request["question"], request["details"]) == ("Buy it?", {"n": 1})
         one = {"agent": "ann", "id": request["id"], "revision": request["revision"]}
         await boss("answer", **one, approved=True, reason="cheap")
+        # Somebody else who read the request before does not replace that.
+        late = await boss.fails("answer", **one, approved=False)
+        assert late["code"] == "answered"
+        assert "was approved already" in late["message"]
     waited = await ann("wait", patterns=asked["wait_for"], after=asked["revision"])
     assert waited["changes"]
     answered = await ann("ask", **question, id=asked["id"])
