@@ -43,10 +43,11 @@ async def restore(
     to = moment(args.to)
     assert to is not None
     board = session.board
+    epoch = (await board.head()).epoch.id  # before the preview: what is confirmed was seen in it
     preview = await board.preview_restore(to, keys_max=said.ANSWER_ITEMS)
     target = preview.diff.b
     if params.request_state is not None:
-        _check(session, params.request_state, target)
+        _check(session, params.request_state, target, epoch)
         response = (params.input_responses or {}).get(_QUESTION)
         if not isinstance(response, ElicitResult) or not _is_yes(response):
             raise _declined()
@@ -54,7 +55,7 @@ async def restore(
         question = _question(args, len(preview.diff), [one.agent for one in preview.agents])
         if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             request = ElicitRequest(params=question)
-            state = session.seal(target)
+            state = session.seal(target, epoch)
             return InputRequiredResult(input_requests={_QUESTION: request}, request_state=state)
         if not _is_yes(
             await ctx.session.elicit_form(
@@ -66,14 +67,14 @@ async def restore(
         shown = diff_shown(preview.diff)
         shown["done"] = False
         shown["interrupts"] = [one.agent for one in preview.agents]
-        shown["confirm"] = session.seal(target)
+        shown["confirm"] = session.seal(target, epoch)
         shown["next_step"] = (
             "Nothing was changed yet. Show this to your user; if they agree, call restore again"
             f" with to={target} and this `confirm`, within 10 minutes."
         )
         return shown
     else:
-        _check(session, args.confirm, target)
+        _check(session, args.confirm, target, epoch)
     done = await board.restore(target, note=args.note)
     return {
         "done": True,
@@ -85,12 +86,12 @@ async def restore(
     }
 
 
-def _check(session: AgentSession, token: str, target: int) -> None:
+def _check(session: AgentSession, token: str, target: int, epoch: str) -> None:
     """Errors: ToolFailure for a token that is of no preview of this restore."""
-    if not session.is_sealed(token, target):
+    if not session.is_sealed(token, target, epoch):
         raise refused(
             "not_confirmed",
-            "this confirmation is not of this restore, or too old: nothing was changed",
+            "this confirmation is not of this restore, used or too old: nothing was changed",
             "Call restore without `confirm` to see what it would change now.",
         )
 

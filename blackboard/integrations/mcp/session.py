@@ -131,19 +131,22 @@ class AgentSession:
 
     # --- the confirmation of a restore ----------------------------------------------------------
 
-    def seal(self, revision: int) -> str:
-        """A token that says: this agent has seen what a restore to `revision` changes."""
-        until_s = int(time.time()) + CONFIRM_MS // 1000
-        return f"{revision}.{until_s}.{self._mac(revision, until_s)}"
+    def seal(self, revision: int, epoch: str) -> str:
+        """A token that says: this agent has seen what a restore to `revision` changes.
 
-    def is_sealed(self, token: str, revision: int) -> bool:
-        """Whether `token` is one of `seal`, for that revision, and not too old."""
+        It ends with the epoch in which that was looked at, so it confirms one restore.
+        """
+        until_s = int(time.time()) + CONFIRM_MS // 1000
+        return f"{revision}.{until_s}.{self._mac(revision, epoch, until_s)}"
+
+    def is_sealed(self, token: str, revision: int, epoch: str) -> bool:
+        """Whether `token` is one of `seal`, for that revision and epoch, and not too old."""
         match token.split("."):
             case [sealed, until, mac] if sealed == str(revision) and until.isdecimal():
-                good = hmac.compare_digest(mac.encode(), self._mac(revision, int(until)).encode())
-                return good and int(until) >= time.time()
+                good = self._mac(revision, epoch, int(until)).encode()
+                return hmac.compare_digest(mac.encode(), good) and int(until) >= time.time()
         return False
 
-    def _mac(self, revision: int, until_s: int) -> str:
-        said = f"{self.board.name}\n{self.board.agent}\n{revision}\n{until_s}".encode()
+    def _mac(self, revision: int, epoch: str, until_s: int) -> str:
+        said = f"{self.board.name}\n{self.board.agent}\n{revision}\n{epoch}\n{until_s}".encode()
         return hmac.new(_SECRET, said, hashlib.sha256).hexdigest()[:32]

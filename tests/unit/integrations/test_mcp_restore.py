@@ -118,6 +118,12 @@ async def test_a_confirmation_is_of_one_restore_of_one_agent(
         monkeypatch.undo()
         other = Caller(boss.client)
         assert (await other("restore", to="one", confirm=token))["done"] is True
+        # It was confirmed once.
+        await team.refresh()
+        await team.put("public/x", 4)
+        error = await boss.fails("restore", to="one", confirm=token)
+        assert error["code"] == "not_confirmed"
+        assert await team.get("public/x") == 4
 
 
 async def test_a_token_of_another_agent_does_not_confirm(team: Board) -> None:
