@@ -102,7 +102,7 @@ class ThreadBook:
         # Before anything is awaited: `_are_taken` sees by it that its writes are on their way.
         waiting = self._waiting.pop((place, parent or ""), [])
         writes = [write for each in waiting for write in each.writes]
-        is_put = False
+        is_put, replaced = False, None
         ended = asyncio.get_running_loop().create_future()
         self._in_flight.setdefault(place, set()).add(ended)
         try:
@@ -114,12 +114,13 @@ class ThreadBook:
                 key = place.checkpoint(checkpoint["id"])
                 payloads = Payloads(self.board, place.files)
                 payloads.put(key, encode(record))
-                conditions = [KeyAt(key, ABSENT), *_builds_on(place, tip, record.sources())]
+                there = ABSENT if replaced is None else replaced.entry.mod_revision
+                conditions = [KeyAt(key, there), *_builds_on(place, tip, record.sources())]
                 try:
-                    receipt = await self._commit(place.thread, payloads, conditions)
+                    receipt = await self._replace(place, payloads, replaced, conditions, serde)
                 except Conflict as conflict:
-                    led = await self._resolve(place, conflict, checkpoint["id"], parent, serde)
-                    writes = merged(led, writes)
+                    replaced = await self._resolve(place, conflict, checkpoint["id"], parent)
+                    writes = merged([] if replaced is None else replaced.record.led, writes)
                     if not left:
                         raise
                     continue
@@ -137,24 +138,33 @@ class ThreadBook:
                     each.taken.set_result(is_put)
 
     async def _resolve(
-        self,
-        place: ThreadPlace,
-        conflict: Conflict,
-        id_: str,
-        parent: str | None,
-        serde: SerializerProtocol,
-    ) -> Sequence[TaskWrite]:
-        """Make way for a repeated commit; returns the writes that led to a checkpoint that makes
-        way. Errors: the Conflict, when there is no way."""
+        self, place: ThreadPlace, conflict: Conflict, id_: str, parent: str | None
+    ) -> LoadedRecord | None:
+        """What a repeated commit replaces: the checkpoint, if it is there already, as elsewhere.
+        Errors: the Conflict, when there is no way."""
         self._tips.forget(place)
-        if conflict.key == place.checkpoint(id_):  # it is put again: replaced, as elsewhere
+        if conflict.key == place.checkpoint(id_):
             entry = await self.board.entry(conflict.key)
-            loaded = None if entry is None else await present_in(self.board, entry)
-            await self.detach(place, {id_}, serde, keep_writes=True)
-            return [] if loaded is None else loaded.record.led
+            return None if entry is None else await present_in(self.board, entry)
         if parent and conflict.key == place.checkpoint(parent) and conflict.actual == ABSENT:
             raise conflict
-        return []
+        return None
+
+    async def _replace(
+        self,
+        place: ThreadPlace,
+        payloads: Payloads,
+        replaced: LoadedRecord | None,
+        conditions: Sequence[KeyAt],
+        serde: SerializerProtocol,
+    ) -> Receipt:
+        """Commit a checkpoint, in place of the one that has its id."""
+        if replaced is None:
+            return await self._commit(place.thread, payloads, conditions)
+        async with upkeep.standing_alone(self.board, place, {replaced.id}, serde):
+            receipt = await self._commit(place.thread, payloads, conditions)
+        await upkeep.drop_files_of(self.board, [replaced.entry])
+        return receipt
 
     async def _commit(
         self, thread: str, payloads: Payloads, conditions: Sequence[KeyAt]
@@ -331,20 +341,12 @@ class ThreadBook:
         """Remove everything of a thread. A run that is still going on is refused: its tip stays."""
         await self.board.delete_prefix(thread_prefix(self.prefix, thread))
 
-    async def detach(
-        self,
-        place: ThreadPlace,
-        ids: set[str],
-        serde: SerializerProtocol,
-        *,
-        keep_writes: bool = False,
-    ) -> None:
-        """Remove the checkpoints `ids` with their writes, or without. Those that build on them stay
-        whole."""
+    async def detach(self, place: ThreadPlace, ids: set[str], serde: SerializerProtocol) -> None:
+        """Remove the checkpoints `ids` with their writes. Those that build on them stay whole."""
         self._tips.forget(place)
         for left in reversed(range(ATTEMPTS_MAX)):
             try:
-                await upkeep.detach(self.board, place, ids, serde, keep_writes=keep_writes)
+                await upkeep.detach(self.board, place, ids, serde)
             except Conflict:
                 if not left:
                     raise

@@ -1,6 +1,7 @@
 """Removing and copying checkpoints that share values with others."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -32,33 +33,45 @@ DELTAS = "counters_since_delta_snapshot"
 
 
 async def detach(
+    board: Board, place: ThreadPlace, ids: set[str], serde: SerializerProtocol
+) -> None:
+    """Remove the checkpoints `ids` with their files and the writes that were put on them; those
+    that build on them are made to stand by themselves.
+
+    Errors: Conflict when a record that builds on them was replaced meanwhile.
+    """
+    async with standing_alone(board, place, ids, serde, without_writes=ids) as history:
+        removed = [history.loaded[id_].entry for id_ in ids & history.loaded.keys()]
+        for id_ in ids & history.loaded.keys():
+            removed += [entry async for entry in board.scan(f"{place.writes(id_)}/*")]
+        if removed:
+            payloads = Payloads(board, place.files)
+            payloads.ops += [Delete(entry.key) for entry in removed]
+            await payloads.commit()
+    await drop_files_of(board, removed)
+
+
+@asynccontextmanager
+async def standing_alone(
     board: Board,
     place: ThreadPlace,
     ids: set[str],
     serde: SerializerProtocol,
     *,
-    keep_writes: bool = False,
-) -> None:
-    """Remove the checkpoints `ids` with their files, and with the writes that were put on them
-    unless `keep_writes`; those that build on them are made to stand by themselves.
+    without_writes: Collection[str] = (),
+) -> AsyncGenerator[ThreadHistory, None]:
+    """Within it, remove or replace the checkpoints `ids`: those that build on them stand by
+    themselves, without the writes that were put on those of `without_writes`.
 
-    A record may be put between the look and the removal that builds on one of them; afterwards none
+    A record may be put between the look and the change that builds on one of them; afterwards none
     can, because it would name a revision that is gone. So there is a second look, and what was
-    removed is still known then. Errors: Conflict when a record that builds on them was replaced
-    meanwhile.
+    there before is still known then. Errors: Conflict when a record that builds on them was
+    replaced meanwhile.
     """
     history = await _look(board, place, ThreadHistory(board, place, Values(serde.loads_typed)))
-    without_writes = set() if keep_writes else ids
     await _make_whole(board, place, ids, history, without_writes)
-    removed = [history.loaded[id_].entry for id_ in ids & history.loaded.keys()]
-    for id_ in without_writes & history.loaded.keys():
-        removed += [entry async for entry in board.scan(f"{place.writes(id_)}/*")]
-    if removed:
-        payloads = Payloads(board, place.files)
-        payloads.ops += [Delete(entry.key) for entry in removed]
-        await payloads.commit()
+    yield history
     await _make_whole(board, place, ids, await _look(board, place, history), without_writes)
-    await _drop_files_of(board, removed)
 
 
 async def _look(board: Board, place: ThreadPlace, history: ThreadHistory) -> ThreadHistory:
@@ -73,7 +86,7 @@ async def _make_whole(
     place: ThreadPlace,
     ids: set[str],
     history: ThreadHistory,
-    without_writes: set[str],
+    without_writes: Collection[str],
 ) -> None:
     """Store the records that build on `ids` without what they share with them, and without the
     writes that were put on those of `without_writes`."""
@@ -87,10 +100,10 @@ async def _make_whole(
         alone = replace(record, at={}, grown={}, values=values, led=led)
         payloads.put(loaded.entry.key, encode(alone))
         await payloads.commit([KeyAt(loaded.entry.key, loaded.entry.mod_revision)])
-        await _drop_files_of(board, [loaded.entry])
+        await drop_files_of(board, [loaded.entry])
 
 
-async def _drop_files_of(board: Board, entries: Iterable[Entry]) -> None:
+async def drop_files_of(board: Board, entries: Iterable[Entry]) -> None:
     """Remove the files of entries that are gone, or replaced."""
     files = [file for entry in entries if (file := file_of(entry)) is not None]
     await drop_files(board, files)
@@ -168,4 +181,4 @@ async def copy(board: Board, prefix: str, source: str, target: str) -> None:
                 payloads = Payloads(board, f"{other}/f")
     if payloads.ops:
         await payloads.commit()
-    await _drop_files_of(board, [entry for entry in replaced if entry.key in copied])
+    await drop_files_of(board, [entry for entry in replaced if entry.key in copied])

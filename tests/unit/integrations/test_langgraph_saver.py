@@ -381,6 +381,10 @@ async def test_a_checkpoint_that_is_put_again_is_replaced(board: Board) -> None:
     await saver.aput(T1, made, {"step": 1}, {"l": "1"})
     assert await values_at(saver, config) == {"l": ["z"]}
     assert await values_at(saver, child) == {"l": ["a", "b"]}
+    # In one commit: at no moment is it gone.
+    first, _ = [entry.key async for entry in board.scan(f"{saver.prefix}/*/c/**")]
+    versions = await board.history(first)
+    assert [version.entry is not None for version in versions] == [True, True]
 
 
 async def test_a_checkpoint_that_is_put_again_keeps_its_writes(board: Board) -> None:
