@@ -357,11 +357,15 @@ class Supervisor:
 
 
 def _is_overtaken(agent: str, error: Exception) -> bool:
-    """Whether another process is the agent now, or ends its last step as the agent, or the board
-    changed its epoch: attach again. A lock of the step's own is not the identity."""
+    """Whether another process is the agent now, or ends its last step as the agent: attach again.
+
+    A lock of the step's own is not the identity. Nor is a StaleEpoch that comes this far one of the
+    agent's board, on which `run_agent` goes on by itself: it is of another board, or of another
+    `Board` object, which the step itself has to refresh.
+    """
     if isinstance(error, LeaseLost | LeaseHeld | Fenced):
         return error.key == identity_key(agent)
-    return isinstance(error, StaleEpoch | WorkspaceHeld)
+    return isinstance(error, WorkspaceHeld)
 
 
 @contextmanager

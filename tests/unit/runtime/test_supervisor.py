@@ -459,3 +459,35 @@ async def test_a_lock_that_another_agent_has_is_not_the_identity(board: Board) -
     assert ended.error.startswith("LeaseHeld")
     free.set()
     await holding
+
+
+class Reporting(Counter):
+    """Tells another board of each step, and does not notice that it was restored."""
+
+    kind = "Reporting"
+
+    def __init__(self, name: str, other: Board) -> None:
+        super().__init__(name)
+        self.other = other
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Count on, once that is told."""
+        await self.other.put("public/told", True)
+        await super().step(ctx)
+
+
+async def test_a_restore_of_another_board_is_not_one_of_the_agents_board(
+    board: Board, tmp_path: Path
+) -> None:
+    """Attaching again does not help: the step fails each time, which is a crash loop."""
+    async with blackboard.open(tmp_path / "other", level="memory") as client:
+        other = client.board("other")
+        await other.checkpoint("one")
+        await other.put("public/told", False)
+        stale = client.board("other")
+        await stale.refresh()
+        await other.restore("one")
+        with anyio.fail_after(PATIENCE_S):
+            ended = await Supervisor(Reporting("ada", stale), board, QUICK).run()
+    assert (ended.how, ended.crashes) == ("crash_loop", QUICK.crashes_max)
+    assert ended.error.startswith("StaleEpoch")
