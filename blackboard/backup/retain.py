@@ -58,18 +58,24 @@ class Policy:
     def count(self, segments: Sequence[SegmentFile], now_ms: Milliseconds) -> int:
         """How many of the first files may go."""
         logs = [each.file_bytes if each.kind == LOG else 0 for each in segments]
-        last, count, size = segments[-1].last, 0, sum(logs)
+        # Counted, not subtracted: where an epoch begins, revisions are skipped by the million.
+        newer, count, size = sum(map(_commits_in, segments)), 0, sum(logs)
         by_need = self.age_ms is not None or self.revisions is not None
         for place, segment in enumerate(segments, 1):
             size -= logs[place - 1]
+            newer -= _commits_in(segment)
             is_old = self.age_ms is None or segment.time_ms <= now_ms - self.age_ms
-            is_far = self.revisions is None or segment.last <= last - self.revisions
+            is_far = self.revisions is None or newer >= self.revisions
             is_large = self.bytes_max is not None and size + logs[place - 1] > self.bytes_max
             if not ((by_need and is_old and is_far) or is_large):
                 break
             count = place
         is_worth = any(logs[:count])  # else a base would be replaced by the same base
         return count if is_worth else 0
+
+
+def _commits_in(segment: SegmentFile) -> int:
+    return segment.records if segment.kind == LOG else 0
 
 
 @dataclass(frozen=True, slots=True)

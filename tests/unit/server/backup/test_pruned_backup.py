@@ -24,6 +24,16 @@ SMALL = replace(DEFAULT, backup=replace(DEFAULT.backup, segment_bytes=1))
 """A file for each log entry."""
 
 
+async def commit(store: SqliteStore) -> Revision:
+    """Put something; returns its revision."""
+    head = await store.open(BOARD)
+    put = (Put("public/a", encode_value(head.revision)),)
+    commit = Commit(CommitId("ann", 0, "writer", head.revision + 1), head.epoch.id, put)
+    [outcome] = await store.commit(BOARD, [prepare(commit)])
+    assert isinstance(outcome, Committed)
+    return outcome.revision
+
+
 async def test_a_time_between_the_base_and_the_next_commit_can_be_recovered(
     tmp_path: Path,
 ) -> None:
@@ -49,20 +59,11 @@ async def test_a_base_that_is_not_of_one_revision_stays_until_more_may_go(tmp_pa
     backup, data, back = (tmp_path / name for name in ("backup", "data", "back"))
     store = await SqliteStore.at(data)
     shipper = Shipper(BackupPlace.at(str(backup)), store, None, SMALL)
-
-    async def commit() -> Revision:
-        head = await store.open(BOARD)
-        put = (Put("public/a", encode_value(head.revision)),)
-        commit = Commit(CommitId("ann", 0, "writer", head.revision + 1), head.epoch.id, put)
-        [outcome] = await store.commit(BOARD, [prepare(commit)])
-        assert isinstance(outcome, Committed)
-        return outcome.revision
-
-    first, pages = await commit(), store.list
+    first, pages = await commit(store), store.list
 
     async def read_late(board: str, within: Prefix | Ranges, **page: Any) -> Reading:
         for _ in range(0 if page.get("keys_only") else 3):
-            await commit()
+            await commit(store)
         return await pages(board, within, **page)
 
     store.list = read_late  # type: ignore[method-assign]
@@ -80,3 +81,24 @@ async def test_a_base_that_is_not_of_one_revision_stays_until_more_may_go(tmp_pa
     async with blackboard.open(back) as client:
         assert await client.board(BOARD).get("public/a") == first + 2
     await store.aclose()
+
+
+async def test_the_revisions_that_an_epoch_skips_do_not_count(tmp_path: Path) -> None:
+    """Else everything before an unclean end would go, a minute after it."""
+    store = await SqliteStore.at(tmp_path / "data")
+    shipper = Shipper(BackupPlace.at(str(tmp_path / "backup")), store, None, SMALL)
+    await commit(store)
+    await shipper.begin()
+    await shipper.round([BOARD])
+    second = await commit(store)
+    for _ in range(2):
+        await commit(store)
+    await store.begin_epoch(BOARD, await store.open(BOARD), above=10**6)
+    assert await commit(store) > 10**6
+    await shipper.round([BOARD])
+    await shipper.end()
+    await store.aclose()
+    # Those that stay: two of the old epoch, its end, and one of the new epoch.
+    place = BackupPlace.at(str(tmp_path / "backup"))
+    pruned = await prune(place, Policy(revisions=4), now_ms=0, limits=SMALL)
+    assert [each.below for each in pruned.boards] == [second]
