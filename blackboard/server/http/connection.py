@@ -24,7 +24,7 @@ The module also defines the WebSocket's interface, its close codes and its clock
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -35,7 +35,6 @@ from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import (
-    AccessDenied,
     BlackboardError,
     LimitExceeded,
     Overloaded,
@@ -207,6 +206,11 @@ class ConnectionOwner(Protocol):
 
     def link(self, principal: Principal, agent: str | None = None) -> Transport:
         """A link to the boards for a principal as `agent`. Errors: AccessDenied."""
+
+    def succeed(
+        self, before: Principal, now: Principal, agents: Iterable[str]
+    ) -> dict[str, Principal]:
+        """What `now` is as each of `agents`, in place of `before`. Errors: AccessDenied."""
 
     def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
         """The answer to `hello`."""
@@ -630,11 +634,8 @@ class Connection:
         principal, before = self._owner.authenticate(token), self._principal
         assert self._link is not None
         assert before is not None
-        # What is open here was permitted to the principal that the connection was opened for.
-        if (principal.name, principal.account) != (before.name, before.account):
-            raise AccessDenied(principal.name, "act as", before.name)
         links = {self._link.agent: self._link, **self._links}
-        now = {name: access.acting_as(principal, name) for name in links}
+        now = self._owner.succeed(before, principal, links)
         admission = self._owner.admission(principal)  # the last that may refuse it
         if access.same_rights(principal, before):
             for name, own in links.items():

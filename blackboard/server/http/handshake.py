@@ -15,7 +15,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -289,6 +289,20 @@ class Handshake:
         except AccessDenied as error:
             self.service.host.audit.note(principal, "act_as", "", error.key, error.code)
             raise
+
+    def succeed(
+        self, before: Principal, now: Principal, agents: Iterable[str]
+    ) -> dict[str, Principal]:
+        """What `now` is as each of `agents`, on a connection that was opened for `before`.
+
+        Errors: AccessDenied, which is audited, also for the token of another principal: what is
+        open there was permitted to the one that opened it.
+        """
+        if (now.name, now.account) != (before.name, before.account):
+            audit = self.service.host.audit
+            audit.note(now, "act_as", "", before.name, AccessDenied.code)
+            raise AccessDenied(now.name, "act as", before.name)
+        return {agent: self.acting_as(now, agent) for agent in agents}
 
     def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
         """The answer to `hello`."""

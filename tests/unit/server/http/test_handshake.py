@@ -172,7 +172,7 @@ async def test_who_was_not_let_in_is_in_the_audit(guarded: Served) -> None:
 
 
 async def test_who_wants_to_pass_for_another_is_in_the_audit(served: Served) -> None:
-    """In `hello`, in a later request, by POST, and at a document."""
+    """In `hello`, in a later request, with a later token, by POST, and at a document."""
     token, acts = served.token(access.agent("eve")), {"agent": "ada"}
     headers = {"Authorization": f"Bearer {token}"}
     async with talking(served.url, token) as talk:
@@ -180,6 +180,9 @@ async def test_who_wants_to_pass_for_another_is_in_the_audit(served: Served) -> 
     async with talking(served.url, token, greeting={}) as talk:
         ask = {"board": "main", "pattern": "**", **acts}
         assert (await talk.ask(1, "list", ask))["error"]["data"]["code"] == "access_denied"
+    async with talking(served.url, served.token(access.agent("ada")), greeting={}) as talk:
+        refused = await talk.ask(1, "refresh", {"token": token})
+        assert refused["error"]["data"]["code"] == "access_denied"
     async with httpx.AsyncClient(trust_env=False, headers=headers) as http:
         body = {"id": 1, "method": "whoami", "params": acts}
         answer = await http.post(f"{served.url.replace('ws:', 'http:')}/v1/rpc", json=body)
@@ -191,7 +194,7 @@ async def test_who_wants_to_pass_for_another_is_in_the_audit(served: Served) -> 
         assert peer.close_code == 4403
     found = [record for _, record in await served.service.host.audit.read(None, 100)]
     told = [(r.principal, r.verb, r.what, r.outcome) for r in found]
-    assert told == [("eve", "act_as", "ada", "access_denied")] * 4
+    assert told == [("eve", "act_as", "ada", "access_denied")] * 5
 
 
 async def test_another_host_is_refused(guarded: Served) -> None:
