@@ -39,6 +39,7 @@ def whole(module: str, user: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
+        # What `module` itself imports may be missing, too: then this advice would not help.
         if error.name is None or not (module + ".").startswith(error.name + "."):
             raise
         raise _missing(error.name, f"{user} needs agent-blackboard", "agent-blackboard") from None

@@ -184,6 +184,7 @@ def _wanted(hint: Any) -> tuple[Accepts, str]:
 
 
 def _is_integer(value: Any) -> bool:
+    # True and False are ints, too, and never meant as one.
     return (
         isinstance(value, int)
         and not isinstance(value, bool)
@@ -213,6 +214,7 @@ _PLAIN: dict[Any, tuple[Accepts, str]] = {
 
 def _sequence_of(accepts: Accepts, text: str) -> tuple[Accepts, str]:
     def all_of(value: Any) -> bool:
+        # Text would pass as a list of characters, and an iterator would be used up by the check.
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
             return False
         return all(map(accepts, value))

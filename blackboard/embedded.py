@@ -109,6 +109,7 @@ async def _begun(
         await store.aclose()
         raise
     service = Service(front, lock_masters=masters, archive=beside, limits=limits)
+    # If this fails, it has closed the store and the archive.
     await service.__aenter__()
     try:
         return service.client(agent=agent, close=service.aclose)

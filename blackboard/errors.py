@@ -75,6 +75,7 @@ class BlackboardError(Exception):
         return f"{self.code}: {' '.join(shown)}"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # An exception keeps positional arguments only, and most of these are made by keyword.
         return type(self), tuple(self.fields().values())
 
 
@@ -713,6 +714,7 @@ def from_fields(code: str, values: Mapping[str, Any]) -> BlackboardError:
     try:
         if kind is None:
             raise TypeError(code)
+        # Fields that a newer version added are left out.
         return kind(**{name: value for name, value in values.items() if name in names})
     except TypeError:
         return RemoteProtocolError(reason=f"error {code!r} with fields {sorted(values)}")

@@ -73,6 +73,7 @@ def _written(character: str, rest: str) -> str:
 def text(segment_of_a_key: str) -> str:
     """The text whose `segment` this is. Errors: InvalidRequest when there is none."""
     if _AS_IT_IS.fullmatch(segment_of_a_key) and segment_of_a_key not in _DOTS:
+        # It is its own text; `segment` refuses one that is too long.
         return segment(segment_of_a_key)
     found = "" if segment_of_a_key == _EMPTY else _read(segment_of_a_key)
     if found is None or segment(found) != segment_of_a_key:

@@ -34,6 +34,7 @@ def _counted(ranges: int, *, own: bool, is_sqlite: bool) -> tuple[TextClause, Te
         f"FROM version {how} WHERE board = :board AND revision > :low AND revision <= :high"
         f" AND ({within}){shared}"
     )
+    # One more than are shown, which tells that there are others.
     most = (
         f"SELECT author, COUNT(*) AS changes {seen}"
         f" GROUP BY author ORDER BY changes DESC, author LIMIT {ACTIVITY_AUTHORS_MAX + 1}"

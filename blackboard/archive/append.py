@@ -81,6 +81,7 @@ class Warmth:
         """Cache the result of an append, once it was committed."""
         _shorten(warm.known, ARCHIVE_WARM_KEYS)
         _shorten(warm.totals, ARCHIVE_WARM_NAMESPACES)
+        # It becomes the last one: the first one, which is dropped, was appended to longest ago.
         self._boards.pop(warm.board, None)
         self._boards[warm.board] = warm
         if len(self._boards) > ARCHIVE_WARM_BOARDS:

@@ -84,6 +84,7 @@ class Pruning:
         wanted = set(keep)
         for query in (pinned, branches):
             wanted |= {row.revision for row in await rows(self._connection, query)}
+        # What an earlier pruning took cannot be kept any more.
         stay = {r for r in wanted if r < below and (r >= oldest or r in readable)}
         await self._connection.execute(delete(KEPT).where(KEPT.c.board == board))
         await add(self._connection, KEPT, [{"board": board, "revision": r} for r in sorted(stay)])

@@ -158,6 +158,7 @@ class Redacting:
         one."""
         found: dict[int, Revision] = {}
         for row in boards:
+            # The oldest come first, so that the origin of a branch was looked at before it.
             if row.origin in found and found[row.origin] <= row.origin_revision:
                 found[row.id] = -1
                 continue

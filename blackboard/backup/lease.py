@@ -59,6 +59,7 @@ class WriterLease:
         if owner != self._owner and until_ms > _now_ms():
             raise self._refused("another process writes to it")
         await self._write()
+        # A task that was told to end may not have noticed yet, so the new one has its own event.
         if self._keeping is None or self._keeping.done() or self._over.is_set():
             self._over = asyncio.Event()
             self._keeping = asyncio.create_task(self._keep(self._over), name="lease of a backup")
@@ -75,6 +76,7 @@ class WriterLease:
         owner, _ = await self._read()
         if owner != self._owner:
             self._until_ms = 0
+        # The question may have taken longer than the lease had left.
         self.check()
 
     async def give_up(self) -> None:
@@ -96,6 +98,7 @@ class WriterLease:
     async def _keep(self, over: asyncio.Event) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
+                # A third of it: two renewals may fail before it runs out.
                 await asyncio.wait_for(over.wait(), self._lease_ms / 3000)
             if over.is_set():
                 return
@@ -103,6 +106,8 @@ class WriterLease:
                 await self.confirm()
                 await self._write()
             except BlackboardError:
+                # Lost. After any other failure, such as a silent store, it is tried again while the
+                # lease lasts.
                 if not self._until_ms:
                     return
 
@@ -117,6 +122,7 @@ class WriterLease:
             return "", 0
 
     async def _write(self) -> None:
+        # Counted from before the request: it must not end later here than the store says.
         until_ms = _now_ms() + self._lease_ms
         lease = {"owner": self._owner, "until_ms": until_ms}
         await self._place.put(LEASE, json.dumps(lease).encode())
@@ -127,4 +133,5 @@ class WriterLease:
 
 
 def _now_ms() -> Milliseconds:
+    # The clock of the machine, and not a monotonic one: other machines compare it with theirs.
     return time.time_ns() // 1_000_000

@@ -85,6 +85,7 @@ async def write(place: BackupPlace, manifest: BackupManifest) -> None:
     body = json.encode(manifest)
     # It has no key: it finds damage, and does not stop those who can write to the backup.
     seal = hashlib.sha256(body).hexdigest().encode()
+    # As late as possible: what another process writes from here on would be overwritten.
     await place.confirm()
     await place.put(f"{BOARDS}{manifest.board}{_SUFFIX}", body + b"\n" + seal + b"\n")
 
@@ -118,6 +119,7 @@ def check_order(place: BackupPlace, manifest: BackupManifest) -> None:
     """Errors: Corrupt unless the files follow each other, from a base on."""
     chain, last = None, None
     for segment in manifest.segments:
+        # A base may begin anywhere: after a recovery, a loss, or in place of what was pruned.
         follows = segment.kind == BASE or segment.after == last
         if chain is None:
             follows = segment.begins
@@ -145,4 +147,5 @@ async def boards(place: BackupPlace) -> Sequence[str]:
 
 def adding(manifest: BackupManifest, segments: Sequence[SegmentFile]) -> BackupManifest:
     """`manifest` with more files at its end."""
+    # A board that was removed and has something new was made again.
     return replace(manifest, segments=(*manifest.segments, *segments), removed=False)

@@ -80,7 +80,9 @@ class BackupPlace:
         """
         parts = urlsplit(url)
         if parts.scheme == "file" or "://" not in url:
+            # A plain path is not decoded: # ? and % may stand in the name of a directory.
             path = Path(unquote(parts.path)) if parts.scheme == "file" else Path(url)
+            # Absolute, because the program may change its working directory.
             return cls(str(path), path.absolute(), limits)
         try:
             store, where = object_store(url, limits)
@@ -119,6 +121,7 @@ class BackupPlace:
             name = self._id_in(found)
             await self._settle()
             return name
+        # What a process leaves that was killed before the mark was there.
         ours = (_LOCK, LEASE)
         others = [n for n in await self.names() if n not in ours and not _MARK_DRAFT.match(n)]
         if others:
@@ -127,10 +130,12 @@ class BackupPlace:
         # Two that made it at once would write different ids, and one would not notice.
         await self.lock()
         try:
+            # Looked for again: another process may have made it just before this one got the lock.
             found = await self.get(_MARK) or await self._mark()
             name = self._id_in(found)
             await self._settle()
         except BaseException:
+            # Also for a cancellation: nobody else would release it.
             await self.unlock()
             raise
         return name
@@ -182,6 +187,7 @@ class BackupPlace:
         if self._directory is None:
             await self._lease.take()
             return
+        # The lock on a directory that was moved away keeps nobody from the one that is there now.
         if self._lock is not None and not await asyncio.to_thread(self._is_locked_there):
             await self.unlock()
         if self._lock is None:
@@ -210,6 +216,7 @@ class BackupPlace:
         # It is taken in a thread, and released in another one.
         lock = FileLock(directory / _LOCK, mode=FILE_MODE, thread_local=False)
         try:
+            # Without waiting: a service tries again by itself, and a command says why it cannot.
             lock.acquire(timeout=0)
             self._locked = file_identity(directory / _LOCK)
         except Timeout as error:
@@ -222,7 +229,9 @@ class BackupPlace:
     async def unlock(self) -> None:
         """Let another process write to it. Cancellation: it may stay locked while a write that was
         given up goes on."""
+        # First: if the wait below is cancelled, the lease must still run out.
         self._lease.end_renewals()
+        # A write that was given up would otherwise arrive when another process writes.
         await self._landed()
         if self._lock is not None:
             self._lock.release()
@@ -244,6 +253,7 @@ class BackupPlace:
         except asyncio.CancelledError:
             self._abandoned.add(putting)
             putting.add_done_callback(self._abandoned.discard)
+            # Its error is read: asyncio logs one that nobody has read.
             putting.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
 
@@ -271,6 +281,7 @@ class BackupPlace:
     def _make_durable(self, path: Path, top: Path) -> None:
         """Make a directory, and its name and those between it and `top` durable: once in each
         process, because one that is there may be left from a process that was killed."""
+        # A directory that was removed meanwhile has to be made, and made durable, once more.
         if path in self._synced and path.is_dir():
             return
         make_directory(path)
@@ -328,6 +339,8 @@ class BackupPlace:
         """Remove files that no manifest names. Errors: as `confirm`; then the rest stays."""
         await self.confirm()
         for name in names:
+            # By the clock before each file, as a long list may outlast the lease; to ask the store
+            # each time would double the requests.
             if self._directory is None:
                 self._lease.check()
             await self.remove(name)

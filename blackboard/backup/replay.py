@@ -112,6 +112,7 @@ class Replay:
 
     async def _take(self) -> None:
         """Take the right to append, or renew it. Errors: Unavailable."""
+        # In that time the lease of a killed service runs out; one that runs renews its own.
         until_s = time.monotonic() + 3 * self._lease_ms / 1000
         while time.monotonic() < until_s:
             fence = await self._archive.take(self._board, self._owner, self._lease_ms)
@@ -211,6 +212,7 @@ class Replay:
         await self._check_same(entries, segment)
         left = [entry for entry in entries if entry.revision > self._mark.revision]
         for at in range(0, len(left), LOG_ENTRIES_MAX):
+            # Renewed for each page, because a large file takes longer than the lease.
             await self._take()
             some = left[at : at + LOG_ENTRIES_MAX]
             after = self._mark.revision
@@ -254,6 +256,7 @@ async def folded(place: BackupPlace, manifest: BackupManifest) -> dict[Key, Entr
 
 def _fold(state: dict[Key, Entry], entry: LogEntry) -> None:
     for change in entry.changes:
+        # Every recovery ends all leases.
         if change.lease is not None:
             continue
         old = state.pop(change.key, None)

@@ -119,6 +119,7 @@ async def prune(
     to the backup; Corrupt; InvalidRequest.
     """
     name = await place.id()
+    # A dry run goes beside the service that follows the backup, and so takes no lock.
     if not dry_run:
         await place.lock()
     try:
@@ -166,6 +167,7 @@ class _Needed:
         with tempfile.TemporaryDirectory() as directory:
             archive = await archive_beside(Path(directory), self._limits)
             try:
+                # As in a recovery, so that the base has what these files would have brought back.
                 mark = await Replay(self._place, archive, old, limits=self._limits).run()
                 if mark.revision < mark.oldest:
                     return None

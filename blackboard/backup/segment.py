@@ -109,6 +109,7 @@ def _parted(
         if value is not None and len(value) > BLOB_BYTES:
             large.append(value)
             blobs[place] = hashlib.sha256(value).digest()
+            # Not None, which in a change is the removal of the key.
             kept[place] = replace(item, value=b"")
     return tuple(kept), blobs
 

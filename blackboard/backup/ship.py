@@ -112,6 +112,7 @@ class EngineBoard:
         """As `HistorySource.base`: the present. An engine does not say its counters of `append`:
         they are derived from the items that there are."""
         head, following = await self._store.open(self._board), dict[Prefix, int]()
+        # Read before the pages: the counters stand in the first record of a base.
         keys = partial(self._store.list, self._board, "", limit=LIST_ENTRIES_MAX, keys_only=True)
         async for page in paged(lambda after: keys(after=after)):
             for entry in page.entries:
@@ -179,6 +180,7 @@ class Shipper:
 
     async def boards(self) -> Sequence[str]:
         """Every board of the engine and of the archive."""
+        # Either may have boards that the other lacks: lost by the engine, or kept in no archive.
         found = set(await self._store.boards())
         if self._archive is not None:
             found |= set(await self._archive.boards())
@@ -200,6 +202,7 @@ class Shipper:
             try:
                 total = total.plus(await self._ship(name))
             except BlackboardError as error:
+                # The failure may have come after its manifest had got its name.
                 self._unsure.add(name)
                 failure = failure or error
         if failure is not None:
@@ -219,6 +222,7 @@ class Shipper:
             return Shipped()
         writer = await self._writer(board)
         before = writer.manifest
+        # Once for each turn as the writer: what is added later follows what this process added.
         if board not in self._checked:
             await self._check(writer, source)
             self._checked.add(board)
@@ -261,6 +265,7 @@ class Shipper:
         if not segments or not segments[-1].digest:
             return
         digest = await _digest_at(source, segments[-1].last)
+        # An archive that began with this very base has no log entry there.
         is_unknown = digest is None and segments[-1].kind == BASE
         if digest != segments[-1].digest and not is_unknown:
             await _write_base(writer, source, None)
@@ -274,6 +279,7 @@ class Shipper:
                 try:
                     page = await source.log(last)
                 except (Compacted, FutureRevision):
+                    # The log was cut, or the board began again below: only a base can follow.
                     page = None
                 if page is not None:
                     if not page:

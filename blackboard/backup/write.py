@@ -105,6 +105,7 @@ class BoardWriter:
                 records=len(records),
                 file_bytes=len(data),
                 sha256=hashlib.sha256(data).hexdigest(),
+                # As in a log-structured merge tree: a record is written again once for each tier.
                 tier=last.tier + 1,
             )
             await self._place.put(one.name, data)
@@ -134,8 +135,10 @@ class BoardWriter:
         """Replace the first `count` files by a base with the content to which they lead. With
         `dry_run`, nothing is written; the answer is the same."""
         old, kept = self.manifest.segments[:count], self.manifest.segments[count:]
+        # The chain goes on from what is replaced, so the files behind the base still follow.
         filling = _Filling(self._place, replace(self.manifest, segments=old), BASE, head)
         filling.is_rehearsed = dry_run
+        # By it, the next shipping and a recovery know of which history the base is.
         filling.digest = old[-1].digest
         await self._fill_base(filling, head, items, pages)
         base = NewBase(sum(each.file_bytes for each in filling.segments), filling.blobs)
@@ -178,6 +181,7 @@ class _Filling:
         self._board = manifest.board
         self._kind = kind
         self._after = self._last = at.revision
+        # An archive does not know the time of a revision whose log entry was cut away.
         self._time_ms = at.time_ms or manifest.time_ms
         self._before = self._chain = manifest.chain
         self._records: list[bytes] = []
@@ -195,6 +199,7 @@ class _Filling:
             self.digest = record.entry.digest
         data = packed(small)
         self._records.append(data)
+        # Log entries alone: so a base can be put between them, and files be merged, later.
         if isinstance(record, LogRecord):
             self._chain = link(self._chain, data)
         self.size += len(data)
@@ -203,6 +208,7 @@ class _Filling:
         """Write the file."""
         if not self._records:
             return
+        # In a thread: compression would hold up the commits of the service, and the lease.
         data = await asyncio.to_thread(file_of, self._records)
         segment = SegmentFile(
             name=_name(self._board, self._last, data),

@@ -64,6 +64,7 @@ def audit(
 
     records = session.with_client(flags, ask)
     found = [*findings(records)] if verify else []
+    # With all records, whatever --limit shows: one that is not shown is not missing.
     found += missing(records, before, show.now_ms())
     shown = records if limit is None else records[-limit:]
     if flags.as_json:

@@ -203,6 +203,7 @@ def export(
     """
     from blackboard.cli import render as shown, session
 
+    # A link that leads nowhere is in the way, too.
     if not overwrite and os.path.lexists(file):
         raise wrong_usage(f"{file} exists", "Name a new file, or replace it with --overwrite.")
 

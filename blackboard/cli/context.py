@@ -63,6 +63,7 @@ def add(
 
 
 def _absolute(path: str | None) -> str | None:
+    # Later commands run in other directories.
     return None if path is None else str(Path(path).expanduser().resolve())
 
 

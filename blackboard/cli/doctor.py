@@ -214,6 +214,7 @@ def open_files() -> Finding:
     import resource
 
     most = DEFAULT.open_files_max
+    # The hard limit: a service raises the soft one up to it when it starts.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= most:
         return _ok("open files", f"{'no limit' if hard < 0 else hard}, {most} are needed at most")
@@ -369,6 +370,7 @@ def service(url: str, ca: str | None = None) -> Iterator[Finding]:
             )
             return
         except (OSError, ValueError, HTTPException, BlackboardError) as error:
+            # What does not answer in HTTP is an HTTPException, which is no OSError.
             cause = getattr(error, "reason", error)
             reason = reason_of(cause, url) if isinstance(cause, Exception) else cause
             yield _no_answer(path, url, str(reason))
@@ -566,6 +568,7 @@ def doctor(
     given = {"engine": engine, "data": session.data_of(flags)}
     settings = config.load({name: value for name, value in given.items() if value is not None})
     asked = engine is not None or flags.data is not None
+    # Without --data, which elsewhere stands in place of a service: here that is checked, too.
     findings = _findings(settings, replace(flags, data=None), asked_for_engine=asked)
     if flags.as_json:
         show.print_json({"findings": show.plain(findings)})
@@ -585,6 +588,7 @@ def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> 
         return [*_of_this_machine(settings), *telemetry(is_on=settings.telemetry), unknown]
     assert target.url is not None
     try:
+        # urlsplit accepts any text as a port: this property alone raises for one that is no number.
         urlsplit(target.url).port  # noqa: B018
     except ValueError as error:
         no_address = Finding(

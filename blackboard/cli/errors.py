@@ -116,6 +116,7 @@ def explain(error: errors.BlackboardError) -> CommandError:
 
 def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
     match error:
+        # A checkpoint is an entry that is put on condition that its name is free.
         case errors.Conflict(expected=0) if error.key.startswith(_CHECKPOINTS):
             name = error.key.removeprefix(_CHECKPOINTS)
             return f"there is a checkpoint {name} already, made by {error.by}", (
@@ -379,8 +380,10 @@ def reported(*, as_json: bool) -> Iterator[None]:
     """Turn whatever ends the block into a message on stderr and an exit code."""
     try:
         yield
+        # Here, and not at exit, where a full disk or a reader that is gone would be a traceback.
         sys.stdout.flush()
     except BaseException as error:
+        # Of any kind: Ctrl-C is no Exception, and anyio puts the errors of tasks into groups.
         code = _code_of(_innermost(error), as_json=as_json)
         if code is None:
             raise

@@ -103,6 +103,7 @@ async def _print_all(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_until_reader_is_gone)
             async for revised in watch:
+                # Also for a revision that is not printed: the token continues behind it.
                 position = revised.position
                 if author is not None and revised.author != author:
                     continue
@@ -112,6 +113,7 @@ async def _print_all(
                     break
             tasks.cancel_scope.cancel()
     except* (BrokenPipeError, screen.NotWrittenError):
+        # No token: what was printed last was perhaps never read, and would be skipped.
         position = ""
         raise
     finally:

@@ -62,6 +62,7 @@ def get(
     moment = None if at is None else values.parse_moment(at)
 
     async def read(client: "Client", board: "Board") -> "Entry":
+        # A document has no entry at its key: its updates are entries below it.
         found = await board.entry(key, at=moment) or await board.document_entry(key, at=moment)
         if found is None:
             raise await session.absent(client, board, key)
@@ -178,6 +179,7 @@ def delete(context: typer.Context, key: Annotated[str, _KEY]) -> None:
         return await board.commit([Delete(key)], conditions=conditions, note=flags.note or "")
 
     receipt = session.with_board(flags, remove)
+    # A commit that deletes an absent key is accepted: its result alone says that it was absent.
     if not receipt.results[0]:
         raise not_found(f"{key} was already absent; nothing changed")
     if flags.as_json:
@@ -234,6 +236,7 @@ def ls(
         look = partial(board.list, pattern, at=moment, delimiter="/" if dirs else None)
         last = after
         while True:
+            # Page by page until there are enough: parts of files and documents are not shown.
             page = await look(after=last, limit=min(limit - len(shown), LIST_ENTRIES_MAX))
             await shown.take(page)
             last = page.next_key

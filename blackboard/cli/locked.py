@@ -98,6 +98,7 @@ class _Runner:
             return await self._process.wait()
         finally:
             if self._process is not None and self._process.returncode is None:
+                # Shielded: the lock is released behind this, and only when the command has ended.
                 with anyio.CancelScope(shield=True):
                     await self._end(self._process)
 
@@ -118,11 +119,13 @@ class _Runner:
         self._send(signal.SIGTERM)
         with anyio.move_on_after(KILL_AFTER_S):
             await process.wait()
+        # Also if it has ended: its children in the same group may still run.
         self._send(signal.SIGKILL)
         await process.wait()
 
     def _send(self, number: int) -> None:
         assert self._process is not None
+        # It may have ended by itself between the look and the signal.
         with contextlib.suppress(ProcessLookupError):
             if self._on_terminal:
                 send_signal(self._process, number)

@@ -44,6 +44,7 @@ class Root(CommandGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """The first that is done; `--help` and `--version` print here."""
+        # Here, and not in `invoke`: help and errors are printed while the line is parsed.
         ready_streams()
         with reported(as_json=False):
             return super().parse_args(ctx, args)
@@ -76,6 +77,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
+        # Imported here, as in every command: `--help` must load nothing heavy.
         from importlib.metadata import version
 
         answer(f"blackboard {version('agent-blackboard')}")

@@ -236,10 +236,12 @@ class Command(TyperCommand):
 
     def take(self, given: dict[str, Any]) -> object:
         """Move the shared options out of `given`."""
+        # Removed, because the function of the command does not take them.
         return Flags(**{param.name: given.pop(param.name) for param in self.shared})
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The help, and the examples one below the other, ready to be copied."""
+        # Typer would flow them into one paragraph.
         examples, self.epilog = self.epilog, None
         self.help = _flowing(self.help)
         super().format_help(ctx, formatter)

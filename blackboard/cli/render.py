@@ -110,6 +110,7 @@ def print_raw(value: Any) -> None:
         sys.stdout.flush()
         return
     text = value if isinstance(value, (bytes, str)) else values.compact(value)
+    # First what was written through the stream: the buffer below it is written to directly.
     sys.stdout.flush()
     # Text as well: the encoding of the stream may lack characters of it.
     sys.stdout.buffer.write(text if isinstance(text, bytes) else text.encode())

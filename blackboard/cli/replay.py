@@ -153,6 +153,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with opener(path, "rt", encoding="utf-8") as file:
             number = 0
+            # Bounded: a file that is no trace may be a single line of any length.
             while line := file.readline(_LINE_CHARACTERS_MAX):
                 number += 1
                 if line.strip():
@@ -332,6 +333,7 @@ async def _opened(stack: AsyncExitStack, keep: Path | None) -> "Client":
 
     if keep is None:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="blackboard-"))
+        # Nothing of it is kept, so no commit waits for the disk.
         return await stack.enter_async_context(blackboard.open(folder, level="memory"))
     return await stack.enter_async_context(blackboard.open(keep))
 

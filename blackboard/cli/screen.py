@@ -115,6 +115,7 @@ def ready_streams() -> None:
             setattr(sys, name, open(handle, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     for name, kind in (("stdout", _Output), ("stderr", io.FileIO)):
         stream = getattr(sys, name)
+        # A stream that somebody has put in its place, such as a test, is left alone.
         is_own = stream is getattr(sys, f"__{name}__") and os.name != "nt"
         if is_own and isinstance(stream, io.TextIOWrapper):
             setattr(sys, name, _reopened(stream, kind))

@@ -47,6 +47,7 @@ class JsonFormatter(logging.Formatter):
             _, document["trace_id"], document["span_id"], _ = trace.split("-")
         if record.exc_info:
             document["error"] = self.formatException(record.exc_info)
+        # The escapes of `safe` mean the same in JSON, and other text stays readable.
         return screen.safe(json.dumps(document, ensure_ascii=False))
 
 
@@ -193,6 +194,7 @@ class ServeCommand(Command):
     def take(self, given: dict[str, Any]) -> object:
         """The given settings, by their field names."""
         taken = {param.name: given.pop(param.name) for param in self.shared}
+        # What was not given must not hide a variable, or a line of the file of settings.
         return {name: value for name, value in taken.items() if value not in (None, [], ())}
 
 
@@ -236,6 +238,7 @@ def serve(
     if settings.engine == "sqlite" or settings.is_loopback:  # there the token of the operator is
         make_private(settings.data)
 
+    # Asked before this service serves, perhaps at the same address.
     other = places.answering(places.load(places.config_directory()).by_name.get(places.LOCAL))
     name = places.LOCAL
 

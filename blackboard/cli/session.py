@@ -161,6 +161,7 @@ async def _opened(
         async with connecting as client:
             yield client
         return
+    # A mistyped name would otherwise become a new, empty directory.
     if not create and not holds_boards(Path(target.data)):
         raise not_found(
             f"{target.data} is no data directory", "Write to it first, or check its name."

@@ -108,6 +108,7 @@ def data_directory(flags: Flags, environ: Mapping[str, str], contexts: Contexts)
     """The data directory of the selected service; None leaves it to the settings."""
     if flags.data is not None:
         return flags.data
+    # The settings read both by themselves.
     if environ.get("BLACKBOARD_DATA") or environ.get("BLACKBOARD_CONFIG"):
         return None
     with _said_for_people():

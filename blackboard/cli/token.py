@@ -82,6 +82,7 @@ def create(
     if role is not None:
         granted = grants_of(role, name, settings.roles_file)
         principal = replace(principal, grants=granted)
+    # Before `secret_of`, which would make a secret that no service has.
     kept = _kept(settings)
     secret = config.secret_of(settings)
     token = tokens.issue(secret, principal, ttl_ms, audience=settings.audience)

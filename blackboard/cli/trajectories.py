@@ -115,6 +115,7 @@ def _staged(output: Path) -> Iterator[TextIO]:
         with open_new(stage) as file:
             yield file
         if output.exists():
+            # The new file is for its owner alone, and the old one may have been for others.
             stage.chmod(stat.S_IMODE(output.stat().st_mode))
         stage.replace(output)
     finally:

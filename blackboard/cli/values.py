@@ -37,6 +37,7 @@ def milliseconds(
     if amount is None:
         return None
     span = amount * unit_ms
+    # Not `>`: every comparison with NaN is false.
     if not abs(span) <= _SPAN_MS_MAX:
         raise wrong_usage(f"{option} is no span of time: {amount:g}")
     return 1 if 0 < span < 1 else round(span)
@@ -114,6 +115,7 @@ def pretty(value: Any) -> str:
 
 def _from_json(text: str) -> Any:
     try:
+        # By the parser of the wire, so that $bytes means the same here. It splits a list.
         found = JSON.split(f"[{text}]".encode())
     except UnicodeEncodeError as error:
         raise ValueError("it holds characters that are not Unicode text") from error
@@ -199,6 +201,7 @@ def _is_number(text: str) -> bool:
 def parse_revision(text: str) -> int:
     """The revision in `text`, which is a number. Errors: CommandError."""
     digits = text.lstrip("0") or "0"
+    # The length first: int() raises an error for more than 4,300 digits.
     if len(digits) > len(str(REVISION_MAX)) or int(digits) > REVISION_MAX:
         raise wrong_usage(f"no revision is above {REVISION_MAX}", _MOMENT)
     return int(digits)

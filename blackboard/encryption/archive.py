@@ -296,6 +296,7 @@ class SealedArchive:
         return found if options.keys_only else await self._opened(at.board, found)
 
     async def _opened(self, board: str, reading: Reading) -> Reading:
+        # Before the family is looked up, which takes a query for each of its boards.
         if not any(map(self._concerns, reading.entries)):
             return reading
         family = await self._family(board)

@@ -164,6 +164,7 @@ class DataKeys:
 
     async def erased(self, board: str) -> Sequence[str]:
         """Namespaces of a board of which a data key was destroyed, sorted."""
+        # Read again: another process may have destroyed one a moment ago.
         await self._load(board)
         return sorted({k.namespace for k in self._tables[board].values() if k.cipher is None})
 
@@ -508,6 +509,7 @@ class DataKeys:
         """Read the records of every board again that another process changed after `after`."""
         while self._follower is asyncio.current_task():  # some drivers swallow a cancellation
             try:
+                # What could not be read is tried again soon, and not only after the next change.
                 wait_ms = 0 if self._outdated else _FOLLOW_WAIT_MS
                 page = await self._raw.log(
                     KEYS_BOARD, after, limit=LOG_ENTRIES_MAX, wait_ms=wait_ms

@@ -248,6 +248,7 @@ class Places:
             return (board,), ()
         try:
             return await self.past(board, after, upto)
+        # What neither log nor archive reaches is accepted unchecked: see the invariants.
         except (Compacted, FutureRevision, Unavailable):
             return (board,), ()
 

@@ -677,6 +677,7 @@ class SealedStore:
         """As `PubSub.publish`."""
         assert isinstance(self.raw, PubSub)
         if self.seals(key):
+            # Without a place: no log has the message, so nothing could be compared with it.
             data = await self._seal(board, key, PUT, _NOBODY, data)
         await self.raw.publish(board, key, data)
 

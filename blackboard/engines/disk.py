@@ -70,6 +70,7 @@ def has_room(beside: Path, size: int) -> bool:
     probe = beside.with_name(f"{beside.name}.{secrets.token_hex(8)}.room")
     try:
         with open_new_binary(probe) as file:
+            # Written, not only lengthened: a sparse file takes no room.
             file.write(bytes(size))
     except OSError:
         return False
@@ -145,6 +146,7 @@ def sync_path(path: Path) -> None:
     """
     if os.name == "nt":
         return
+    # Not for writing: directories cannot be opened for that, and a sync does not need it.
     handle = os.open(path, os.O_RDONLY)
     try:
         sync(handle)

@@ -28,7 +28,9 @@ class SystemWriter:
         Cancellation: it may be committed.
         """
         async with self._in_order:
+            # Even if this one fails: a late copy of it must not pass for the next commit.
             self._step += 1
+            # Asked each time: in the epoch from before a restart of the engine it would be refused.
             epoch = (await self._store.open(self._board)).epoch.id
             name = CommitId(SYSTEM_AGENT, 0, self._incarnation, self._step)
             commit = Commit(name, epoch, tuple(ops), tuple(conditions))

@@ -40,6 +40,7 @@ class Opened(bytes):
             return self.sealed == other.sealed
         return bytes.__eq__(self, other)
 
+    # `bytes` has one of its own, which would compare the plain bytes.
     def __ne__(self, other: object) -> bool:
         return not self == other
 

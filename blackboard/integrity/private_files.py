@@ -42,6 +42,7 @@ def make_file(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
     except FileExistsError:
+        # SQLite gives a journal the mode of its file when it makes it: these may be older.
         for found in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
             with contextlib.suppress(FileNotFoundError):
                 _close(found, found.stat())

@@ -64,6 +64,7 @@ class Seal:
             found.append("the manifest's signature does not fit")
         if cut is None:
             return found
+        # Through JSON, as the other side: a tuple would not be equal to its list.
         should = read_manifest(manifest_of(cut, signer))
         found += [
             f"the manifest's {name} is not that of the board"

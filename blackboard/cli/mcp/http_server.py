@@ -51,6 +51,7 @@ async def serve_http(app: Starlette, listener: socket.socket, greet: Callable[[]
     server = _HttpServer(config, greet)
     running = asyncio.create_task(server.serve(sockets=[listener]), name="uvicorn")
     try:
+        # Shielded: uvicorn ends in order only if it is asked to, and not if it is cancelled.
         await asyncio.shield(running)
     except asyncio.CancelledError:
         server.should_exit = True

@@ -58,6 +58,7 @@ async def _until_signal(work: Callable[[], Awaitable[int]]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError):  # on Windows they end it at once
             loop.add_signal_handler(number, stop, number)
+    # Waited for, not awaited: a cancellation is no error here, but what `stop` has done.
     await asyncio.wait([running])
     if code:
         # A thread may be reading standard input, which only the client can end.
@@ -96,6 +97,7 @@ async def _place(flags: Flags, agent: str | None) -> AsyncIterator[BoardPlace]:
     make_private(settings.data)
     async with AsyncExitStack() as stack:
         saved = _Saved(settings)
+        # Before the service is begun, so that it goes last: then nothing is served there any more.
         stack.callback(saved.forget)
         shared = await stack.enter_async_context(SharedDirectory(settings, saved.save).running())
         token = flags.token or os.environ.get("BLACKBOARD_TOKEN")
@@ -290,6 +292,7 @@ class Joined:
             log.warning("cannot connect to %s: %s", shared.url, error)
             return False
         try:
+            # If the old connection cannot be left in order, the new one is used all the same.
             await first.move(board, old.aclose)
         except BlackboardError as error:
             log.warning("left a connection to %s: %s", shared.url, error)

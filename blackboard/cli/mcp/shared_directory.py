@@ -91,6 +91,7 @@ class SharedDirectory:
         finally:
             keeping.cancel()
             await asyncio.wait([keeping])
+            # Only now: the next process opens the directory as soon as it gets the lock.
             self._lock.release()
 
     async def _joined(self, keeping: "asyncio.Task[None]") -> None:
@@ -163,6 +164,7 @@ class SharedDirectory:
         """The last port first: the others look for the service there."""
         last = self._url or announced_url(self._settings.data)
         port = urlsplit(last).port if last else None
+        # 0 last: the port that the system picks is one that connections can take meanwhile.
         return [*([port] if port else []), *PORTS, 0]
 
 

@@ -107,6 +107,7 @@ async def read_account(driver: Driver) -> RedisAccount:
     lacking: dict[str, None] = {}
     excess: dict[str, None] = {}
     for reply in replies:
+        # A server that is too old to answer replies with an empty list.
         may = dict(zip(asked, reply, strict=False))
         lacking |= dict.fromkeys(_names(line for line in NEEDED if may.get(line) == 0))
         excess |= dict.fromkeys(_names(line for line in _HARMFUL if may.get(line) == 1))

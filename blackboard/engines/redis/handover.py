@@ -152,6 +152,7 @@ class Handover:
         arrive, wait for that, at most HANDOVER_WAIT_MS."""
         if not self._in_flight or self._head is None or after + 1 in self._written:
             return
+        # For all that wait now, and for nobody later: once set, it would end the next wait at once.
         landed = self._landed = self._landed or asyncio.Event()
         # Bounded, because the entry may be of another process: then the log is read.
         with anyio.move_on_after(HANDOVER_WAIT_MS / 1000):

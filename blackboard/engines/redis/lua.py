@@ -186,6 +186,7 @@ class Scripts:
         again: bool = False,
     ) -> Head:
         name = secrets.token_urlsafe(_EPOCH_ID_BYTES)
+        # Random: a primary that comes back and its promoted replica must not skip to the same one.
         jump = EPOCH_JUMP + secrets.randbelow(EPOCH_SPREAD)
         # A server that lost the board knows no revision of it, but this process may.
         seen = max(above, self.seen(board))

@@ -52,6 +52,7 @@ async def received(driver: Driver, channel: str) -> AsyncIterator[AsyncIterator[
         try:
             yield _messages(connection)
         finally:
+            # Ended first: it writes to the connection, which is closed next.
             living.cancel()
             await asyncio.gather(living, return_exceptions=True)
 

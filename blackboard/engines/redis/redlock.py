@@ -234,6 +234,7 @@ class LockMasters:
         if loop.time() >= deadline:
             await self._give_back(vote)
             raise Unavailable(what=LOCK_MASTERS, reason="the votes came too late")
+        # One is not enough: a master that lost its data gives a new vote to a renewal.
         return 2 * vote.new_votes > len(self._pools)
 
     async def _release(self, name: str, owner: str) -> None:

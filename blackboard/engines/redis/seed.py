@@ -106,6 +106,7 @@ class _Making:
             await self._end()
         except BaseException:
             if old is None:
+                # The first error says more. What is left now, the next `seed` of the name removes.
                 with anyio.CancelScope(shield=True), suppress(BlackboardError):
                     await self._call("undo")
             raise

@@ -234,6 +234,7 @@ class RedisStore:
         behind = read_behind(reply)
         if behind is not None:
             if budget.maybe_executed:
+                # An earlier attempt may have been executed before the access number rose.
                 return [unknown(prepared, "tokens were revoked") for prepared in batch]
             return [behind] * len(batch)
         self._scripts.note(board, reply[0])

@@ -290,6 +290,7 @@ class EmbeddedBoard:
         a restore that was computed for it need not be retried.
         """
         await self._whole()
+        # Commits that wait for an earlier hold look again, and then wait for this one.
         self._lift()
         if hold_ms > 0:
             self._held_until_s = self._loop.time() + hold_ms / 1000
@@ -347,10 +348,12 @@ class EmbeddedBoard:
                 break
             await self._next_wake()
         self._writing = group = WriteGroup(head=self._durable)
+        # The journal is copied only once the head records where the log ends (BoardFile).
         scrub = partial(self._written_first, self._rest(), self._file.scrub)
         found = self._loop.run_in_executor(self._writers, scrub)
         found.add_done_callback(lambda done: self._written(group, _failure_of(done)))
         try:
+            # Cancelled itself, it would end the group while its thread still writes.
             return await self._suspend(asyncio.shield(found))
         except WriteError as failure:
             raise Unavailable(f"board {self.name}", failure.reason) from failure
@@ -497,6 +500,7 @@ class EmbeddedBoard:
     def _written(self, group: WriteGroup, failure: WriteError | None) -> None:
         self._writing = None
         if failure is not None and group.follows is not None and failure.no_room:
+            # No caller waits for these rows, and the log has their content: they follow later.
             self._backlog.put_back(group.follows)
             failure = None
         if failure is not None:
@@ -590,6 +594,7 @@ class EmbeddedBoard:
         let_go = self._file.abandon
         if self.failure is None:
             let_go = partial(self._close, None if self.read_only else self._rest())
+        # Before the wait for the thread: nothing may be decided that would not be written.
         self.failure = self.failure or WriteError("it was closed", certain=True)
         if self._idle is not None:
             self._idle.cancel()

@@ -423,6 +423,7 @@ class BoardFile:
         try:
             return file_identity(self.path) == self._identity
         except OSError as error:
+            # A file system that does not answer proves nothing; the write that follows says more.
             return not isinstance(error, FileNotFoundError | NotADirectoryError)
 
     def _has_grown(self) -> bool:
@@ -490,6 +491,7 @@ class BoardFile:
         Errors: as `_copy_journal`. Must not run during a `write`, on a connection of its own:
         before 3.51.3 that can damage the file (https://www.sqlite.org/wal.html#walresetbug).
         """
+        # It waits for no reader: what one still needs stays in the journal.
         self._copy_journal("PASSIVE")
 
     def shrink_journal(self) -> None:
@@ -548,6 +550,7 @@ class BoardFile:
         """
         found: list[LogEntry] = []
         size = 0
+        # For the whole page: `close` and `scrub` must not close the connection meanwhile.
         with translated(self.path), self._reading:
             if self._closed:
                 raise Unavailable(what=str(self.path), reason="it was closed")
@@ -582,6 +585,7 @@ class BoardFile:
             return self._let_go()
         try:
             with self._translated():
+                # At level `memory`, `begin_run` has turned syncs off.
                 self._writer.execute("PRAGMA synchronous=FULL")
                 if self.level != "disk":
                     # Without a frame to copy, SQLite would not sync the file itself.

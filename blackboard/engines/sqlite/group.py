@@ -58,6 +58,7 @@ class WriteGroup:
             outcomes.append(outcome)
             if not isinstance(outcome, Committed) or outcome.duplicate:
                 continue
+            # A commit that only renews leases has no entry in the log (docs/decisions/0040).
             if not prolong(state, prepared.commit, outcome):
                 entry = log_entry(prepared.commit, outcome, prepared.digest)
                 row = self.log.add(entry, prepared, encode_results(outcome.results))

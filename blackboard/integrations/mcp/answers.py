@@ -315,6 +315,7 @@ class AnswerRoom:
         self.items -= 1
         value = plain(value)
         text = value if isinstance(value, str) else json_text(value)
+        # At least one: with none, `next_offset` would lead to the same place again.
         most = max(1, min(most, self.characters))
         if not offset and len(text) <= most:
             self.characters -= len(text)

@@ -21,10 +21,12 @@ KEYS_MAX = 64
 """Keys, patterns and facts in one call: what a model means to look at."""
 
 
+# Models often give one text where a list of them is expected.
 def _listed(given: object) -> object:
     return [given] if isinstance(given, str) else given
 
 
+# Models quote numbers, and a revision in quotes would be taken for the name of a checkpoint.
 def _number(given: object) -> object:
     return int(given) if isinstance(given, str) and given.isascii() and given.isdecimal() else given
 

@@ -79,6 +79,7 @@ class HeldClaim:
 
     async def _until_the_end(self) -> None:
         loop = asyncio.get_running_loop()
+        # A loop, because the claim may be prolonged while this sleeps.
         while not self._released.is_set():
             if loop.time() >= self._until_s:
                 self.reason = f"its {self._seconds:.0f} seconds were over"
@@ -112,12 +113,14 @@ class Claims:
         """Claim `key`, or prolong the claim of it. Errors: as of `Board.lock`; ToolFailure."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + wait_s
+        # A loop: when the claim that this waits for has ended, another call may hold the next one.
         while (known := self._held.get(key)) is not None:
             if await self._is_current(key, known):
                 known.extend(seconds)
                 return known
         if self._closed:
             raise Unavailable("claims", "this session ended")
+        # Taken again: that the last claim of it ended is no news any more.
         self._ended.pop(key, None)
         if len(self._held) >= CLAIMS_MAX:
             names = ", ".join(sorted(self._held)[:5])
@@ -192,6 +195,7 @@ class Claims:
         for held in self._held.values():
             held.release()
         for key, task in list(self._tasks.items()):
+            # It waits in the queue of its lock, and would see its release only once it was granted.
             if not self._held[key].granted.done():
                 task.cancel()
         if tasks:

@@ -102,6 +102,7 @@ class TokenSessions:
         connected = await self._connected(name, token)
         if connected.requests >= REQUESTS_MAX:
             raise TooManyError
+        # From here on `close_idle` leaves the connection open.
         connected.requests += 1
         try:
             yield connected.session
@@ -115,6 +116,7 @@ class TokenSessions:
         async with lock:
             known = self._open.get(name)
             if known is not None:
+                # At each request: the token may have been revoked since the last one.
                 if await self._is_good(known):
                     return known
                 await self._close(name)
@@ -174,6 +176,7 @@ class _Authenticated:
             await _refusal(401, "unauthenticated", why)(scope, receive, send)
             return
         try:
+            # Entered by hand: an error of the application must not become one of these answers.
             entered = self._sessions.of(token)
             session = await entered.__aenter__()
         except Unauthenticated as error:
@@ -249,6 +252,7 @@ def board_app(
                 yield
         finally:
             closing.cancel()
+            # After the requests, which use the connections: the manager has ended them by now.
             await sessions.aclose()
 
     async def health(_: Request) -> Response:

@@ -45,6 +45,7 @@ async def restore(
     board = session.board
     epoch = (await board.head()).epoch.id  # before the preview: what is confirmed was seen in it
     preview = await board.preview_restore(to, keys_max=said.ANSWER_ITEMS)
+    # A revision: by the time of an answer, a time or a name may stand for another one.
     target = preview.diff.b
     if params.request_state is not None:
         _check(session, params.request_state, target, epoch)

@@ -159,6 +159,7 @@ class _Handlers:
             )
         if isinstance(answer, InputRequiredResult):
             return answer
+        # As text, too: MCP asks for that, for clients that know no structured content.
         text = TextContent(type="text", text=json_text(answer))
         return CallToolResult(content=[text], structured_content=answer)
 

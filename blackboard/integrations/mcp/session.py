@@ -73,6 +73,7 @@ class AgentSession:
         """One change, under the fences of all claims. Errors: BlackboardError, ToolFailure."""
         grounds = self.read_at(based_on)
         key, revision = expected
+        # The key itself gets one condition, below: two could name different revisions of it.
         conditions = [KeyAt(on, at) for on, at in grounds if on != key]
         if revision is None and key in based_on:
             revision = dict(grounds)[key]
@@ -84,6 +85,7 @@ class AgentSession:
                 [op],
                 conditions=conditions,
                 fences=fences,
+                # An absent key is a condition, but no version that `why` could follow.
                 based_on=[(on, at) for on, at in grounds if at],
                 note=note,
             )
@@ -102,6 +104,7 @@ class AgentSession:
         next change says so."""
         old = self.claims
         self.board, self.claims = board, Claims(board, ended=old.keys())
+        # First: over a connection that is gone, each release would wait for an answer.
         await leave()
         await old.aclose()
 

@@ -97,6 +97,7 @@ async def listen(
     if len(uris) > SUBSCRIPTIONS_MAX:
         text = f"{len(uris)} resources are more than one subscription has: {SUBSCRIPTIONS_MAX}"
         raise MCPError(code=INVALID_PARAMS, message=text)
+    # For this stream alone: on a shared one, each stream could learn the URIs of all agents.
     bus = InMemorySubscriptionBus()
     handler = ListenHandler(bus, max_subscriptions=1)
     if not uris:

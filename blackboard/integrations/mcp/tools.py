@@ -98,6 +98,7 @@ async def read(session: AgentSession, args: given.ReadArguments) -> said.ReadAns
         else:
             shown.append(entry_shown(entry, room.show(entry.value, most, args.offset)))
     absent = [key for key in keys if key not in entries]
+    # What was not shown, or not as it is now, is nothing that a change can rely on.
     if args.at is None:
         session.saw(entry for key, entry in entries.items() if key not in not_shown)
         for key in absent:
@@ -137,6 +138,7 @@ async def list_(session: AgentSession, args: given.ListArguments) -> said.ListAn
         if looked_at >= KEYS_LOOKED_AT_MAX:
             answer["next"] = page.next_key
             return answer
+        # All pages are of one revision: a name or a time is looked up once.
         after, at = page.next_key, at and page.revision
 
 
@@ -428,6 +430,7 @@ async def answer(session: AgentSession, args: given.AnswerArguments) -> said.Wri
     with the right to approve. Nobody answers their own requests."""
     found = await blackboard.pending(session.board, args.agent)
     for one in found:
+        # A request that was made again has another revision: it was not this one that was read.
         if one.id == args.id and one.revision == args.revision:
             if one.answer is not None:
                 state = "approved" if one.answer.approved else "rejected"

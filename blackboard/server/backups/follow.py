@@ -162,6 +162,7 @@ class BackupFollower:
         # Before the round: what the archive lacks now, the round cannot ship.
         late_ms = 0 if archiver is None else archiver.statistics().lag_ms
         is_scan = begun_s - self._scanned_s >= self._scan_ms / 1000
+        # Without an archive nothing says which boards have changed.
         if is_scan or self._archive is None:
             names: Collection[str] = await self._shipper.boards()
         else:
@@ -170,6 +171,7 @@ class BackupFollower:
         if is_scan:
             await self._shipper.note_removed(names)
             self._scanned_s = begun_s
+        # As of the beginning: the round may have missed what was committed since.
         self._complete_s = begun_s - late_ms / 1000
 
     async def _changed(self, archive: Archive) -> Collection[str]:
@@ -177,6 +179,7 @@ class BackupFollower:
         service's own. One that began again may have less than was shipped."""
         ends = await archive.ends()
         new = {name for name, last in ends.items() if last != self._shipper.shipped(name)}
+        # The archive does not know all of the service's own boards.
         return new.union(OWN_BOARDS)
 
     async def _begin(self) -> None:

@@ -33,6 +33,7 @@ async def _take(
     place: BackupPlace, store: Store, archive: Archive | None, limits: Limits
 ) -> Shipped:
     if archive is not None:
+        # A board is shipped as far as its archive goes, so that has to be complete.
         await complete(store, archive, limits)
     shipper = Shipper(place, store, archive, limits)
     try:
@@ -52,6 +53,7 @@ async def complete(store: Store, archive: Archive, limits: Limits) -> None:
         for name in await store.boards():
             if name in OWN_BOARDS_ARCHIVED or not is_reserved(name):
                 head = await store.open(name)
+                # A service that was just killed may have left its lease on the archive.
                 await archiver.reached(name, head.revision, archiver.takeover_ms)
     finally:
         await archiver.aclose()
