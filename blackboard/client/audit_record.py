@@ -47,6 +47,7 @@ class AuditKeys:
         key = self._by_name.get(record.sealed_with)
         if key is None:
             return replace(record, checked=UNKNOWN_KEY)
+        # As bytes: compare_digest refuses text that is not ASCII, which a forged seal may be.
         is_right = hmac.compare_digest(record.seal.encode(), record.sealed_by(key).encode())
         return replace(record, checked=SEALED if is_right else FORGED)
 
@@ -85,6 +86,7 @@ class AuditRecord:
 
     def stored(self) -> dict[str, Any]:
         """The stored form."""
+        # Unsigned, it is hashed as older versions did: their chains must still verify.
         left_out = {"checked"} if self.sealed_with else _LATER
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 

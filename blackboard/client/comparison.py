@@ -49,6 +49,7 @@ async def differences_by_key(link: Transport, board: str, request: DiffRequest, 
                 found += await _document_change(
                     link, (board, request.other or board), document, page
                 )
+        # One more than is shown, so that `more` is known.
         if len(found) > limit:
             break
     return Diff(*revisions, tuple(found[:limit]), len(found) > limit)

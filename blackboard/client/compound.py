@@ -153,6 +153,7 @@ async def list_pages(
         after = page.next_key
         if after is None:
             return
+        # A moment such as "now" moves on, and the pages of one listing must not.
         at = at and page.revision
 
 
@@ -166,6 +167,7 @@ async def log_pages(
         page = await look(after, limit=scanned or min(left, LOG_ENTRIES_MAX))
         yield page
         left -= len(page.entries)
+        # The first: a page that does not advance would be asked for again without end.
         if page.through <= after or page.through >= page.head.revision:
             return
         after = page.through

@@ -133,6 +133,7 @@ def resolve(
     context = contexts.in_use(named)
     from_environ = {} if named else environ
     url = given.url or from_environ.get(URL_VARIABLE) or (context.url if context else None)
+    # The address may come from an argument or the environment: then the token is not for it.
     at_context = context if context and url and context.is_at(url) else None
     token = given.token or from_environ.get(TOKEN_VARIABLE)
     if not token and at_context:
@@ -194,6 +195,7 @@ def change(directory: Path, how: Callable[[Contexts], Contexts]) -> None:
 
     try:
         directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        # Readers take no lock, as the file is replaced at once. Two writers would lose a change.
         with FileLock(directory / "contexts.lock", timeout=LOCK_TIMEOUT_S, mode=FILE_MODE):
             _save(directory, how(load(directory)))
     except OSError as error:  # the disk is full, or fails
@@ -208,6 +210,7 @@ def _save(directory: Path, contexts: Contexts) -> None:
         "current": contexts.current,
         "contexts": {name: asdict(context) for name, context in contexts.by_name.items()},
     }
+    # In the same directory: a rename is atomic only within one file system.
     new = directory / f"contexts.json.{os.getpid()}"
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)

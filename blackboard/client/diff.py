@@ -149,6 +149,7 @@ def _parts(path: str, before: Any, after: Any) -> Iterator[Part]:
             yield from _member(f"{path}.{name}" if path else name, name, before, after)
     elif isinstance(before, list) and isinstance(after, list):
         yield from _items(path, before, after)
+    # In Python True == 1 and 1 == 1.0, but on a board these are different values.
     elif type(before) is not type(after) or before != after:
         yield Part(path, before, after)
 

@@ -179,6 +179,7 @@ async def import_board(link: Transport, path: Path, board: str, note: str) -> No
             await link.import_begin(board, spec)
             pages = reading.pages()
             number = 0
+            # With a default, since StopIteration cannot be raised into a future.
             while page := await asyncio.to_thread(next, pages, ()):
                 await link.import_page(board, request, number, page)
                 number += 1
@@ -230,6 +231,7 @@ class _Writing:
         self._manifest = Manifest.read_signed(first.manifest, first.signature)
         self._what = f"checkpoint {name} of board {board}"
         self._sums = Sums()
+        # The mode from the first byte on: before a chmod, others could open it.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         self._file = os.fdopen(descriptor, "w+b")
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED)
@@ -344,6 +346,7 @@ class _Reading:
             first_ms = rest[0] if rest else None
             shapes = [(key, str), (value, bytes), (mod, int), (created, int), (author, str)]
             shapes += [(time_ms, int), *[(n, int) for n in (expires, first_ms) if n is not None]]
+            # Version 2 added the time of creation, so the version says how many parts an entry has.
             is_complete = len(rest) == self._header["version"] - 1
             if not is_complete or not all(type(found) is wanted for found, wanted in shapes):
                 raise TypeError("not an entry")

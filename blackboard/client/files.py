@@ -236,6 +236,8 @@ class Files:
         """Remove the file at `key`; False when there was none. `expected` as in `put`. Its history
         stays."""
         conditions = () if expected is None else (KeyAt(file_info_key(check_file(key)), expected),)
+        # The first one answers whether there was a file; the second also removes what an unfinished
+        # upload left.
         ops: list[Op] = [Delete(file_info_key(check_file(key))), DeletePrefix(file_prefix(key))]
         receipt = await self._board.commit(ops, conditions=conditions)
         return bool(receipt.results[0])
@@ -296,6 +298,7 @@ class Files:
                     ops, conditions=[upload.condition, at], note=note
                 )
             except Conflict as conflict:
+                # Another file was put meanwhile: without `expected`, this one takes its place.
                 if expected is not None or conflict.key != at.key or not left:
                     raise
                 continue
@@ -427,6 +430,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 def _place(draft: Path, path: Path, overwrite: bool) -> None:
     """Give a written file its name, durably."""
+    # Before the rename: the name must not lead to bytes that a power cut takes away.
     sync_path(draft)
     check_replaceable(path, overwrite=overwrite)  # another process may have been faster
     draft.replace(path)

@@ -183,6 +183,7 @@ class Step:
         if pattern == f"{prefix}/**" and is_prefix(prefix):
             self._listed.setdefault(prefix, listing.revision)
             meant = (e for e in listing.entries if is_meant(pattern, e.key))
+            # A key that was read before at another revision keeps its condition, which then fails.
             self._covered |= {e.key for e in meant if self._agrees(e)}
         for entry in listing.entries:
             if is_meant(pattern, entry.key):

@@ -55,6 +55,7 @@ class Entry(Struct, frozen=True):
         """Decode an entry."""
         return Entry(
             entry.key,
+            # A listing of keys alone has nothing here, and no encoded value is empty.
             decode_value(entry.value) if entry.value else None,
             entry.mod_revision,
             entry.create_revision,

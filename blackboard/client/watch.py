@@ -227,6 +227,7 @@ class Watch:
         entry = self._pending.popleft()
         epoch = entry.epoch.id if entry.epoch else self._position.epoch
         self._position = Position.of(entry, epoch)
+        # Counts as read: no commit may go on from it in an epoch that lost it.
         self._saw(entry.revision, epoch)
         revised = RevisionEvent.of(entry, str(self._position))
         if telemetry.is_on():

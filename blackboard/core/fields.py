@@ -159,6 +159,7 @@ def _by_type(walks: Mapping[type, Walk]) -> Walk | None:
     find = walks.get
 
     def run(value: Any) -> None:
+        # By the exact class: msgspec makes no instances of subclasses.
         walk = find(type(value))
         if walk is not None:
             walk(value)

@@ -285,6 +285,7 @@ def coalesce(entries: Sequence[LogEntry]) -> LogEntry:
         epoch = entry.epoch or epoch
         for change in entry.changes:
             slot = (change.lease is not None, change.key)
+            # Popped first, so that it stands where it changed last.
             changes.pop(slot, None)
             changes[slot] = change
     return replace(entries[-1], changes=tuple(changes.values()), epoch=epoch)

@@ -57,6 +57,7 @@ class View:
         """
         readable = tuple(pattern.text for pattern in access.readable_patterns(grants))
         parts = (_readable_parts(pattern.text, readable) for pattern in patterns)
+        # Sorted, so that the same rights and patterns in another order are an equal view.
         met = sorted(set(chain.from_iterable(parts)))
         whole = cls(patterns, grants, coalesce)
         if len(met) > PATTERNS_MAX:

@@ -56,6 +56,7 @@ class BlackboardCheckpointStorage:
         about = [checkpoint.checkpoint_id, checkpoint.timestamp]
         ops = [self._records.put(key, encoded), self._records.put(index, about)]
         if not await self._records.accepted(ops, KeyAt(key, ABSENT)):
+            # The same one, saved again because the answer was lost, is no error.
             there = await self._records.entry(key)
             if there is None or there.value != encoded:
                 reason = f"Another checkpoint has the ID {checkpoint.checkpoint_id}"

@@ -53,6 +53,8 @@ class BlackboardSessionStore(SessionStore):
 
     async def _append(self, key: SessionKey, place: str, lines: Sequence[Line]) -> None:
         for _ in range(self._records.attempts_max):
+            # Before the marks are read: whatever others append after this changes it, and refuses
+            # the commit below.
             about = await self._records.entry(f"{place}/about")
             fresh = await self._fresh(place, lines)
             if not fresh:

@@ -81,6 +81,7 @@ class BlackboardSessionService(BaseSessionService):
             return None
         newest = config.num_recent_events if config else None
         found = await self._records.all(f"{place}/events/*", newest=newest)
+        # By way of JSON, as they were dumped: bytes are base64 in JSON only.
         events = [Event.model_validate_json(json.dumps(entry.value)) for entry in found]
         if config and config.after_timestamp is not None:
             events = [event for event in events if event.timestamp >= config.after_timestamp]

@@ -168,6 +168,7 @@ class BlackboardConversationStore(ConversationStore):
         """The entries up to `head_id`, in order, or the last `limit` of them."""
         root = await self._root(head_id) if head_id else None
         tree = self._records.key("trees", root or "")
+        # The newest of the tree are mostly of this history; the others are read one by one.
         found = await self._records.all(f"{tree}/entries/*", newest=limit)
         by_id = {entry.value[1]["id"]: entry for entry in found}
         history: list[ConversationEntry] = []

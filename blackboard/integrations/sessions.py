@@ -135,7 +135,9 @@ class Records:
 
     async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         if isinstance(self.board, blackboard.sync.Board):
+            # It blocks until the loop of `blackboard.sync` answers: not in the caller's loop.
             return await asyncio.to_thread(method, *arguments)
+        # Made outside of any loop, it belongs to the first one that uses it.
         self._loop = self._loop or _running_loop()
         if self._loop is not _running_loop():
             reason = "the board belongs to another event loop: use a board of blackboard.sync"

@@ -297,6 +297,7 @@ def decode_entry(
     Errors: Corrupt when the bytes are not what `prepare` and `encode_results` made.
     """
     try:
+        # The body has no `bin`: texts and values share one type, and are decoded where used.
         header = msgpack.unpackb(body, raw=True)
         signed, lane, incarnation, step, flat, note, ops, *rest = header
         # Older entries lack one or both.

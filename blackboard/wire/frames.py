@@ -221,6 +221,7 @@ def exported_in(value: Any, encoding: Encoding) -> bytes:
             found = base64.b64decode(value[_SEALED_KEY], validate=True)
         except (ValueError, TypeError) as error:
             raise InvalidRequest(field="value", reason="$sealed is no base64") from error
+    # Ciphertext is taken as it is: without the key, nothing in it can be checked.
     if type(found) is not bytes or not found.startswith(SEALED):
         return encoding.value_in(value)
     if len(found) > SEALED_BYTES_MAX:
@@ -243,6 +244,7 @@ def _is_canonical(value: bytes) -> bool:
     """
     try:
         return encode_value(_decode(value)) == value
+    # Whatever is wrong with it: the slower way says what.
     except (MsgspecError, Rejected, RecursionError, ValueError, TypeError):
         return False
 

@@ -633,6 +633,7 @@ class ClientSession(_Session):
                 return self._receive_changes(params)
             if method == "cancelled":
                 watch = msgspec.convert(params["watch"], int)
+                # The rest of a delivery that this cut off does not come any more.
                 self._fragments.pop(watch, None)
                 return Cancelled(watch, read_error(params.get("error")))
             if method == "draining":
@@ -642,6 +643,7 @@ class ClientSession(_Session):
 
     def _receive_answer(self, message: Any) -> ClientEvent:
         number = message.get("id")
+        # The service could not read the id, and nothing that waits here can be matched with it.
         if number is None and "error" in message:
             raise RemoteProtocolError(f"refused: {read_error(message['error'])}")
         if type(number) is not int or number not in self._in_flight:

@@ -156,6 +156,7 @@ def _presence(reader: Reader) -> AwarenessState:
     if len(state) > AWARENESS_BYTES_MAX:
         raise LimitExceeded("AWARENESS_BYTES_MAX", len(state), AWARENESS_BYTES_MAX)
     try:
+        # y-protocols writes `null` for a client that has left.
         is_gone = json.loads(state) is None
     except (ValueError, RecursionError) as error:
         raise reader.broken("holds a state that is not JSON") from error
@@ -165,6 +166,7 @@ def _presence(reader: Reader) -> AwarenessState:
 def write_json(state: object) -> str:
     """A client's state as JSON. Errors: InvalidRequest, LimitExceeded."""
     try:
+        # A browser's JSON.parse fails at NaN, and with it the whole message of all states.
         text = json.dumps(state, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(field="state", reason=str(error)) from error

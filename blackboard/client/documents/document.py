@@ -378,6 +378,7 @@ class Document:
         # The answers for which they wait were lost with the last connection.
         self._waiting += [w for _, asked in self._asked for w in asked if not w.done()]
         self._asked.clear()
+        # The service sends all states again. A replica that left meanwhile is not among them.
         self._others.clear()
         # The service must first know what this replica has seen. The answer confirms no edits:
         # these follow.

@@ -53,8 +53,10 @@ def restored(key: Key, then: Mapping[Key, bytes], now: Mapping[Key, bytes]) -> t
 
     Errors: Corrupt when an entry is not what was written.
     """
+    # Without a document now, there are no later edits to undo: its entries come back as they were.
     if not _has_document(key, now):
         gone = [Delete(path) for path in now if path not in then]
+        # Reports of overlaps expire. What is put back here does not, and nothing would remove them.
         kept = {path: value for path, value in then.items() if not storage.is_report(key, path)}
         return (*gone, *(PutBack(path, value) for path, value in sorted(kept.items())))
     try:

@@ -257,6 +257,7 @@ class UpdateTail:
         unchanged.
         """
         keys = self._oldest()
+        # With something random: two processes may compact as of the same revision at once.
         generation = f"{revision:016}-{secrets.token_hex(4)}"
         made = compaction(self._key, new, generation, old=old, keys=keys)
         # Under keys that no base names yet: a crash before the last commit leaves the

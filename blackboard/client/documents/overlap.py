@@ -79,6 +79,7 @@ class Overlaps:
 
     def _deltas(self, path: str, event: Any) -> list[Delta]:
         """A change of a text in a list or map, in code points."""
+        # Popped, and put back at the end: the order says which text was changed least recently.
         content = self._contents.pop(path, None)
         if content is None:  # not read before: only the deleted characters are unknown
             content = TextContent(str(event.target))

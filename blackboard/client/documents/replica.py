@@ -45,6 +45,7 @@ class Replica:
         DamagedError.
         """
         found = crdt.read_update(data) if update is None else update
+        # yrs would keep it as pending, and apply it later, together with another update.
         gap = found.gap(self.clocks)
         if gap is not None:
             raise crdt.missing(gap)

@@ -239,6 +239,7 @@ class SharedText(_Shared):
 
     def _changed(self, event: Any) -> None:
         made, self._made = self._made, []
+        # The version is still that of the one edit made here: nothing else is part of this change.
         if len(made) == 1 and self._made_at == self._document.version and not self._embedded:
             deltas = _splice_deltas(*made[0])  # the library would walk over the whole text
         else:
@@ -304,6 +305,7 @@ class SharedList(_Shared):
 
     def insert_text(self, index: int, text: str = "") -> SharedText:
         """Insert a nested text."""
+        # Before the insertion: what the library cannot encode would leave an empty text behind.
         check_text(text)
         return SharedText(self._document, self._insert(index, Text(text)))
 

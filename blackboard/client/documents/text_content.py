@@ -62,6 +62,7 @@ class TextContent:
 
     def bytes_before(self, position: int) -> int:
         """UTF-8 bytes of the first `position` code points; at most `length`."""
+        # All of it is ASCII, where a byte is a code point.
         if self.size == self.length or not self._chunks:
             return position
         chunk, inside = self._chunk_at(self._lengths, position)

@@ -150,6 +150,7 @@ class Lock:
     # --- waiting ----------------------------------------------------------------------------------
 
     async def _acquire_in_time(self) -> None:
+        # 0 needs no timer: the grant does not join the queue then, and is refused at once.
         patience = None if not self._timeout_ms else self._timeout_ms / 1000
         try:
             async with asyncio.timeout(patience) as waiting:

@@ -134,6 +134,7 @@ class Attachment(Lock, Generic[BoardT]):
         try:
             await self._writer.commit(spec, with_held=False, brings=brings, waits=brings)
         except BaseException:
+            # It may not be there: the next renewal writes it again.
             self._published = {}
             raise
 

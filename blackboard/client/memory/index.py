@@ -131,10 +131,13 @@ class Index:
             (row, entry.key, entry.mod_revision, seen.author, seen.time_ms),
         )
         self._sql.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (row, record.text))
+        # Encoded: as values of SQLite, 1, 1.0 and true would be equal, and a list could not be
+        # stored.
         facts = [(row, name, encode_value(value)) for name, value in record.fact.items()]
         if facts:
             self._sql.executemany("INSERT INTO facts VALUES (?, ?, ?)", facts)
         if self._vectors is not None:
+            # During `reembed` there are vectors of two models, whose angles say nothing.
             is_comparable = record.model == self.model.model
             self._vectors.put(row, record.vector if is_comparable else b"")
 

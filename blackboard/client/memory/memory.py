@@ -218,6 +218,7 @@ class Memory:
 
     async def forget(self, *keys: Key) -> int:
         """Remove memories; returns how many there were. Errors: InvalidRequest for other keys."""
+        # All of them before the first commit, so that a wrong one is refused with nothing removed.
         for key in keys:
             if not key.startswith(f"{self._entries}/"):
                 raise InvalidRequest("keys", f"{key} is no memory of this store")
@@ -252,6 +253,7 @@ class Memory:
         where = (where or MemoryFilter()).check()
         checked_text(text)
         vector = None
+        # Before the lock is taken: other searches go on while the model answers.
         if self._embedder is not None and words_weight < 1:
             vector = (await self._embedder.vectors([text]))[0]
         weight = 1.0 if vector is None else words_weight
@@ -290,6 +292,7 @@ class Memory:
         before = None
         if policy.age_ms_max is not None:
             before = _now_ms() - policy.age_ms_max
+        # Not for longer: `summarise` may take long, and searches wait for the lock.
         async with self._lock:
             seen = (await self._caught_up()).oldest(before, policy.count_max)
         if summarise is None:
@@ -405,6 +408,7 @@ class Memory:
                 if not left or conflict.key != self._model_key:
                     raise
                 continue
+            # Not strict: removals, and perhaps the model, come behind the writings.
             results = zip(writings, receipt.results, strict=False)
             return [writing.key or str(result) for writing, result in results]
         raise AssertionError("the last attempt returns or raises")
@@ -518,6 +522,7 @@ class Memory:
         """The index, as of now."""
         try:
             while True:
+                # A list and not `entry`, because it has the revision that the index must reach.
                 page = await self._board.list(self._model_key, limit=1)
                 entry = page.entries[0] if page.entries else None
                 model = (entry.mod_revision if entry else 0, model_of(entry) or NO_MODEL)

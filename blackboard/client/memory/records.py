@@ -205,6 +205,8 @@ def model_of(entry: Entry | None) -> ModelRecord | None:
 
 def remembered(entry: Entry, record: MemoryRecord) -> Remembered:
     """The memory in an entry, as callers see it."""
+    # A restore writes as the service, and `reembed` as its caller: the entry names neither the
+    # agent that made the memory nor the time.
     is_stated = record.kept or entry.author == SYSTEM_AGENT
     return Remembered(
         entry.key,

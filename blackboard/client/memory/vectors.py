@@ -85,6 +85,7 @@ class Vectors:
         norm = np.linalg.norm(vector)
         if not np.isfinite(norm) or not norm:
             return False
+        # Again: any writer may have put it, and a longer vector would win every search.
         self._rows[row] = vector / norm
         self._is_there[row] = True
         self._sketch(row)

@@ -110,6 +110,7 @@ class RemotePipe:
 
     async def send(self, frame: bytes) -> None:
         """As `Pipe.send`. Errors: also DocumentRefused for what does not fit into a frame."""
+        # The service would close the connection (1009), and the replica would send the same again.
         if len(frame) > FRAME_BYTES_MAX:
             raise DocumentRefused(self._key, "too_large", f"an update of {len(frame)} bytes")
         try:

@@ -233,6 +233,7 @@ class RemoteTransport:
             raise OutcomeUnknown(
                 name.agent, name.lane, name.incarnation, name.step, lost.reason
             ) from lost
+        # A frame of receipts alone has been decoded into records already (`read_quickly`).
         return message if type(message) is Receipt else answers.read(ReceiptMessage, message)
 
     async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:

@@ -81,10 +81,12 @@ def load(path: Path) -> tuple[LastSnapshot | None, Rows]:
 def write(path: Path, base: LastSnapshot, rows: Rows) -> None:
     """Write the index at `path`, in place of the one that is there. Errors: OSError."""
     draft = path.with_name(f"{path.name}.new")
+    # A process that was killed here left it, and O_EXCL would refuse it from then on.
     draft.unlink(missing_ok=True)
     content = msgspec.msgpack.encode(_Index(base, [*rows.values()]))
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
+    # Not synced: after a power cut a damaged index counts as none, and all files are read again.
     draft.replace(path)
 
 

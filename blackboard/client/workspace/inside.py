@@ -120,6 +120,7 @@ class Inside:
         if not path:
             return self._top
         with self._within(path) as within:
+            # With the slash, the last part is opened as a directory, too, and never as a link.
             within.parent(path + b"/")
         return self._top / os.fsdecode(path)
 
@@ -145,6 +146,7 @@ class Inside:
         try:
             yield draft
         finally:
+            # `is_dir` follows links: what a removed link leads to must stay.
             if draft.is_dir() and not draft.is_symlink():
                 remove_tree(draft)
             else:

@@ -165,6 +165,7 @@ class Objects:
         missing = [key for key in wanted if key not in found]
         if missing and not past:
             found |= await self._board.entries(missing, at=revision)
+        # A redacted object has a marker in place of its bytes, and counts as missing.
         values = {wanted[key]: entry.value for key, entry in found.items()}
         return {one: value for one, value in values.items() if isinstance(value, bytes)}
 
@@ -277,6 +278,7 @@ class Objects:
         """Remove what the tree does not have any more, and then the announcement."""
         for some in _chunks(keys, _COMMIT_OPS):
             await self._board.commit([Delete(key) for key in some], conditions=conditions)
+        # Last: while it is there, the next snapshot looks for objects that no tree has.
         await self._board.commit([Delete(tree_upload_key(self._key))], conditions=conditions)
 
     def _puts(self, batch: Iterable[Object]) -> list[Op]:

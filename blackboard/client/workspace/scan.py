@@ -69,6 +69,7 @@ def look(top: Path, known: Indexed) -> Scan:
                 waiting += _look_at(within, at, rules, known, found)
     except OSError as error:
         raise refused(os.fsencode(error.filename or str(top)), error) from error
+    # By bytes, as a tree has its paths: `a.txt` stands between `a` and `a/b`.
     found.stats = dict(sorted(found.stats.items()))
     check_totals(len(found.stats), sum(one.size for one in found.stats.values()))
     return found

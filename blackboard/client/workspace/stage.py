@@ -76,6 +76,7 @@ class Stage:
             return True
         handle, name = within.parent(node.path)
         if node.is_directory:
+            # Open to its owner until all below it is written: `finish` sets its own mode.
             os.mkdir(name, 0o700, dir_fd=handle)
         else:
             os.symlink(node.target, name, dir_fd=handle)
@@ -97,6 +98,7 @@ class Stage:
                 raise
             return False
         if tuple(found) != node.parts:
+            # `fill` writes parts in their places: what is longer would stay behind them.
             os.ftruncate(copy, 0)
             return False
         os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))

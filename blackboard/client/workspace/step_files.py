@@ -131,6 +131,7 @@ class StepFiles:
         at = self._directory
         self._before = await at.objects.head()
         base, self._rows = await in_thread(partial(index.load, at.beside.index))
+        # Before anything is restored: that would replace the files of another agent.
         if base is not None and (base.board, base.key) != (at.board.name, at.key):
             reason = f"{at.path} has the files of {base.key} on board {base.board}"
             raise InvalidRequest("workspace", f"{reason}: give each agent a directory of its own")
@@ -247,6 +248,7 @@ class StepFiles:
         if packed.head.root == (before[0].root if before else None) or not (before or rows):
             return None
         carried = await at.carried(seen.scan, index.nodes(rows))
+        # What somebody saved in the directory meanwhile would be lost by the swap.
         await at.check_unchanged(seen, self._salt, "step")
         upload, left = await at.objects.left()
         known = left | await at.present_ids(before, self._rows)
@@ -271,6 +273,7 @@ class StepFiles:
         """The rows of the stage, out of which everything is removed that is no part of the tree."""
         found, rows = self._look()
         inside = Inside(self._directory.beside.stage, self._directory.beside.drafts)
+        # A step that runs again, or elsewhere, would not find them: they are in no tree.
         for path in found.ignored:
             inside.remove(path)
         return rows

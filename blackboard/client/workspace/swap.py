@@ -141,6 +141,7 @@ class Beside:
         elif not exchange(self.stage, self.top):
             self.top.rename(self._old)
             self.stage.rename(self.top)
+        # The renames, before the old tree is removed: a power cut must not take both.
         sync_path(self.top.parent)
         self._finish(carried)
 
@@ -168,6 +169,7 @@ class Beside:
         if self.stage_index.exists():
             self.stage_index.replace(self.index)
         remove_tree(old)
+        # Last: after a kill before it, the next use does all of this again.
         self._journal.unlink()
 
 

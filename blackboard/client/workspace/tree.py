@@ -155,6 +155,7 @@ def unpack(leaves: Iterable[Sequence[Node]]) -> Nodes:
     found: Nodes = {}
     last, size = b"", 0
     for node in _nodes(leaves):
+        # Each path once, and after its parents, which the check below relies on.
         if node.path <= last:
             raise _bad(f"{shown(node.path)} is not after {shown(last)}")
         above = node.path.rpartition(b"/")[0]

@@ -68,6 +68,7 @@ class Within:
             os.close(file)
 
     def _open(self, start: int, directory: bytes) -> int:
+        # A duplicate, because the loop closes each directory that it has passed.
         handle = os.dup(start)
         for name in directory.split(b"/") if directory else ():
             above = handle

@@ -122,6 +122,7 @@ class Workspace:
         """
         async with self._directory.locked():
             before = await self._directory.objects.head()
+            # Kept, so that unchanged files keep their ids and are not put again.
             salt = before[0].salt if before else secrets.token_bytes(SALT_BYTES)
             base, rows = await self._directory.indexed(salt)
             if not overwrite:
@@ -130,6 +131,7 @@ class Workspace:
                 # A slip of the pen, or a volume that is not there: not a directory without files.
                 raise InvalidRequest("path", f"there is no directory {self.path}")
             seen = await self._directory.present(rows, salt, progress)
+            # Beside the loop: a tree may have 100,000 nodes, each of which is hashed in its leaf.
             packed = await in_thread(lambda: Packed.of(seen.now, salt))
             if before is not None and before[0].root == packed.head.root:
                 await self._record(*before, seen)
@@ -213,6 +215,7 @@ class Workspace:
     ) -> Snapshot:
         """Commit a tree that differs from the present one."""
         upload, left = await self._directory.objects.left()
+        # With `overwrite` the index may be of another tree than the present one on the board.
         is_base = base is not None and before is not None and base.root == before[0].root
         known = left | await self._directory.present_ids(before, seen.rows if is_base else {})
         stale = known - packed.ids(seen.now)

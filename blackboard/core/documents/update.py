@@ -425,6 +425,7 @@ def _depth_of(text: str) -> int | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
+    # Layer by layer: it may nest deeper than a recursion could follow.
     depth, layer = 0, [value]
     while layer:
         layer = [

@@ -90,6 +90,7 @@ class ThreadHistory:
             if len(found) < len(keys):
                 reason = "a record that it builds on is gone"
                 raise Corrupt(what=self.place.checkpoint(id_), reason=reason)
+            # A chain: the records before these are needed next, and come together in one request.
             if rounds >= ROUNDS:
                 pattern = f"{self.place.checkpoints}/*"
                 page = await self.board.list(pattern, after=min(keys), reverse=True)
@@ -204,6 +205,7 @@ def tuple_of(
 ) -> CheckpointTuple:
     """A checkpoint with its metadata and the writes that were put on it."""
     record, writes = loaded.record, list[TaskWrite]()
+    # In the order in which they were put: of a task and an index the first write counts.
     for _, found in sorted(led, key=lambda pair: pair[0]):
         writes = merged(writes, found)
     rest = serde.loads_typed(record.rest)

@@ -143,6 +143,7 @@ class FromConnString(Generic[Made]):
         if self._is_remote:
             return exits.enter_context(blackboard.sync.connect(self._where, token=self._token))
         with _sync_lock:
+            # Under the lock until it is open: a second opening of the directory would be refused.
             shared = _sync_clients.get(self._where)
             if shared is None:
                 shared = _sync_clients[self._where] = _SharedClient(

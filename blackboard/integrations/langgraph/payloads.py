@@ -54,6 +54,7 @@ class Payloads:
             raise ValueError(f"the value at {key} {reason}")
 
     def _put_file(self, key: str, data: bytes) -> None:
+        # A new name each time: the file that the entry names now stays whole until it is replaced.
         file = f"{self._place}/{secrets.token_hex(8)}"
         self._files[file] = data
         self.large.add(key)

@@ -153,6 +153,7 @@ def _header(data: bytes) -> tuple[int, int]:
 
 def _split(data: bytes, start: int, count: int) -> list[bytes]:
     """So many encoded values, from `start` on."""
+    # msgpack's own bound, 100 MB, is below what a list may have.
     unpacker = msgpack.Unpacker(None, max_buffer_size=len(data))
     unpacker.feed(memoryview(data)[start:])
     marks = [start]

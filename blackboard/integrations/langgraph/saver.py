@@ -124,6 +124,7 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
         was there and is gone: deleted, or taken back by a restore. As of Board.commit.
         """
         place, parent = self._place(config), get_checkpoint_id(config) or None
+        # With what the config says, such as `run_id`, by which `adelete_for_runs` finds it.
         kept = get_checkpoint_metadata(config, metadata)
         put = self._threads.put
         await self._home.arun(lambda: put(place, parent, checkpoint, kept, self.serde))
@@ -339,6 +340,7 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
         end = (get_checkpoint_id(before) or None) if before else None
 
         def is_wanted(id_: str, metadata: Any) -> bool:
+            # Ids are UUIDs that grow with time, so they are in the order of the checkpoints.
             return (
                 (exact is None or id_ == exact)
                 and (end is None or id_ < end)

@@ -126,6 +126,7 @@ class BlackboardStore(BaseStore):
         return await self._home.arun(lambda: self._batch(found))
 
     async def _batch(self, ops: Sequence[Op]) -> list[Result]:
+        # All of them first: of a batch with one that is refused, nothing is stored.
         for op in ops:
             if not isinstance(op, GetOp | SearchOp | ListNamespacesOp | PutOp):
                 raise ValueError(f"Unknown operation type: {type(op)}")
@@ -266,6 +267,7 @@ class BlackboardStore(BaseStore):
         vectors: dict[str, list[list[float]]] = {}
         async for entry in self._board.scan(self._below("v", prefix)):
             vectors[entry.key] = entry.value
+        # Beside the loop: every vector below the namespace is compared.
         ranked = await asyncio.to_thread(
             lambda: [
                 (item, _nearest(wanted, vectors.get(self._vectors_of(item.entry.key), [])))
@@ -282,6 +284,7 @@ class BlackboardStore(BaseStore):
             written = entry.key.removeprefix(f"{self.prefix}/i/").rpartition(f"/{_KEY}/")[0]
             parts = written.split("/")
             if any(map(is_digest, parts)):
+                # Only the item itself has the names of which its key has digests.
                 digests[written] = entry.key
             else:
                 found.add(tuple(map(text, parts)))

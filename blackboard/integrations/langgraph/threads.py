@@ -284,6 +284,7 @@ class ThreadBook:
             self._tips.keep(place, tip)
         values = {name: value_of(held, serde.loads_typed) for name, held in tip.held.items()}
         led = await written(self.board, place, loaded.id)
+        # The writes of the newest one are in no record yet: only its child would have taken them.
         if id_ is not None:
             led += await led_from(self.board, place, loaded.id)
         return tuple_of(place, loaded, values, led, serde)
@@ -343,6 +344,7 @@ class ThreadBook:
 
     async def detach(self, place: ThreadPlace, ids: set[str], serde: SerializerProtocol) -> None:
         """Remove the checkpoints `ids` with their writes. Those that build on them stay whole."""
+        # It may name one of them, and the next checkpoint would build on what is gone.
         self._tips.forget(place)
         for left in reversed(range(ATTEMPTS_MAX)):
             try:

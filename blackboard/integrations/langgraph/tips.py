@@ -86,6 +86,7 @@ class Tips:
         self._seen[place, tip.id] = None
         if len(self._seen) > SEEN_MAX:
             self._seen.popitem(last=False)
+        # Kept with it, because its lists may grow in place: what is subtracted is what was added.
         size = tip.size_bytes
         self._tips[place] = (tip, size)
         self._bytes += size

@@ -44,6 +44,7 @@ async def detach(
         removed = [history.loaded[id_].entry for id_ in ids & history.loaded.keys()]
         for id_ in ids & history.loaded.keys():
             removed += [entry async for entry in board.scan(f"{place.writes(id_)}/*")]
+        # A commit without operations is refused.
         if removed:
             payloads = Payloads(board, place.files)
             payloads.ops += [Delete(entry.key) for entry in removed]
@@ -160,6 +161,7 @@ async def copy(board: Board, prefix: str, source: str, target: str) -> None:
     Records before those that build on them: a copy that is interrupted can be repeated.
     """
     below, other = thread_prefix(prefix, source), thread_prefix(prefix, target)
+    # Looked up first: the puts below replace the entries, and nothing else names these files.
     replaced = [entry async for entry in board.scan(f"{other}/*/*/**") if file_of(entry)]
     payloads, copied = Payloads(board, f"{other}/f"), set[str]()
     for kind in ("c", "w"):

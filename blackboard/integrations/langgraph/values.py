@@ -55,6 +55,7 @@ class Version:
     def grown(self, growth: Growth, load: Load) -> "Version":
         """The version that differs from this one by `growth`."""
         line, tail = self.line, growth.tail
+        # Only the longest version may be added to in place: the others share its line.
         whole = growth.keep == self.count == len(line.items) and not growth.end
         if not whole:
             end = line.items[self.count - growth.end : self.count]
@@ -88,6 +89,7 @@ def _has_dicts(found: list[Any]) -> bool:
 
 def _decoded(items: Sequence[bytes], type_: str, load: Load) -> list[Any] | None:
     """The elements decoded, if each is a plain value or a dict of those."""
+    # By their first bytes, before anything is decoded: that takes the framework's classes.
     if any(item[0] in _NESTED for item in items):
         return None
     found: list[Any] = load((type_, array(items)))

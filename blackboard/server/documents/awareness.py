@@ -252,6 +252,7 @@ class Publishing:
     async def leave(self, board: str, key: Key, listener: Listener) -> None:
         """Stop listening; queued messages are still sent."""
         found = self._boards.get(board)
+        # A room that ends late must not end that of the next one of its document.
         if found is None or found.listeners.get(key) is not listener:
             return
         del found.listeners[key]
@@ -321,6 +322,7 @@ class _BoardAwareness:
                         self._hear(key, data)
             except BlackboardError as error:
                 log.debug("board %s: cannot receive awareness: %s", self._board, error)
+            # A driver may have swallowed the cancellation, and `aclose` waits for this task.
             heed_cancellation()
             await asyncio.sleep(_RETRY_S)
 

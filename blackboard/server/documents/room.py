@@ -388,6 +388,7 @@ class Room:
             edit = self._in_flight.find(item.update)
             made_by.append(edit and edit.member)
             updates.append(item.update)
+            # What a member here made is in the copy already: it was tried there.
             if made_by[-1] is None:
                 self._staging.trust(item.update)
         frame: bytes | None = None
@@ -506,6 +507,7 @@ class Room:
         await self._writer(member).commit(CommitRequest((op,)), with_held=False)
 
     def _writer(self, member: RoomPeer) -> Writer:
+        # By signature: lanes of one name on two accounts are separate.
         writer = self._writers.get(member.signed)
         if writer is None:
             link = self._link(_keeper(member.agent, self.key, member.account))
@@ -580,6 +582,8 @@ class Room:
         """Put the updates into the base. Of several processes, one succeeds."""
         try:
             with contextlib.suppress(TimeoutError):
+                # At a random moment: other processes that have the document open then mostly find
+                # the new base, and have nothing to compact.
                 delay_s = self.limits.documents.compaction_delay_ms / 1000
                 async with asyncio.timeout(random.uniform(0, delay_s)):
                     await self._closing.wait()

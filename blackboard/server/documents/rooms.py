@@ -85,6 +85,7 @@ class Documents:
         return room
 
     def _forget(self, room: Room) -> None:
+        # The document may have been opened again: its next room has the same key.
         if self._rooms.get((room.board, room.key)) is room:
             del self._rooms[room.board, room.key]
 

@@ -262,6 +262,7 @@ class Session:
     async def _tell(self, message: Step1) -> None:
         if not self._is_greeted:
             self._is_stale = self._room.is_stale(message.state)
+        # The answer promises all that was committed before, by other processes, too.
         await self._room.caught_up()
         if self._failure is None:
             crdt.read_state(message.state)
@@ -299,6 +300,7 @@ class Session:
             await asyncio.sleep(min(refusal.retry_after_ms, _PAY_PAUSE_MS_MAX) / 1000)
 
     async def _commit(self, update: bytes) -> None:
+        # Stock clients answer our first request whatever their rights: only news are refused.
         if not self.can_edit:
             self._check_nothing_new(update)
             return

@@ -138,6 +138,7 @@ class EditStaging:
     def _made(self) -> Replica:
         if self._copy is None:
             self._copy = Replica(self._live().update_since(), listening=True)
+            # Later edits of a peer build on those that it has sent, committed or not.
             for update in self._flying:
                 self._copy.apply(update)
                 self._note(update)
