@@ -206,6 +206,7 @@ class Archiver:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while board.mark is None or board.mark.revision < revision:
+                    # It does not mend by itself: waiting would only hide the reason.
                     if isinstance(board.failure, Corrupt):
                         raise Corrupt(board.failure.what, board.failure.reason)
                     # Both, as the archiver may be in either of its pauses.
@@ -260,6 +261,7 @@ class Archiver:
             task.cancel()
         # Until their tasks have ended, `_finish` would be a second writer of the same boards.
         await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
+        # What is not archived by then stays in the log, where the next archiver finds it.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._finish_ms / 1000):
                 await asyncio.gather(*(self._finish(board) for board in self._boards.values()))
@@ -432,6 +434,7 @@ class Archiver:
         try:
             mark = await self.archive.append(board.name, board.fence, after, entries, pause)
         except Fenced:
+            # Another process has the lease, and may have appended: compare before the next append.
             board.fence, board.checked = None, False
             return True
         except Compacted:  # the engine lost more than the archive can trace back
@@ -469,6 +472,7 @@ class Archiver:
         board.head = head.revision
         # The log still begins at the first commit: so does the archive, and not with the present.
         if head.oldest <= 1 and (board.mark is None or board.apart):
+            # Later epochs are entries of the log, and the archive takes them from there.
             first = head.epoch if head.epoch.number == 1 else Epoch(1, "")
             head, pages = Head(0, first, 1), _no_pages()
         else:

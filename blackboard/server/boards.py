@@ -281,6 +281,7 @@ class OpenBoard:
                 if doubt is not None:
                     await self._supersede(commit, doubt)
                 raise outcome
+        # The doubt first: whatever the last attempt met, an earlier one may have been applied.
         raise doubt or failure or Unavailable(what=f"board {self.name}", reason="no answer")
 
     async def _attempt(self, commit: Commit) -> Outcome | BlackboardError:
@@ -340,6 +341,7 @@ class OpenBoard:
             found = await self.frozen()
             if found is not None:
                 return found
+            # Only now: a repeat for a freeze that stands is answered, whatever came since.
             if known is not None:
                 check_since(await self.head(), known)
             last = await self._last_freeze()
@@ -512,6 +514,7 @@ class Boards:
             # Before anybody can commit, or an archived revision could be issued again.
             await self._go_above(name)
         except BaseException:
+            # A call with another `again` may have opened it meanwhile: it keeps that opener.
             if name not in self._open:
                 self._openers.pop(name, None)
             raise
@@ -566,6 +569,7 @@ class Boards:
         unused = [board for board in sorted(boards, key=_by_use) if board.is_unused]
         for board in unused[:_CLOSE_TRIES]:
             if self.host.archiver is not None:
+                # If the archive is away, the board is not at rest, and `_close` leaves it open.
                 with contextlib.suppress(BlackboardError):
                     revision = (await board.head()).revision
                     await self.host.archiver.reached(board.name, revision)

@@ -99,6 +99,7 @@ class Load:
 
     def check_backlog(self) -> None:
         """Errors: Overloaded when BACKLOG_BYTES_MAX of commits wait."""
+        # Of all boards: thousands of queues, each within its bound, could fill the memory.
         if self.backlog_bytes >= self._backlog_max:
             raise self._refusal(f"{self.backlog_bytes} bytes of commits are waiting")
 
@@ -256,6 +257,7 @@ class CommitQueue:
     async def settled(self) -> None:
         """Wait for the engine calls that are now in flight."""
         if self.in_flight:
+            # Not for later calls: their permits are checked after what the caller has changed.
             await asyncio.wait([call.landed for call in self.in_flight])
 
     # --- engine calls -----------------------------------------------------------------------------

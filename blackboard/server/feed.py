@@ -391,6 +391,7 @@ class Feed:
         if self._archive is not None:
             # What the log still has comes from there the next time.
             until = gone.oldest - 1
+            # If history was pruned there, too, the watcher gets the error of the log.
             with contextlib.suppress(Compacted):
                 most = self.limits.watch_batch_revisions_max
                 found = await self._archive.log(self.board, after, until=until, limit=most)

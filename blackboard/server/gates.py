@@ -233,6 +233,7 @@ class CommitGates:
 
     def __init__(self, host: Host, principal: Principal, *, served: bool) -> None:
         self._host = host
+        # Looked up once: an account keeps the same meter for as long as anything refers to it.
         self._meter = host.meters.meter(principal)
         on = tuple(gate for gate in GATES if gate.when.holds(host, principal, served))
         self.names = tuple(gate.name for gate in on)
@@ -251,6 +252,7 @@ class CommitGates:
         gates."""
         for check in self._checks:
             check(principal, commit)
+        # After the checks: a commit that is refused is neither encoded nor counted.
         prepared = prepare(commit)
         if self._meter is not None:
             refusal = self._meter.take_log(prepared.size, clock_ms())
@@ -321,6 +323,7 @@ def _check_op(op: core.Op) -> None:
             _check_flag("wait", op.wait)
         case core.Renew():
             _check_lease(op.key, op.holder)
+            # A waiter has no fence yet: 0 names its ticket in the queue.
             _check_number("fence", op.fence, 0, REVISION_MAX)
             _check_number("ttl_ms", op.ttl_ms, LEASE_TTL_MS_MIN, TTL_MS_MAX)
         case core.Release():

@@ -199,6 +199,7 @@ class Host:
         apart are listed until they are recovered. Errors: Unavailable."""
         if self.archive is None:
             return []
+        # Not taken from `self.lost`: another process may have recovered or removed them meanwhile.
         there, found = set(await self.store.boards()), []
         for name in await self.archive.boards():
             if is_reserved(name) or await self.store.removed(name) is not None:
@@ -237,12 +238,14 @@ class Host:
         if self.draining:
             raise Unavailable(what="service", reason="it is stopping")
         if self._refused is not None:
+            # One error for all would share its traceback among tasks.
             raise EngineRefused(**self._refused.fields())
 
     async def exists(self, name: str) -> bool:
         """Whether the board exists: in the engine, or in the archive of an engine that lost it."""
         if await self.store.exists(name):
             return True
+        # What a removal has not cleared from the archive yet is no board that the engine lost.
         if self.archive is None or await self.store.removed(name) is not None:
             return False
         holds = self.archive.holds

@@ -35,6 +35,7 @@ class Histogram:
     @property
     def count(self) -> int:
         """How many durations were counted."""
+        # Summed when it is read, so that an observation adds to a single bucket.
         return sum(self._counts)
 
     def counts(self) -> tuple[int, ...]:

@@ -142,6 +142,7 @@ class Sieve:
         for entry in entries:
             if not self._readable(entry.key):
                 continue
+            # Only behind a readable key: that others follow must not end a page.
             if self.is_full:
                 return False
             self._seen += 1
@@ -182,6 +183,7 @@ async def _joined(
     again.
     """
     shown: Reading | None = None
+    # In exact ranges nothing is left out, so no more than the answer needs is read.
     step = sieve.limit if reach.is_exact else LIST_ENTRIES_MAX
     while True:
         page = await source.list(reach.ranges, after, step, options)
@@ -256,6 +258,7 @@ async def listed_one(
 ) -> Reading:
     """The listing of a pattern that matches `key` alone; None if it may not be read."""
     follows = key and (after is None or (key < after if options.reverse else key > after))
+    # Also without a key: the answer names the revision of the board.
     found = await source.read([key] if key and follows else [])
     if not options.keys_only:
         return found

@@ -101,6 +101,7 @@ class _Ballot:
         if isinstance(outcome, StaleEpoch):
             # What this epoch got before, somebody of it may still rely on; not what it got now.
             await self._give_back()
+        # The votes of a refused commit belong to this epoch, and run out (decision 12).
         if not isinstance(outcome, Committed) or outcome.duplicate:
             return
         for op, result in zip(self._commit.ops, outcome.results, strict=True):

@@ -114,6 +114,7 @@ class Service:
             ]
         for task in self._tasks:
             task.add_done_callback(_report)
+        # An earlier service may have been killed after it had recorded a redaction.
         Redactions.of(self.boards).resume()
         self.host.load.start()
         return self
@@ -205,7 +206,9 @@ async def _every(
         try:
             await work()
         except BlackboardError as error:
+            # Only ours: what nobody foresaw ends the task, and `_report` logs that as critical.
             log.warning("%s: %s", getattr(work, "__qualname__", work), error)
+        # A driver may have swallowed the cancellation: then this loop would never end.
         heed_cancellation()
 
 

@@ -252,6 +252,7 @@ def load(given: Mapping[str, object] | None = None) -> Settings:
     try:
         return Settings(**(given or {}))  # type: ignore[arg-type]
     except ValidationError as error:
+        # Without the input: it may be a secret, or a URL with a password.
         details = error.errors(include_input=False, include_url=False)[0]
         field = ".".join(str(part) for part in details["loc"])
         unknown = details["type"] == "extra_forbidden"
@@ -324,6 +325,7 @@ async def make_archive(settings: Settings, limits: Limits = DEFAULT) -> "Archive
     from blackboard.integrity.signing import Seal, make_key, read_key
 
     url, blobs, key = settings.archive, settings.blobs, settings.signing_key
+    # A file of SQLite is used on one machine, like the directory beside it.
     if blobs is None and (url is None or url.startswith("sqlite:")):
         blobs = blobs_beside(settings.data)
     if blobs is None:
@@ -351,6 +353,7 @@ def secret_of(settings: Settings) -> str:
             found = path.read_text(encoding="utf-8")
         else:
             make_directory(path.parent)
+            # It replaces no file: two services that start at once read the same secret.
             disk.make_file(path, f"{new_secret()}\n".encode())
             found = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -453,5 +456,7 @@ def _texts(name: str, role: Any) -> Sequence[str]:
     if not isinstance(grants, list) or not all(isinstance(text, str) for text in grants):
         raise InvalidRequest("roles_file", f"role {name}: it needs grants = [...] and nothing else")
     for text in grants:
+        # With a stand-in for the name: a wrong grant is found when the file is read, not when the
+        # first token of that role is made.
         access.check_grants([access.parse_grant(text.replace("{name}", "name"))])
     return grants

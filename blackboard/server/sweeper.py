@@ -61,6 +61,7 @@ class Sweeper:
         """Removals that were refused: renewed in time, or removed by another process."""
         self._rounds = 0
         self._prunes_at_s = float("-inf")
+        # Weak, so that boards that were closed or removed do not stay in memory.
         self._trimmed_at: WeakKeyDictionary[OpenBoard, float] = WeakKeyDictionary()
 
     @property
@@ -106,6 +107,7 @@ class Sweeper:
         archive, now_s = self._boards.host.archive, asyncio.get_running_loop().time()
         if archive is not None and now_s >= self._prunes_at_s:
             await prune_audit(archive)
+            # Only after a success: a failed pruning is repeated at the next check, not in a day.
             self._prunes_at_s = now_s + AUDIT_PRUNE_INTERVAL_MS / 1000
 
     async def _sweep_own(self, board: str) -> bool:
@@ -126,6 +128,8 @@ class Sweeper:
         over = await board.store.leases(board.name, due=True)
         most = self._limits.sweep_entries_max
         due = await board.store.due(board.name, limit=most)
+        # The freeze is read only if something is due: an idle board costs no further call. One
+        # that comes after this is a condition of each commit (`_commit`).
         if not (over.leases or due.entries) or await board.frozen():
             return
         expiries = [

@@ -127,6 +127,7 @@ class Barrier:
     async def _ask(self, agents: list[str]) -> None:
         """Errors: Conflict, when there is another barrier for one of them."""
         asked = encode_value({"timeout_ms": self._timeout_ms, "request": self._request})
+        # Beyond the deadline: none may expire before the cut, and all do if the service dies.
         ttl_ms = self._timeout_ms + BARRIER_GRACE_MS
         left_behind = await self._left_behind([cut_key(agent) for agent in agents])
         ops: list[Op] = []
@@ -221,5 +222,6 @@ class Barrier:
         asked = encode_value({"timeout_ms": self._timeout_ms, "request": self._request})
         put = Put(barrier_key(agent), asked, self._timeout_ms + BARRIER_GRACE_MS)
         stands = KeyAt(cut_key(agent), self._asked_at[agent])
+        # The gate was not removed before, or the barrier is over.
         with contextlib.suppress(Conflict):
             await self._board.commit_as_system([put], [KeyAt(barrier_key(agent), ABSENT), stands])

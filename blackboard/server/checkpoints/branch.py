@@ -93,6 +93,7 @@ async def _keep(archive: Archive, slot: str, owner: str) -> None:
     """Renew the lease, because making the board may take long."""
     while True:
         await asyncio.sleep(_ALONE_MS / 3000)
+        # The lease outlives two renewals that fail.
         with suppress(BlackboardError):
             await archive.take(slot, owner, _ALONE_MS)
 
@@ -130,6 +131,7 @@ class Branches:
 
     async def _make(self, spec: BranchRequest, origin: Point, by: str) -> Head:
         store = self._host.store
+        # What the archive had before is not taken back with a branch that fails.
         was_known = await self._past.archive.mark(spec.new) is not None
         await self._past.archive.branch(spec.new, origin)
         last = await self._past.archive.mark_at(origin)

@@ -271,6 +271,7 @@ async def _recover(
         at = await _first_at(service, manifest, at) or at
     request = RecoverRequest(at, wanted.note)
     done = Recovered(False, 0, 0, 0, "")
+    # Each call waits for RECOVER_WAIT_MS only, and then says how far it is.
     while not done.done:
         done = await Recoveries.of(service.boards).recover(board, request)
     # The archive was checked before. This checks what was written.

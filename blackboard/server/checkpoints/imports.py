@@ -131,6 +131,7 @@ class Imports:
         for running in list(self._open.values()):
             running.task.cancel()
             await asyncio.wait([running.task])
+            # Not cancelled: a board that was made just now still gets its archive.
             for following in (running.giving, running.ending):
                 if following is not None:
                     await asyncio.wait([following])

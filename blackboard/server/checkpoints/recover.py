@@ -150,6 +150,7 @@ class _Recovery:
         lost commit, of which nothing can be relied on.
         """
         try:
+            # Opening compares it with its archive, so a loss that nobody noticed is found here.
             await self._boards.use(self._board)
             head = await self._host.store.open(self._board)
         except Unavailable:
@@ -253,6 +254,8 @@ class _Recovery:
     async def _pages(self, target: Point) -> AsyncIterator[Sequence[Entry]]:
         """The whole content of the board, without the entries of a barrier."""
         async for page in archived_pages(self._archive, target):
+            # The service that asked has given up. Put back, they would refuse the commits of
+            # their agents until they expire.
             found = [e for e in page.entries if not e.key.startswith(_BARRIERS)]
             if found:
                 yield found

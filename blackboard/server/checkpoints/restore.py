@@ -114,6 +114,7 @@ class Restores:
         """The span of the restore names the new cut, and has a link to the span that made the
         one which came back."""
         telemetry.reached(done.revision, done.epoch.id)
+        # The restore is done: a missing link in a trace must not make it fail.
         with contextlib.suppress(BlackboardError):
             entry = await entry_at(self._past, done.from_revision)
             telemetry.follow("" if entry is None else entry.note)
@@ -161,6 +162,7 @@ class Restores:
             if done is not None:
                 return done
         except InvalidRequest:
+            # The name belongs to the request of somebody else, which no repetition will change.
             raise
         except BlackboardError as error:
             cause = error
@@ -491,6 +493,7 @@ class _Attempt:
         changes = chain.from_iterable(entry.changes for entry in entries)
         while some := list(islice(changes, _KEYS_AT_ONCE)):
             for change in some:
+                # Leases end with the epoch: they are neither compared nor put back.
                 if change.lease is None and namespace_of(change.key) != SYSTEM:
                     value = change.value
                     self._now[change.key] = None if value is None else (value, change.expires_at_ms)

@@ -212,6 +212,7 @@ class AutomaticCheckpoints:
                 if await _is_changed(board, since):
                     await self._take(board, name, head, AUTOMATIC)
                 else:
+                    # Only checkpoints came. The time still runs from the last one that was taken.
                     self._last[board.name] = (head.revision, time_ms)
             except BlackboardError as error:
                 log.warning("board %s: no automatic checkpoint: %s", board.name, error)

@@ -136,6 +136,7 @@ class Checkpoints:
         found = await self._asked_before(spec)
         if found is not None:
             return found
+        # Before agents are asked: a checkpoint that is refused must not hold them up.
         await self._check_room()
         if spec.barrier_ms is None:
             return await self._put(spec, by, None)
@@ -180,6 +181,7 @@ class Checkpoints:
         except Conflict:
             raise
         except BlackboardError as error:
+            # Not `error`: Unavailable would say that the checkpoint was certainly not taken.
             raise failure from error
         if found is None:
             raise failure
@@ -258,6 +260,7 @@ class Checkpoints:
 
     async def pin(self, name: str, *, pinned: bool) -> None:
         """Protect a checkpoint from pruning, or end the protection. Errors: NoSuchCheckpoint."""
+        # The pin is kept in the archive, which may not have the checkpoint yet.
         await self.sealed(name)
         await self._past.archive.pin(self._board.name, name, pinned=pinned)
 

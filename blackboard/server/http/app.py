@@ -226,6 +226,7 @@ class _Routes:
         try:
             if refusal := admission.refusal(method):
                 raise refusal
+            # Before it is carried out: nothing is done whose answer has no room.
             if session.outgoing_bytes > FRAME_BYTES_MAX:
                 size = session.outgoing_bytes
                 raise LimitExceeded("FRAME_BYTES_MAX", size, FRAME_BYTES_MAX, "batch")

@@ -155,6 +155,7 @@ _CODES: Final[tuple[tuple[type[BlackboardError], int], ...]] = (
     (AccessDenied, CLOSE_FORBIDDEN),
     (NoSuchBoard, CLOSE_FORBIDDEN),
     (LimitExceeded, CLOSE_TRY_LATER),
+    # Before Unavailable, of which it is a kind: the first one that fits counts.
     (Overloaded, CLOSE_TRY_LATER),
     (Unavailable, CLOSE_RESTART),
     (InvalidRequest, _CLOSE_INVALID),

@@ -87,6 +87,7 @@ class OriginPolicy:
         return self.own and origin.lower() in {f"{scheme}://{host.lower()}" for scheme in schemes}
 
     def _knows(self, host: str) -> bool:
+        # A name that is allowed without a port is allowed with every port.
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         return host in self.hosts or name in self.hosts
 
@@ -235,6 +236,7 @@ class Handshake:
 
     async def _turn_away(self, scope: Scope, send: Send, refusal: Refusal) -> None:
         self.traffic.turned_away[refusal.status] += 1
+        # ASGI: a close before the handshake is answered with 403, whatever its code.
         if "websocket.http.response" not in scope.get("extensions", {}):
             return await send({"type": "websocket.close", "code": 4000 + refusal.status})
         headers = [(b"content-type", b"application/json")]
@@ -325,6 +327,7 @@ class Handshake:
 
     def count_in(self, connection: Connection, principal: Principal) -> None:
         """Count a connection for its account. Errors: LimitExceeded when there are too many."""
+        # First: a connection that is refused here is counted where it was until it is closed.
         self._enter(principal.account)
         self._ungreeted.leave(connection)
         self._greeting.leave(connection)
@@ -505,5 +508,6 @@ def bearer_token(scope: Scope) -> str | None:
     value = header(scope, b"authorization")
     if value is None:
         return None
+    # RFC 9110, section 11.1: schemes are compared without regard to case.
     scheme, _, token = value.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

@@ -58,6 +58,7 @@ class HeadScanner:
 
         Errors: OverflowError when it has too many bytes or lines.
         """
+        # RFC 9112, section 2.2: empty lines before a request are ignored.
         start = 0 if self.has_begun else len(data) - len(data.lstrip(b"\r\n"))
         self.has_begun = start < len(data)
         seen = self._last + data[start:]

@@ -133,6 +133,7 @@ class Metrics:
             yield CounterMetricFamily("blackboard_archive_appended", about, archive.appended)
             about = "Epochs that began, of the log entries archived here"
             epochs = CounterMetricFamily("blackboard_epochs", about, labels=("cause",))
+            # Also those at 0: no alert sees the first step of a series that begins above that.
             for cause in (RESTORE, ENGINE, RECOVER):
                 epochs.add_metric((cause,), archive.epochs.get(cause, 0))
             yield epochs

@@ -135,6 +135,7 @@ class Page:
         if token is None:
             reason = "this link was used already, or is too old"
             return JSONResponse({"reason": reason}, 403, HEADERS)
+        # No cache may keep a token.
         return JSONResponse({"token": token}, headers={**HEADERS, "Cache-Control": "no-store"})
 
 

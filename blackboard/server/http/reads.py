@@ -52,6 +52,7 @@ class Reads:
             self._spawn(self._run(self._line.popleft()))
 
     def _has_room(self) -> bool:
+        # How large an answer is shows only when it is made: each may be a whole page.
         waiting, promised = self._waiting(), (self._running + 1) * PAGE_BYTES_MAX
         delivery = self._limits.watch.watch_batch_bytes_max
         most = self._limits.service.outgoing_bytes_max
@@ -65,5 +66,6 @@ class Reads:
         try:
             await read()
         finally:
+            # Also after a failure: the reads behind it must not wait for the next message.
             self._running -= 1
             self.go_on()

@@ -239,6 +239,7 @@ async def _serve(
         try:
             archive = await make_archive(settings, limits)
         except BaseException:
+            # Else the data directory would stay in use.
             await store.aclose()
             raise
         try:
@@ -259,6 +260,7 @@ async def _serve(
             rates=rates_of(settings),
             limits=limits,
         )
+        # Before the service starts: its first record of the audit must be signed, too.
         service.host.audit.seal_with(secret.splitlines())
         service.host.signer = partial(issue, secret, audience=settings.audience)
         service.host.directory = settings.data
@@ -327,6 +329,7 @@ def listen(host: str, port: int, limits: Limits = DEFAULT) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
+            # Else a restart is refused as long as old connections are in TIME_WAIT.
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -402,14 +405,17 @@ def _config(app: Starlette, settings: Settings, limits: Limits = DEFAULT) -> uvi
         http=bounded(intake, strangers),
         ws=counting(intake, strangers),
         ws_max_size=FRAME_BYTES_MAX,
+        # An attack surface before authentication, and slow for small messages (decision 4).
         ws_per_message_deflate=False,
         ws_ping_interval=ping_s,
         ws_ping_timeout=ping_s,
         lifespan="off",
+        # uvicorn would replace the logging of the whole process.
         log_config=None,
         access_log=False,
         log_level="warning",
         server_header=False,
+        # Strangers are counted by the address of their socket, which no header can change.
         proxy_headers=False,
         backlog=_BACKLOG,
         ssl_certfile=None if settings.tls_cert is None else str(settings.tls_cert),

@@ -191,6 +191,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     def _empty_queue(self) -> None:
         events = [self.queue.get_nowait() for _ in range(self.queue.qsize())]
         for event in events:
+            # The end of the connection stays: the application waits for it.
             if event["type"] != "websocket.receive":
                 self.queue.put_nowait(event)
         self._sizes.clear()

@@ -292,5 +292,6 @@ def _pieces(delivery: Delivery, encoding: Encoding) -> list[bytes]:
 
 def _keep(delivery: Delivery, key: tuple[str, int], form: list[bytes]) -> None:
     frames = delivery.frames
+    # A progress mark is small, so the form of every number that a watch can have is kept.
     if len(frames) < (_FRAMES_KEPT if delivery.revisions else WATCHES_PER_CONNECTION_MAX):
         frames[key] = form

@@ -104,6 +104,7 @@ class BegunBoards:
             ops: list[Op] = [
                 Put(f"{_BEGUN}/{board}", encode_value(account)),
                 Put(f"{_OF}/{account}/{board}", encode_value(None)),
+                # Every board of the account writes it: of two that begin at once, one counts again.
                 Put(turn, encode_value(count)),
                 *(Delete(key) for key in stale[:_STALE_MAX]),
             ]

@@ -55,6 +55,7 @@ class Admission:
 
     def refusal(self, method: str) -> Overloaded | None:
         """Why a request is not taken; None if it is."""
+        # What ends something makes the load smaller, and admins must be able to act during one.
         if self.load.is_late and not self.is_admin and method not in FREE:
             return self._noted(self.load.lateness())
         if self.meter is None:

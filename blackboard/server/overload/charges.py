@@ -251,6 +251,7 @@ class Charges:
     # --- the rules --------------------------------------------------------------------------------
 
     def _came(self, name: str, now_s: float) -> None:
+        # Two instants tell every account whether another one was active lately.
         last, last_s = self._last
         if name != last:
             self._other_s = last_s
@@ -284,6 +285,7 @@ class Charges:
         account.charged_us += spent_us
         self._used_us += spent_us
         self._charged_us += spent_us
+        # Bounded, so that every debt is repaid within DEBT_WAIT_MS_MAX (`_REPAID_LEAST`).
         lowest_us = -self.limits.debt_ms_max * 1_000.0
         account.balance_us = max(account.balance_us - spent_us, lowest_us)
 
@@ -406,6 +408,7 @@ class Bill:
         Errors: Overloaded.
         """
         self._reserved_us = await self._charges.admit(self.account, self._method)
+        # For reads alone: only they wait between their steps, and only their prices are learned.
         self._task = asyncio.current_task()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -533,6 +536,7 @@ class FairQueue(Generic[T]):
         """Add an item."""
         if not self._heap:
             self._ends.clear()  # all requests were served
+        # Not before now: an account that was idle saves up no share.
         start = max(self._now, self._ends.get(account, 0.0))
         if len(self._ends) > 2 * len(self._heap) + _FORGET_ABOVE:
             self._ends = {name: self._ends[name] for name in self._waiting}
@@ -597,6 +601,7 @@ class Shares:
         now_s = loop.time()
         if account != self._account:
             shared_s = self._limits.shared_ms / 1000
+            # The first account of a process has nobody to share with.
             self._shared_until_s = now_s + shared_s if self._account is not None else 0.0
             self._account = account
         is_shared = now_s < self._shared_until_s

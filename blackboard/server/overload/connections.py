@@ -159,6 +159,7 @@ class Strangers:
         self._peer_of[stranger] = peer
         mine = self._by_peer.setdefault(peer, {})
         mine[stranger] = None
+        # One of the same peer first, so that nobody but itself is hurt by a peer with many.
         if len(mine) > self._per_peer:
             self._turn_out(mine)
         elif len(self._peer_of) > self._at_most:

@@ -124,6 +124,7 @@ class Meter:
             return False
         if self.take_request(now_ms) is None:
             return True
+        # Given back: the message is offered once more when the rates allow it.
         if self._bytes is not None:
             self._bytes.take(-size, now_ms)
         return False

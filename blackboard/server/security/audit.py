@@ -197,6 +197,7 @@ class Audit:
         this process."""
         if principal.credential is None:
             return
+        # The token in use; the ids before it are those of the tokens that it was narrowed from.
         token = principal.credential.ids[-1]
         who = signature(principal.name, principal.account)
         self._take(AuditRecord(_now_ms(), who, token, verb, board, what, outcome))
@@ -214,6 +215,7 @@ class Audit:
             record = replace(record, what=record.what[:_WHAT_CHARACTERS_MAX] + "...")
         if record.outcome not in REFUSED:
             return self._put([record])
+        # Without a timer, the counts of a flood would wait for the next refusal, if there is one.
         if self._window_over is None:
             loop = asyncio.get_running_loop()
             self._window_over = loop.call_later(
@@ -262,6 +264,7 @@ class Audit:
         """Write the queued records, once; those that cannot be written are logged as lost."""
         self._tell_counts()
         if self._task is not None:
+            # It may be pausing. What it was writing is sent again below, under the same id.
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         try:
@@ -302,6 +305,7 @@ class Audit:
         (outcome,) = await self._store.commit(AUDIT_BOARD, [prepared])
         if isinstance(outcome, OutcomeUnknown) and not outcome.final:
             raise outcome
+        # No other attempt can answer: what was refused is chained again, in another commit.
         self._sent = None
         if isinstance(outcome, BlackboardError):
             raise outcome
@@ -330,6 +334,7 @@ class Audit:
             return
         key, time_ms = self._last
         reading = await self._store.read(AUDIT_BOARD, [key])
+        # It may have expired: the sweeper removes it then.
         if reading.entries or time_ms + AUDIT_KEPT_MS <= _now_ms():
             return
         self._last = None

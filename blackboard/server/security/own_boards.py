@@ -133,6 +133,7 @@ class OwnBoards:
 
     async def _put_back(self, board: str, archive: Archive, lost: Lost) -> None:
         """Errors: Unavailable when others commit all the time; as `Archive.list`."""
+        # Read once, whatever is committed meanwhile: archived revisions do not change.
         then = await self._archived(board, archive, lost)
         for _ in range(_TRIES):
             head = await self._host.store.open(board)
@@ -199,6 +200,7 @@ def _listed(then: Entries, now: Entries) -> Iterator[Op]:
     if not changed:
         return
     since = [e for key, e in now.items() if key not in then or then[key].value != e.value]
+    # Each item since the loss takes two operations: one for its new place, one for the old.
     room = max(0, RESTORE_CHANGES_MAX - 2 * len(since))
     # The newest ones, if one commit has no room for all.
     for entry in changed[-room:] if room else []:

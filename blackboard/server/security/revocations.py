@@ -223,6 +223,7 @@ class Revocations:
         Unavailable: it may be recorded, and not yet in effect in every process; repeating it is
         safe.
         """
+        # The table must be known: a new record takes nothing back of the one before (`_record`).
         await self.ready()
         now_ms = _now_ms()
         kept_ms = self._limits.revoked_ttl_ms
@@ -248,6 +249,7 @@ class Revocations:
         for name, record in records.items():
             self._note(name, record)  # here at once; the feed brings it to other processes
         await self._tell_boards(revision)
+        # Last, as it may take seconds: the revocation is in force by now.
         if self.archived is not None:
             await self.archived(revision)
         return len(self._until)
@@ -347,6 +349,7 @@ class Revocations:
         safe."""
         # Before the pages: a record that is written meanwhile is in them, or comes with the watch.
         head = await self._store.open(ACCESS_BOARD)
+        # Nothing is forgotten first: a record that was seen counts even if the engine has lost it.
         async for page in pages_of(self._store, ACCESS_BOARD, _BELOW):
             self._note_all(page.entries)
         self.through = max(self.through, head.revision)
