@@ -49,6 +49,8 @@ class Agent(ABC, Generic[S]):
                 model = get_args(base)[0]
                 if isinstance(model, type) and issubclass(model, BaseModel):
                     cls.state_model = model
+        # Here, not when a state is read: a missing migration would otherwise show after the
+        # deployment, with the first agent whose state is of that version.
         known = set(cls.migrations)
         if known and known != set(range(min(known), cls.schema_version)):
             wanted = f"{min(known)}..{cls.schema_version - 1}"

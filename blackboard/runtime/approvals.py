@@ -162,6 +162,7 @@ async def pending(board: Board, agent: str = "*") -> tuple[Pending, ...]:
     found = []
     async for entry in board.scan(f"{REQUESTS}/{agent}/*"):
         request, name = _parsed(Request, entry), _name_of(entry)
+        # All who may write in public can put an entry here; it is no request of the agent.
         if request is not None and entry.author == name[0]:
             given = answers.get(name)
             counts = _answer_to(request, entry, given)
@@ -235,6 +236,7 @@ async def ask(
     request changes at the same time: call it again; AccessDenied.
     """
     keys = tuple(dict.fromkeys(facts))
+    # At one revision: an answer is never looked at beside facts from before or after it.
     found = await board.entries(Case.keys(board.agent, check_name(name, "name"), keys))
     case = Case(board.agent, board.account, name, found, keys)
     asked = case.asked()
@@ -350,6 +352,7 @@ class Case:
 
     def as_found(self) -> list[Condition]:
         """The conditions that request, answer and facts have not changed."""
+        # The answer as well: until it is taken in, its author may replace an approval by a refusal.
         keys = (self.request_key, self.decision_key, *self.facts)
         at = {key: entry.mod_revision for key, entry in self.found.items()}
         return [KeyAt(key, at.get(key, ABSENT)) for key in keys]
@@ -370,6 +373,7 @@ def _answer_to(request: Request, asked: Entry, given: Entry | None) -> Answer | 
     if given is None or answer is None or answer.request != asked.mod_revision:
         return None
     may_answer = _may_answer(request.approvers, given.author, given.owner)
+    # By account: a name can be chosen when a token is narrowed, the account cannot.
     if given.owner == asked.owner or not may_answer:
         return None
     assert isinstance(answer, Answer)

@@ -149,6 +149,7 @@ class LiveBoardPort:
             return await commit()
         except SnapshotFirst as asked:
             receipt = await commit(Delete(asked.key))
+            # Without the result of the Delete: callers pair results with their own operations.
             return replace(receipt, results=receipt.results[: len(ops)])
 
     async def kept_call(self, key: Key, step: int) -> Sequence[Entry]:

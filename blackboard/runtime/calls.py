@@ -239,6 +239,8 @@ def _adapter(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
         returned = get_type_hints(function).get("return", Any)
         return None if returned is Any else TypeAdapter(returned)
     except (NameError, TypeError, PydanticSchemaGenerationError, PydanticUserError):
+        # An annotation that pydantic does not know is no error of the call: most tools return plain
+        # data, which needs no adapter.
         return None
 
 
@@ -253,6 +255,7 @@ def adapter_of(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
 
 def plain_result(value: Any, adapter: "TypeAdapter[Any] | None") -> bytes:
     """A result as an encoded value. Errors: InvalidRequest, LimitExceeded (LARGE_BYTES_MAX)."""
+    # First as it is: the JSON form of an adapter makes text of bytes, or fails.
     try:
         return encode_large(value)
     except InvalidRequest:
@@ -267,4 +270,5 @@ def plain_result(value: Any, adapter: "TypeAdapter[Any] | None") -> bytes:
 def reason_of(error: Exception) -> str:
     """An error as text for the record."""
     text = f"{type(error).__name__}: {error}".encode(errors="replace")
+    # The cut may fall inside of a character.
     return text[:CALL_REASON_BYTES_MAX].decode(errors="ignore")

@@ -95,5 +95,6 @@ def main(order: str) -> int:
 
 
 if __name__ == "__main__":
+    # Before the agent's module is imported: that may block, and must not outlive the parent.
     _end_with_parent(Order.model_validate_json(sys.argv[1]))
     sys.exit(main(sys.argv[1]))

@@ -79,6 +79,7 @@ def joined(what: str, parts: Iterable[Any], digest: str) -> Any:
 
 def joined_bytes(what: str, parts: Iterable[Any], digest: str) -> bytes:
     """The encoded value whose parts these are. Errors: Corrupt, which names `what`."""
+    # A part that is missing, or was redacted, is left out here: then the digest differs.
     encoded = b"".join(part for part in parts if isinstance(part, bytes))
     if digest_of(encoded) != digest:
         raise Corrupt(what=what, reason="its parts are not those of the value with its digest")
@@ -105,6 +106,7 @@ class Keeping:
     def keep(self, digest: str, encoded: bytes) -> None:
         """Keep a large value."""
         self.kept[digest] = encoded
+        # Dropped earlier in the same step: its commit must not remove the parts.
         self.dropped.discard(digest)
 
     def drop(self, digest: str) -> None:

@@ -27,7 +27,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 def main(status: int) -> None:
     """Carry out one order."""
     order = json.loads(sys.stdin.buffer.readline())
+    # Before the start: an orphan whose parent ends earlier would go to init, out of reach.
     _adopt_orphans()
+    # Inherited by the command and by everything that it starts.
     limit = order["file_bytes_max"]
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
@@ -36,6 +38,7 @@ def main(status: int) -> None:
             env=order["environment"],
             cwd=order["directory"],
             stdin=subprocess.DEVNULL,
+            # A group of its own, so that killing it does not reach this process.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -46,6 +49,7 @@ def main(status: int) -> None:
     os.waitid(os.P_PID, command.pid, os.WEXITED | os.WNOWAIT)
     _kill_group(command.pid)  # its number is not given to another one before it is waited for
     code = command.wait()
+    # What has left the group: by `setsid`, for example.
     _kill_orphans()
     _tell(status, {"exit_code": code})
 

@@ -83,6 +83,8 @@ async def run_command(order: CommandOrder, directory: Path, lock: int) -> Comman
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            # The guard inherits the lock: if this process is killed, nobody works in the directory
+            # before the guard has ended the command.
             pass_fds=(tells, lock),
             # Ctrl-C in a terminal must not end the guard before what it guards.
             start_new_session=True,
@@ -125,8 +127,10 @@ class _RunningCommand:
         over = self._status.over
         either: list[asyncio.Future[Any]] = [self._reading, over]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        # Reading ends first if the command printed too much: it is stopped while it still runs.
         if self._reading.done():
             await self._printed_texts()
+        # Not `await over`: a cancellation would cancel it, and `end` still waits for it.
         await asyncio.wait([over])
         said, program = self._status.said, self._order.argv[0]
         if "error" in said:
@@ -164,6 +168,7 @@ class _RunningCommand:
     async def end(self) -> None:
         """Let the guard kill what still runs, and wait for its end."""
         assert self._guard.stdin is not None
+        # The end of its input tells the guard to kill what still runs.
         self._guard.stdin.close()
         try:
             await asyncio.wait([self._status.over], timeout=_END_S)

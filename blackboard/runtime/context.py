@@ -197,6 +197,7 @@ class Context(Generic[S]):
             f"inbox/{self.agent}/messages/*", after=self._taken, limit=min(limit, INBOX_TAKE_MAX)
         )
         for entry in page.entries:
+            # Also a read: the message is a ground of the step (`why`) and an input of its replay.
             self._step.saw(entry)
             self._step.delete(entry.key)
             self._taken = entry.key
@@ -347,6 +348,7 @@ class Context(Generic[S]):
         # Recorded by name, so that two different calls never share a record.
         meant = {"positional": list(arguments), "named": named} if named else list(arguments)
         call = Call("tool", name_of(function, terms), json.loads(canonical(meant)), terms.version)
+        # The first run reads it from its plain form, too: later runs get nothing else.
         read = adapter.validate_python if adapter else _as_it_is
         return read(await self._journal.call(call, work, terms, read=read))
 
@@ -371,6 +373,7 @@ class Context(Generic[S]):
         opening = None if into is None else self._port.document(into)
         if opening is None:
             return await self._reply(model, prompt, model.complete, terms)
+        # Opened before the model is asked: an answer that cannot be written is not paid for.
         async with opening as document:
             text = DocumentText(document.text())
             ask = partial(streamed, model, into=text)
@@ -406,6 +409,8 @@ class Context(Generic[S]):
         is one. None when `timeout_ms` is over by the service's clock, from when it first waited.
         """
         call = Call("timer", "wait", [pattern, after, timeout_ms])
+        # Also if the entry is there already: equal waits of a step are told apart by their order,
+        # which must not depend on what the board has.
         place = self._journal.place(call) if timeout_ms is not None else None
         if place is not None and place.record is not None and place.record.outcome == "done":
             return None
@@ -473,6 +478,8 @@ class Context(Generic[S]):
         call = Call("decision", question, plain)
         place = self._journal.place(call)
         if place.record is not None and place.record.outcome == "done":
+            # Not checked again, and no condition: after a payment, a changed price would lead to a
+            # second one.
             taken_in = Decision.of(place.record.result)
             self._step.rest_on(*taken_in.grounds)
             return taken_in
@@ -505,6 +512,7 @@ class Context(Generic[S]):
         """Record the answer, if request, answer and facts have not changed."""
         update = {"outcome": "done", "result": decision.plain()}
         record = self._journal.begin(place, call).model_copy(update=update)
+        # The facts are conditions here, once; from then on this is a record as that of a call.
         await self._journal.write(place.slot, record, conditions=case.as_found())
         self._step.rest_on(*decision.grounds)
         return decision
@@ -521,6 +529,7 @@ async def _called(bound: Callable[[], Any]) -> Any:
         function = function.func
     if inspect.iscoroutinefunction(function):
         return await bound()
+    # An object whose `__call__` is async is no coroutine function: its result is awaited below.
     result = await to_thread.run_sync(bound)
     return await result if inspect.isawaitable(result) else result
 

@@ -104,6 +104,7 @@ class AgentFiles:
         be used again, and the step can commit, only after `reset`. FileRefused when it cannot be
         started. Cancellation: it is stopped, as after an error.
         """
+        # Not journaled: an exit code without what the command did to the files would be wrong.
         limits, path = self._limits, self._path(directory, top=True)
         order = CommandOrder(
             argv,
@@ -122,6 +123,7 @@ class AgentFiles:
             self._broken = stopped
             raise
         except asyncio.CancelledError:
+            # It was ended between two writes, as by its timeout.
             self._broken = CommandStopped(order.argv[0], "cancelled", 0)
             raise
         finally:
@@ -160,6 +162,7 @@ class AgentFiles:
 
     async def close(self) -> None:
         """The step has returned: nothing changes its files any more. Stops what still runs."""
+        # First: a task that the step left behind starts no other command while this one ends.
         self._is_open = False
         await self._stop()
 

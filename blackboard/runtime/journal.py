@@ -98,6 +98,7 @@ async def find(port: BoardPort, digest: str) -> bytes | None:
         return None
     if "result" in shared:
         return encode_value(shared["result"])
+    # Others write this entry: what it says decides how many keys are read below.
     found, size = shared.get("result_digest"), shared.get("result_bytes")
     if type(found) is not str or type(size) is not int or not 0 < size <= LARGE_BYTES_MAX:
         return None
@@ -192,6 +193,7 @@ async def load(port: BoardPort) -> StoredJournal:
     """The journal of the agent at `port`."""
     prefix, kept, after = journal_prefix(port.agent), StoredJournal(), None
     while True:
+        # Pages may be of different revisions: the guard refuses whatever comes of a mixture.
         page = await port.list(f"{prefix}/**", after=after)
         for entry in page.entries:
             kept.add(entry, prefix)
@@ -271,6 +273,8 @@ class Journal:
         if number >= STEP_CALLS_MAX:
             raise LimitExceeded("STEP_CALLS_MAX", number + 1, STEP_CALLS_MAX, call.name)
         digest = call.digest
+        # By content, not by number: concurrent calls come in any order, and a step that runs again
+        # may take another path.
         slot = call.slot(self._counts[digest])
         self._counts[digest] += 1
         self._met.add(slot)
@@ -315,8 +319,10 @@ class Journal:
         place = self.place(call)
         found = place.record
         if found is not None and found.outcome == "done":
+            # The step may change what it gets; the record must stay what the tool returned.
             return deepcopy(self._kept.result_of(place.slot))
         if found is not None and found.outcome == "failed":
+            # As in the earlier run, so that a step which catches it takes the same path again.
             raise CallFailed(call.name, len(found.failures), found.failures[-1].reason)
         with self._working():
             record = found or self.begin(place, call)
@@ -333,6 +339,7 @@ class Journal:
 
     def begin(self, place: CallPlace, call: Call) -> CallRecord:
         """The first record of a call, before any attempt."""
+        # For people only: the digest identifies the call.
         kept = call.arguments if len(canonical(call.arguments)) <= CALL_INLINE_BYTES else None
         return CallRecord(
             number=place.number,
@@ -378,6 +385,7 @@ class Journal:
             except Exception as error:  # noqa: BLE001 - a tool may raise what it likes
                 record = await self._failed(slot, record, error, terms, _since_ms(begun_s))
             else:
+                # Not inside of the `try`: a call whose result cannot be recorded has not failed.
                 self._observe(StepPoint.CALL_RETURNED, record.name)
                 record = record.model_copy(update={"duration_ms": _since_ms(begun_s)})
                 return await self._done(slot, record, encoded, share_ms=terms.shared_ms)
@@ -493,6 +501,7 @@ class Journal:
             conditions=[self._origin.guard, *conditions],
             note=f"{record.kind} {name}: {record.outcome}",
         )
+        # Not earlier: `made` and the step's commit go by what is on the board.
         self._kept.records[slot] = record
         self._observe(StepPoint.RECORDED, name)
         return receipt

@@ -86,6 +86,7 @@ async def _migrate(
         return MigrationFinding(name, stored.kind, stored.version, stored.version, "unknown")
     schema = known(name).schema
     try:
+        # Also for a mere check: what could be read but not written again is found here.
         plain = schema.dump(name, schema.revive(name, stored))
         after = stored.model_copy(update={"version": schema.version, "state": plain})
         put = Put(entry.key, encode_value(after.plain()))

@@ -267,6 +267,7 @@ class ScriptedModel:
         into.restart()
         reply = await self.complete(prompt)
         for word in re.findall(r"\S+\s*|\s+", reply.text):
+            # Other tasks run between two words, as they do while a service is waited for.
             into.append(word)
             await checkpoint()
         return reply
@@ -361,6 +362,7 @@ class Endpoint:
             raise InvalidRequest(field="OPENAI_BASE_URL", reason=f"{self.url!r} is not an address")
         if not self.model:
             raise InvalidRequest(field="BB_MODEL", reason="the name of a model is needed")
+        # RFC 9110, section 5.5: a field value has no control characters, and only ASCII is safe.
         if not (self.key.isascii() and self.key.isprintable()):
             raise InvalidRequest(field="OPENAI_API_KEY", reason="it cannot stand in a header")
 

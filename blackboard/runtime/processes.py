@@ -129,6 +129,7 @@ class _Stderr:
 
     def read(self) -> None:
         """Take what is there."""
+        # Read once more after the end of the process, when there may be nothing.
         with suppress(BlockingIOError):
             chunk = os.read(self._pipe, _PIPE_BYTES)
             self._end = (self._end + chunk)[-AGENT_ERROR_BYTES_MAX:]
@@ -181,6 +182,7 @@ def target_of(kind: type[Agent[Any]]) -> str:
     """
     module = kind.__module__
     if module == "__main__":
+        # What `python -m` runs can be imported by its name; a script cannot.
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         module = spec.name if spec else ""
     if not module or "<" in kind.__qualname__:
@@ -264,6 +266,7 @@ class ProcessSupervisor:
 
     async def _once(self) -> AgentExit | None:
         """Run one process to its end: how the agent ended, or None if it is to be run again."""
+        # Read before the process runs: a restore that comes while it ends is noticed below.
         epoch = (await self._board.head()).epoch.number
         if self._known is None:
             self._known = await self._last_commit()
@@ -277,11 +280,13 @@ class ProcessSupervisor:
                 return ended
             return None  # it was done, and a restore undid that
         if code == CRASH_LOOP_CODE:
+            # The supervisor of that process has counted and recorded its crashes.
             entry = await self._board.entry(supervision_key(self.agent.name))
             if entry is not None and isinstance(entry.value, dict):
                 self._crashes.recorded_at = entry.mod_revision
                 error = str(entry.value.get("error", error))
             return self._ended("crash_loop", error=error)
+        # A process that did not stop in time was killed by `_end`: that is no crash.
         if self._stop.is_set():
             return self._ended("stopped")
         if code == AWAY_CODE:
@@ -323,6 +328,7 @@ class ProcessSupervisor:
                     code = await process.wait()
                     tasks.cancel_scope.cancel()
             finally:
+                # Shielded: a process that is left running goes on as the agent.
                 with anyio.CancelScope(shield=True):
                     await self._end(process)
                     await process.aclose()

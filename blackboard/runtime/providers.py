@@ -174,6 +174,7 @@ class ProviderModel:
             request.headers.pop("authorization", None)
 
     async def _bound(self, response: httpx2.Response) -> None:
+        # In a hook of the HTTP client, and so for the SDK of every provider.
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         bytes_max = self._limits.model_answer_bytes_max
         response.stream = _Bounded(response.stream, bytes_max, response.status_code)
@@ -187,6 +188,7 @@ class ProviderModel:
         patience = self._patience
         for attempt in range(1, patience.attempts + 1):
             try:
+                # The HTTP client's timeout is for each read: it never ends an answer that trickles.
                 with anyio.fail_after(patience.timeout_ms / 1000):
                     return self._reply(prompt, await ask(), attempt)
             except TimeoutError as error:
@@ -210,6 +212,7 @@ class ProviderModel:
 
     def _may_pass(self, error: Exception, asked_s: float) -> bool:
         """Whether a retry may succeed, soon enough."""
+        # An attempt before the time that Retry-After names would only be refused again.
         if _too_long(error) or asked_s > self._longest_pause_s:
             return False
         if isinstance(error, ModelHTTPError):
@@ -299,6 +302,7 @@ class ProviderModel:
 def _messages(prompt: Prompt) -> "list[parts.ModelMessage]":
     """The conversation as the library has it: the parts between two answers are one request."""
     found: list[parts.ModelMessage] = []
+    # A result says only which call it answers; some providers want the tool's name as well.
     names = {call.id: call.name for turn in prompt.messages for call in turn.tool_calls}
     for turn in prompt.messages:
         if turn.role == "assistant":
@@ -371,6 +375,7 @@ class _Bounded(httpx2.AsyncByteStream):
             read_bytes += len(chunk)
             if read_bytes > self._bytes_max:
                 raise _TooLong(self._bytes_max, self._status)
+            # The last event may be spread over two chunks.
             self._end = (self._end + chunk)[-_END_BYTES:]
             yield chunk
 

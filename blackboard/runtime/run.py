@@ -176,6 +176,7 @@ async def _run(agent: Agent[S], board: Board, stay: RunOptions, observe: Observe
                 return await _live(Runner(agent, port, observe=observe), port, me, stay)
         except (LeaseLost, Fenced, StaleEpoch, _EpochMoved) as error:
             now = (await home.head()).epoch
+            # In the same epoch no restore took the identity: another process is the agent.
             if now.number == epoch:
                 raise
             # A restore takes every agent's leases: it was asked for, and is no cause for alarm.
@@ -226,6 +227,7 @@ async def _live(
         stepped = await runner.step()
         taken += stepped.receipt is not None and not stepped.rests
         activity = "idle" if stepped.idle else stepped.status.value
+        # A report is a commit: there is none while the activity stays the same.
         if activity != reported:
             await me.report(activity, ", ".join(stepped.patterns[:1]) if stepped.rests else "")
             reported = activity
@@ -292,6 +294,7 @@ async def over(rest: Rest, board: Board) -> str:
     patterns = list(rest.patterns)
     watched = patterns if len(patterns) <= PATTERNS_MAX else _wider(patterns)
     try:
+        # From before the step's reads, so that what was committed while it ran ends the rest.
         async with board.watch(*watched, after=rest.since) as watch:
             async for revised in watch:
                 if revised.epoch is not None or any(map(rest.is_ended_by, revised.changes)):

@@ -184,6 +184,7 @@ class Runner(Generic[S]):
         try:
             return await self._until_accepted()
         except BaseException:
+            # Also after a cancellation: the commit may have been applied.
             self.forget()
             raise
         finally:
@@ -258,6 +259,7 @@ class Runner(Generic[S]):
             suspended = await self._run(ctx, journal, files)
             changed = suspended is None and self._finish(now, ctx, step, journal)
             if changed:
+                # Not in `keep`: a run that waits, or changes its mind, leaves no parts behind.
                 await journal.put_ahead(ctx.keeping.kept)
                 committing.wanted = True
                 self._observe(StepPoint.COMMITTING, str(number))
@@ -284,6 +286,8 @@ class Runner(Generic[S]):
             if files is not None:
                 await files.put()
         except asyncio.CancelledError:
+            # Without waiting for other calls: an agent that is stopped must release its identity in
+            # bounded time.
             raise
         except BaseException as error:
             await journal.settle()
@@ -305,6 +309,7 @@ class Runner(Generic[S]):
         waits = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
         if waits and len(waits) == len(leaves):
             return _together(waits)
+        # The caller needs the error of the step, not that of the cleaning up.
         with suppress(BlackboardError):
             await journal.forget_failures()
         return None
@@ -340,6 +345,7 @@ class Runner(Generic[S]):
             step.delete_prefix(decisions_of(agent.name))
         if now.declared != agent.declared():
             step.put(declared_key(agent.name), agent.declared())
+        # Already now, as `_committed` reads it. If the commit is refused, `forget` drops it.
         now.stored = after
         return True
 
@@ -390,6 +396,7 @@ class Runner(Generic[S]):
             self._observe(StepPoint.SUSPENDED, str(after.step + 1))
         since = now.since
         now.stored = after
+        # The commit put the state, and perhaps records: both are read again.
         self.forget()
         stepped = self._stepped(now, attempt)
         return replace(

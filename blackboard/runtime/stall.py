@@ -98,6 +98,7 @@ class Lookout:
         except BlackboardError as error:
             log.warning("cannot check whether the team is stalled: %s", error)
             await anyio.sleep(_AWAY_PAUSE_S)
+            # Asked for here, as nothing else may happen in a team in which all wait.
             self.stir()
             return None
         return found
@@ -126,6 +127,7 @@ class Lookout:
                         return False
                 after = page[-1].revision
         except Compacted:
+            # The watch of the agent fails in the same way, and lets it take a step.
             return False
         self._quiet[rest.agent] = rest, after
         return True

@@ -103,6 +103,7 @@ class Schema(Generic[S]):
             plain = deepcopy(plain)  # a migration may change what it is given
         for version in range(stored.version, self.version):
             plain = self._migrated(agent, version, plain)
+        # From JSON, as `dump` checks it: strict models take a list for a tuple only there.
         try:
             text = to_json(plain)
         except (ValueError, TypeError) as error:  # a migration may make of it what it likes
@@ -141,6 +142,7 @@ class Schema(Generic[S]):
         except PydanticSerializationError as error:
             raise InvalidState(agent, error_line(error)) from error
         self._load(agent, text)
+        # Sets have another order in each process: an idle step would seem to change the state.
         plain = in_order(state, from_json(text))
         assert isinstance(plain, dict)
         return plain

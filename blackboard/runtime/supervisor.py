@@ -155,6 +155,7 @@ class Crashes:
         self.total += 1
         raised = crash if isinstance(crash, Exception) else None
         error = f"{type(raised).__name__}: {raised}" if raised is not None else str(crash)
+        # Bounded in bytes, as it is stored; the cut may fall inside of a character.
         self.error = error.encode(errors="replace")[:AGENT_ERROR_BYTES_MAX].decode(errors="ignore")
         loop = hopeless or self._in_a_row >= self._policy.crashes_max
         count = self._in_a_row
@@ -304,11 +305,13 @@ class Supervisor:
                     log.info("agent %s waits for its identity: %s", self.agent.name, error)
                 elif await self._crashes.add(error, hopeless=isinstance(error, _HOPELESS)):
                     return self._ended("crash_loop")
+            # No pause with a closed client: the next attempt raises at once, and that ends it.
             with anyio.move_on_after(0 if self._board.is_closed else self._crashes.pause_s()):
                 await self._stop.wait()
         return self._ended("stopped")
 
     async def _once(self) -> AgentExit:
+        # A restore may have ended the last attempt: the writers still have the epoch before it.
         await self._board.refresh()
         stay = RunOptions(ttl_ms=self._policy.ttl_ms, stop=self._stop, on_rest=self._rests)
         stepped = await self._run(stay)

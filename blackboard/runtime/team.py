@@ -214,6 +214,7 @@ class _Team:
         is_behind = False
         while True:
             try:
+                # Inside of the `try`: this asks the board, which may be away.
                 if is_behind:
                     await self._board.refresh()
                     is_behind = False
@@ -276,6 +277,7 @@ class _Team:
         size = len(self._living) + 1
         refusal = LimitExceeded("TEAM_AGENTS_MAX", size, self._agents_max, name)
         self.ended[name] = AgentExit(name, "refused", str(refusal))
+        # Once: the record comes back through the watch of the roster, which leads here again.
         if member.how is None:
             log.warning("agent %s is not started: %s", name, refusal)
             await self._tell(self.ended[name])
@@ -417,6 +419,7 @@ class _Team:
             try:
                 await self._board.put(key, updated, expected=entry.mod_revision)
             except Conflict:
+                # Changed since it was read, by a restore for example, which may undo the end.
                 pass
             except (AccessDenied, LimitExceeded) as refused:  # a quota is used up: no end of others
                 log.warning("how agent %s ended is not recorded: %s", ended.agent, refused)

@@ -141,6 +141,7 @@ async def trajectories(board: Board, *, agent: str | None = None) -> AsyncIterat
 
 async def _log(board: Board) -> AsyncIterator[RevisionEvent]:
     """All of it, up to the present head."""
+    # Only up to the head of now: on a busy board the end would move away for ever.
     head, after = await board.head(), 0
     while after < head.revision:
         try:
@@ -215,6 +216,7 @@ class _Reader:
         stepped = self._step_in(revised, changes)
         if stepped is not None:
             seen = self.agents.setdefault(revised.author, _Seen())
+            # Before the changes of this revision are noted: `_now` still has what the step read.
             seen.steps.append(self._taken(seen, stepped, revised, changes))
             seen.stored, seen.journal = stepped, StoredJournal()
         for change in changes:
@@ -238,6 +240,7 @@ class _Reader:
         stored = _stored(put)
         if stored.status in (Status.WAITING, Status.WAITING_FOR_APPROVAL):
             return None  # it says what the next step waits for
+        # `blackboard migrate` writes as the agent, too, and leaves the number of the step.
         before = self.agents.get(revised.author, _Seen()).stored
         is_next = stored.step == (before.step if before else stored.step - 1) + 1
         return stored if is_next and stored.step else None
@@ -279,6 +282,7 @@ class _Reader:
         if change.key == state_key(name):
             seen = self.agents.setdefault(name, _Seen())
             stored = _stored(change) if change.kind == "put" else None
+            # A wait, or a migration: no step was taken or taken back.
             if stored and seen.stored and stored.step == seen.stored.step:
                 seen.stored = stored
             else:

@@ -201,6 +201,7 @@ class Transcript:
             raise LimitExceeded("TRANSCRIPT_TURN_BYTES_MAX", size, TRANSCRIPT_TURN_BYTES_MAX)
         turn = _Stored(role=role, text=text, tokens=self._count_tokens(text))
         step.append(f"{self.prefix}/turns", turn.model_dump())
+        # Increments read nothing: two steps that add turns at the same time do not conflict.
         step.increment(self._key("count"))
         step.increment(self._key("tokens"), turn.tokens)
         step.increment(self._key("bytes"), size)
@@ -228,6 +229,7 @@ class Transcript:
         conditions: list[Condition] = [
             KeyAt(page_key, ABSENT),
             KeyAt(self._key("summary"), entry.mod_revision if entry else ABSENT),
+            # Of two janitors that read the same turns, one moves them.
             *(KeyAt(found.key, found.mod_revision) for found in moved.entries),
         ]
         try:
@@ -418,6 +420,7 @@ class Recall:
         if not 1 <= limit <= results_max:
             raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{results_max}")
         known = WORD.findall(words)[: self._limits.recall_words_max]
+        # Quoted: FTS5 takes the bare words AND, OR, NOT and NEAR for operators.
         wanted = " OR ".join(f'"{word}"' for word in known)
         if not wanted:
             return ()
@@ -448,11 +451,13 @@ class Recall:
 
     async def _catch_up(self, board: TranscriptBoard) -> None:
         recent = await self._transcript._turns(board)  # first: see the invariants
+        # Pages are never changed, and a restore removes the newest: comparing the last one will do.
         if self._last is not None:
             entry = await board.entry(self._last[0])
             if entry is None or entry.mod_revision != self._last[1]:
                 self._start_anew()
         pages = await self._transcript.pages(board, self._last[0] if self._last else None)
+        # They may be in a page by now, or gone after a restore.
         self._forget(self._recent)
         self._recent = [turn.index for turn in recent]
         self._take_in(recent)
@@ -465,6 +470,7 @@ class Recall:
             self._last = (page.key, page.mod_revision)
         self._sql.execute(
             "DELETE FROM turns WHERE rowid IN"
+            # SQLite has no OFFSET without a LIMIT; a negative one means none.
             " (SELECT rowid FROM turns ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
             (self._limits.recall_turns_max,),
         )

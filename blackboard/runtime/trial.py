@@ -114,6 +114,7 @@ class MemoryBoardPort:
         self._send(self._commit(author, ops))
 
     def _commit(self, author: str, ops: Sequence[Op]) -> Commit:
+        # A number that no earlier commit has: `decide` takes none for a repeated one.
         name = CommitId(author, 0, author, self._state.revision + 1)
         return Commit(name, self._state.epoch.id, tuple(ops))
 

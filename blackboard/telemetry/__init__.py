@@ -100,6 +100,7 @@ def start(service: str, provider: "TracerProvider | None" = None) -> None:
             trace.set_tracer_provider(span_provider(service))
             # A sampler that was asked for decides alone.
             _one_in = 1 if "OTEL_TRACES_SAMPLER" in os.environ else TELEMETRY_COMMITS_ONE_IN
+        # Before `_tracer`: other threads read that without the lock, and then rely on the rest.
         _current_span = trace.get_current_span
         _tracer = (provider or trace.get_tracer_provider()).get_tracer(SCOPE)
 
@@ -216,6 +217,7 @@ def commit(board: str, agent: str, operations: int, traceparent: str = "") -> Op
 
 def asking(method: str, board: str, agent: str) -> AbstractContextManager[OpenSpan | None]:
     """A block of a client that asks the service for `method`."""
+    # Decided before OpenTelemetry is asked for anything: a span costs more than a commit.
     if _tracer is None or (method == "commit" and not _is_wanted()):
         return _NOTHING
     return _method(method, board, agent, "CLIENT")
@@ -443,6 +445,7 @@ def delivered(board: str, agent: str, at: tuple[int, str], note: str) -> None:
     from opentelemetry.trace import SpanKind
 
     assert _tracer is not None
+    # A link, not a parent: the writer's trace would stay open as long as anybody reacts to it.
     begun = _tracer.start_span("blackboard.deliver", kind=SpanKind.CONSUMER, links=links)
     OpenSpan(begun).of_board(board, agent).at(*at)
     begun.end()
@@ -457,6 +460,7 @@ def _current_context() -> "SpanContext | None":
 
 def _context(text: str) -> "Context | None":
     """The context of a traceparent; None, the current one, if it is none."""
+    # W3C Trace Context: ignored. A broken header of a proxy must not cost a commit.
     if not text or len(text) > TRACEPARENT_CHARACTERS_MAX:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

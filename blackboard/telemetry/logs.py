@@ -78,6 +78,7 @@ class LogSender(logging.Handler):
     def _queue(self, record: logging.LogRecord) -> None:
         from opentelemetry._logs import LogRecord
 
+        # Not by the SDK's handler, which sends the message of an error, and any argument.
         attributes: dict[str, str | int] = {
             "code.function.name": record.funcName,
             "code.line.number": record.lineno,
@@ -99,6 +100,7 @@ def said(record: logging.LogRecord) -> str:
         return record.getMessage().partition("\n")[0]
     given = record.args if isinstance(record.args, tuple) else ()
     told = tuple(_code(each) if isinstance(each, BaseException) else each for each in given)
+    # As logging does it: a text without arguments is no format, and may contain a percent sign.
     return str(record.msg) % told if told else str(record.msg)
 
 
@@ -113,6 +115,7 @@ def _about(error: BaseException | None) -> dict[str, str]:
     places = "".join(traceback.format_tb(error.__traceback__))
     return {
         "exception.type": _code(error),
+        # Its end: the calls that are nearest to the error.
         "exception.stacktrace": places[-TELEMETRY_LOG_CHARACTERS_MAX:],
     }
 

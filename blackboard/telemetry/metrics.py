@@ -96,11 +96,13 @@ class MetricSender:
         self._timer = asyncio.get_running_loop().call_later(self._every_s, self._tick)
 
     def _tick(self) -> None:
+        # The timer first: a collection that fails must not be the last one.
         self._again()
         self._offer()
 
     def _offer(self) -> None:
         """Let the thread send the numbers of now, instead of older ones that wait."""
+        # Time and numbers in one assignment: the thread takes both without a lock.
         self._waiting = time.time_ns(), list(self._collect())
         self._wake.set()
 
@@ -119,6 +121,7 @@ class MetricSender:
             data = encoded(families, self._resource, self._began_ns, now_ns)
             self._exporter.export(data)  # logs by itself what a collector refuses
         except Exception:
+            # The thread goes on: the numbers of the next collection contain these.
             log.exception("metrics were not sent")
 
 
@@ -129,6 +132,7 @@ def encoded(
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+    # Converted: instruments of the SDK would count everything again, with a lock for each number.
     metrics = [_metric(family, began_ns, now_ns) for family in families if family.samples]
     scope = ScopeMetrics(InstrumentationScope(SCOPE), metrics, "")
     return MetricsData([ResourceMetrics(sender, [scope], "")])

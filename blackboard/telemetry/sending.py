@@ -57,6 +57,7 @@ def is_sent(signal: Signal, environ: Mapping[str, str] = os.environ) -> bool:
         raise InvalidRequest(field=signal.exporter_variable, reason=reason)
     if "otlp" not in chosen:
         return False
+    # OpenTelemetry's rule: the variable of a signal goes before the one for all signals.
     for name in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         protocol = environ.get(name, "").strip().lower()
         if protocol == PROTOCOL:
