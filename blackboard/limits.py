@@ -620,6 +620,9 @@ class SecurityLimits(LimitGroup):
     """Pause before audit records that could not be written are written again."""
     revocations_max: int = 65_536
     """Tokens and principals that are revoked at once; a record ends when its token would have."""
+    revocations_own_max: int = 32_768
+    """Records at which a token that is no admin's can no longer revoke itself. The rest is kept for
+    admins: a holder can narrow its token, and revoke what comes of it, as often as it likes."""
     access_stale_ms: int = 15_000
     """A process that could not read the record of revocations for this long refuses tokens."""
     revoked_ttl_ms: int = TOKEN_TTL_MS_MAX

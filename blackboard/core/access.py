@@ -389,6 +389,13 @@ def require_admin(principal: Principal) -> None:
         raise AccessDenied(principal.name, Right.ADMIN.value, "**")
 
 
+def is_own_token(principal: Principal, tokens: Iterable[str]) -> bool:
+    """Whether `tokens` names nothing but the token in use."""
+    own = principal.credential
+    # The ids before the last one are those of the tokens that it was narrowed from.
+    return own is not None and set(tokens) <= set(own.ids[-1:])
+
+
 def require_revoke(principal: Principal, tokens: Iterable[str], of: str | None) -> None:
     """Errors: AccessDenied unless `tokens` is the token in use, or `of` is the principal's own
     name, or the principal is an admin.
@@ -399,9 +406,7 @@ def require_revoke(principal: Principal, tokens: Iterable[str], of: str | None) 
     own = principal.credential
     if of is not None and own is not None and len(own.ids) > 1:
         raise AccessDenied(principal.name, "revoke all of", of)
-    # The ids before the last one are those of the tokens that it was narrowed from.
-    is_own = own is not None and set(tokens) <= set(own.ids[-1:])
-    if not (is_own and of in (None, principal.name)):
+    if not (is_own_token(principal, tokens) and of in (None, principal.name)):
         require_admin(principal)
 
 

@@ -681,14 +681,15 @@ class RequestHandler:
         """
         with self._audited("revoke", "", tokens, principal, until_ms):
             self._host.check_serving()
-            await self._host.revocations.confirm(self.principal)
-            access.require_revoke(self.principal, tokens, principal)
+            known, by = self._host.revocations, self.principal
+            await known.confirm(by)
+            access.require_revoke(by, tokens, principal)
             try:
-                count = await self._host.revocations.revoke(tokens, principal, until_ms)
+                count = await known.revoke(tokens, principal, until_ms, by=by)
                 # Commits that had already left for an engine are decided before this is answered.
                 await self._boards.settled()
             finally:
-                self._host.revocations.tell_soon()
+                known.tell_soon()
             return count
 
     async def issue(self, request: TokenRequest) -> str:

@@ -34,7 +34,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from blackboard.core.access import ACCESS_BOARD, READ_ALL, Credential, Principal, names_above
+from blackboard.core.access import (
+    ACCESS_BOARD,
+    READ_ALL,
+    Credential,
+    Principal,
+    is_admin,
+    is_own_token,
+    names_above,
+)
 from blackboard.core.commit import Change, Delete, Entry, Op, Put
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name, parse_patterns
@@ -214,9 +222,15 @@ class Revocations:
     # --- revoking ---------------------------------------------------------------------------------
 
     async def revoke(
-        self, tokens: Sequence[str], principal: str | None, until_ms: Milliseconds | None
+        self,
+        tokens: Sequence[str],
+        principal: str | None,
+        until_ms: Milliseconds | None,
+        *,
+        by: Principal,
     ) -> int:
-        """Revoke tokens by their ids, and all that `principal` was issued until now.
+        """Revoke tokens by their ids, and all that `principal` was issued until now, at the request
+        of `by`, which may do that.
 
         `until_ms` is when the last of them expires, if that is known. Returns how many records
         there are now; the caller must then call `tell_soon`. Errors: InvalidRequest; LimitExceeded;
@@ -226,6 +240,8 @@ class Revocations:
         # The table must be known: a new record takes nothing back of the one before (`_record`).
         await self.ready()
         now_ms = _now_ms()
+        if principal is None and is_own_token(by, tokens):
+            until_ms = by.expires_at_ms
         kept_ms = self._limits.revoked_ttl_ms
         ttl_ms = kept_ms if until_ms is None else max(until_ms - now_ms, 1)
         names = [f"{_TOKENS}/{check_name(token, 'token')}" for token in tokens]
@@ -233,10 +249,7 @@ class Revocations:
             names.append(f"{_PRINCIPALS}/{check_name(principal, 'principal')}")
         if not names:
             raise InvalidRequest(field="tokens", reason="a token or a principal is needed")
-        count = len(self._until.keys() | set(names))
-        most = self._limits.revocations_max
-        if count > most:
-            raise LimitExceeded("REVOCATIONS_MAX", count, most)
+        self._check_room(names, by, now_ms)
         records = {
             name: self._record(name, now_ms, now_ms + min(ttl_ms, kept_ms)) for name in names
         }
@@ -253,6 +266,16 @@ class Revocations:
         if self.archived is not None:
             await self.archived(revision)
         return len(self._until)
+
+    def _check_room(self, names: Sequence[Key], by: Principal, now_ms: Milliseconds) -> None:
+        """Errors: LimitExceeded."""
+        # Those that are over do not count: only a revocation that is accepted removes them.
+        count = len({key for key, until in self._until.items() if until > now_ms}.union(names))
+        limit, most = "REVOCATIONS_MAX", self._limits.revocations_max
+        if not is_admin(by):
+            limit, most = "REVOCATIONS_OWN_MAX", self._limits.revocations_own_max
+        if count > most:
+            raise LimitExceeded(limit, count, most)
 
     def _record(
         self, key: Key, before_ms: Milliseconds, until_ms: Milliseconds

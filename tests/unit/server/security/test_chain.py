@@ -67,7 +67,7 @@ async def _refused(chain: Chain, tokens: Sequence[str], name: str | None) -> lis
         try:
             await mine.ready()
             assert not any(is_revoked(mine, each) for each in chain.principals)
-            await mine.revoke(tokens, name, None)
+            await mine.revoke(tokens, name, None, by=access.operator())
             await other.ready()
             found = [is_revoked(mine, each) for each in chain.principals]
             assert found == [is_revoked(other, each) for each in chain.principals]

@@ -270,6 +270,40 @@ async def test_the_number_of_revocations_has_an_edge(parts: Parts) -> None:
     assert await link.revoke(tokens=["a"]) == 3
 
 
+@pytest.mark.limits(revocations_max=3, revocations_own_max=2)
+async def test_holders_of_tokens_leave_room_for_admins(parts: Parts) -> None:
+    """A token revokes itself, and so does each one that is narrowed from it."""
+    service, _ = parts
+    for number in range(2):
+        await service.link(_narrowed(number)).revoke(tokens=[f"narrowed-{number}"])
+    with pytest.raises(LimitExceeded, match="REVOCATIONS_OWN_MAX"):
+        await service.link(_narrowed(2)).revoke(tokens=["narrowed-2"])
+    assert await service.link(access.operator()).revoke(principal="ada") == 3
+
+
+@pytest.mark.limits(revocations_max=1)
+async def test_records_that_are_over_do_not_count(parts: Parts) -> None:
+    """They are removed by the next revocation, which is accepted."""
+    link, now_ms = parts[0].link(access.operator()), time.time_ns() // 1_000_000
+    await link.revoke(tokens=["short"], until_ms=now_ms + 1)
+    await wait_until(_asks(lambda: time.time_ns() // 1_000_000 > now_ms + 1))
+    await link.revoke(tokens=["long"])
+
+
+async def test_the_record_of_a_token_that_revoked_itself_ends_with_it(parts: Parts) -> None:
+    """However long its holder wants it to be kept."""
+    service, _ = parts
+    ends_ms = time.time_ns() // 1_000_000 + 3_600_000
+    link = service.link(replace(ADA, expires_at_ms=ends_ms))
+    await link.revoke(tokens=["token-1"], until_ms=2 * ends_ms)
+    assert list(service.host.revocations._until.values()) == [ends_ms]
+
+
+def _narrowed(number: int) -> Principal:
+    """A token that was narrowed from that of ADA."""
+    return replace(ADA, credential=Credential("ada", ("token-1", f"narrowed-{number}"), 0))
+
+
 async def test_records_that_are_over_make_room(parts: Parts) -> None:
     """They are removed with the next revocation."""
     service, _ = parts
