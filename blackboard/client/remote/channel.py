@@ -62,6 +62,10 @@ log = logging.getLogger(__name__)
 _PAUSE_S_MIN: Final = 0.05
 _FIRST_PAUSE_MS: Final = 500
 """The longest pause before the first connection: a caller waits for it."""
+_TOKEN_LEFT_S_MIN: Final = 1.0
+"""A token in use that seems to end sooner is about to end, or the clock here is ahead."""
+_TOKEN_PAUSE_S: Final = 60.0
+"""The pause before the next token then: if it is the clock, every other token seems to end, too."""
 _ASKED_MAX: Final = REQUESTS_IN_FLIGHT_MAX - 2 * WATCHES_PER_CONNECTION_MAX
 """Requests in flight; the rest of what the service allows is reserved for `tell`."""
 
@@ -479,9 +483,10 @@ class Channel:
             return
         while (expires_at_ms := identity.get("expires_at_ms")) is not None:
             left_s = expires_at_ms / 1000 - time.time()
-            # At least a moment: a source may return a token that has almost expired,
-            # or is the old one.
-            await asyncio.sleep(max(left_s * percent / 100, _PAUSE_S_MIN))
+            if left_s < _TOKEN_LEFT_S_MIN:
+                await asyncio.sleep(_TOKEN_PAUSE_S)
+            else:
+                await asyncio.sleep(max(left_s * percent / 100, _PAUSE_S_MIN))
             try:
                 params = {"token": await self._address.fresh_token()}
                 identity = await self.ask("refresh", params)

@@ -30,6 +30,10 @@ const FRAME_JOIN_BYTES = 1024 * 1024
 const FRAGMENTS_MAX = 4096
 /** The longest pause before the first connection: a caller waits for it. */
 const FIRST_PAUSE_MS = 500
+/** A token in use that seems to end sooner is about to end, or the clock here is ahead. */
+const TOKEN_LEFT_MS_MIN = 1000
+/** The pause before the next token then: if it is the clock, every other token seems to end, too. */
+const TOKEN_PAUSE_MS = 60000
 /** An array header of at most five bytes around one message. */
 const MESSAGE_BYTES_MAX = FRAME_BYTES_MAX - 8
 
@@ -321,7 +325,8 @@ export class Channel {
       let identity = await this.ask('whoami', this._agent())
       while (typeof identity.expires_at_ms === 'number') {
         const left = identity.expires_at_ms - Date.now()
-        await pause(Math.max(left * this.limits.token_refresh_percent / 100, 50), signal)
+        const rest = Math.max(left * this.limits.token_refresh_percent / 100, 50)
+        await pause(left < TOKEN_LEFT_MS_MIN ? TOKEN_PAUSE_MS : rest, signal)
         const token = await this.freshToken()
         identity = await this.ask('refresh', { token: token ?? '', ...this._agent() })
       }

@@ -7,6 +7,7 @@ import { test } from 'node:test'
 import { AccessDenied, InvalidRequest, LimitExceeded, LocalProtocolError, OutcomeUnknown, RemoteProtocolError, Unauthenticated, Unavailable, connect } from '../src/index.js'
 import { FRAME_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, WATCHES_PER_CONNECTION_MAX } from '../src/limits.js'
 import { encodeValue, pack, unpack } from '../src/msgpack.js'
+import { pause } from '../src/waiting.js'
 
 const MAGIC = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
 const LIMITS = { connect_wait_ms: 0, handshake_timeout_ms: 2000, request_timeout_ms: 300, commit_timeout_ms: 300, connect_pauses_ms: [0, 20] }
@@ -454,6 +455,14 @@ test('a clock that steps forward does not end the wait for a service that starts
   t.mock.method(Date, 'now', () => now += 3600000)
   await client(t, url, { ...OPTIONS, patience_ms: 10000, limits: { ...LIMITS, connect_wait_ms: 10000 } })
   assert.equal(asked, 3)
+})
+
+test('a source of tokens is left alone by a client whose clock is ahead', async t => {
+  let given = 0
+  const url = await service(t, ({ id }) => ({ id, result: { expires_at_ms: Date.now() - 3600000 } }))
+  await client(t, url, { ...OPTIONS, token: () => { given++; return 'x' } })
+  await pause(300)
+  assert.equal(given, 1)
 })
 
 test('who lost a lock still gives its task back', async t => {

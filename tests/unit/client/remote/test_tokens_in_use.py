@@ -35,7 +35,7 @@ from tests.lowered import lowered
 from tests.redis_process import RedisProcess
 from tests.serving import TOKEN_TTL_MS, Served, serving
 from tests.unit.server.http.conversation import PATIENCE_S, talking
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 ADA, BOB = access.agent("ada"), access.agent("bob")
 CLOSE_UNAUTHENTICATED = 4401
@@ -345,6 +345,24 @@ async def test_a_client_with_a_source_of_tokens_never_runs_out(
 
         await wait_until(has_refreshed_twice)
         assert served.gate.traffic.connections == 1
+
+
+async def test_a_source_of_tokens_is_left_alone_by_a_client_whose_clock_is_ahead(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To such a client each token seems to have ended when it comes."""
+    ahead = SimpleNamespace(time=lambda: time.time() + 2 * TOKEN_TTL_MS / 1000)
+    monkeypatch.setattr("blackboard.client.remote.channel.time", ahead)
+    given: list[str] = []
+
+    def source() -> str:
+        given.append(served.token(ADA))
+        return given[-1]
+
+    async with blackboard.connect(served.url, token=source) as client:
+        await client.board().put("public/a", 1)
+        await let_pass(0.3)
+        assert len(given) == 1
 
 
 async def test_a_document_goes_on_with_the_next_token(
