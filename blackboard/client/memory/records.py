@@ -14,9 +14,9 @@ Invariants
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert
 
 from blackboard.client.views import Entry
 from blackboard.core.commit import Append, Put, in_batches
@@ -26,6 +26,8 @@ from blackboard.limits import (
     BASED_ON_MAX,
     COMMIT_BYTES_MAX,
     EMBED_TEXTS_MAX,
+    EMBEDDING_DIMENSIONS_MAX,
+    INTEGER_MAX,
     MEMORY_FILTER_FACTS_MAX,
     MEMORY_TEXT_BYTES_MAX,
 )
@@ -41,7 +43,7 @@ class ModelRecord(Struct, frozen=True):
     """The value of `model`: which model made the embeddings ("" = none yet), and their size."""
 
     model: str
-    dimensions: int
+    dimensions: Annotated[int, Meta(ge=0, le=EMBEDDING_DIMENSIONS_MAX)]
 
 
 NO_MODEL: Final = ModelRecord("", 0)
@@ -57,7 +59,7 @@ class MemoryRecord(Struct, frozen=True, omit_defaults=True):
 
     text: str
     author: str
-    time_ms: Milliseconds
+    time_ms: Annotated[Milliseconds, Meta(ge=0, le=INTEGER_MAX)]
     fact: dict[str, Any] = {}
     sources: tuple[Key, ...] = ()
     model: str = ""
@@ -188,7 +190,8 @@ def _text_of(fact: Fact) -> str:
 
 
 def record_of(entry: Entry) -> MemoryRecord | None:
-    """The memory in an entry; None if it is none: malformed, redacted or erased."""
+    """The memory in an entry; None if it is none: malformed, redacted, erased, or of a time that no
+    clock shows, for which an index has no room."""
     try:
         return convert(entry.value, MemoryRecord, builtin_types=(bytes,))
     except ValidationError:
@@ -196,7 +199,8 @@ def record_of(entry: Entry) -> MemoryRecord | None:
 
 
 def model_of(entry: Entry | None) -> ModelRecord | None:
-    """The model that `entry` names; None if it names none: absent, malformed or erased."""
+    """The model that `entry` names; None if it names none: absent, malformed, erased, or of a size
+    that no embedding has."""
     try:
         return None if entry is None else convert(entry.value, ModelRecord)
     except ValidationError:

@@ -24,6 +24,7 @@ from blackboard.limits import (
     BASED_ON_MAX,
     EMBED_TEXTS_MAX,
     EMBEDDING_DIMENSIONS_MAX,
+    INTEGER_MAX,
     MEMORY_CALL_MS_MAX,
     MEMORY_FILTER_FACTS_MAX,
     MEMORY_RESULTS_MAX,
@@ -249,6 +250,31 @@ async def test_a_search_that_is_overtaken_leaves_out_what_changed(
             loop = asyncio.get_running_loop()
             monkeypatch.setattr(index, "newest", overtaken)
             assert [one.key for one in await memory.newest()] == [keys[1]]
+
+
+FORGED = {"text": "x", "author": "a", "kept": True}
+
+
+@pytest.mark.parametrize("time_ms", [-1, INTEGER_MAX + 1, 2**63, 2**64 - 1])
+async def test_a_memory_of_an_impossible_time_is_none(board: Board, time_ms: int) -> None:
+    """Its writer states the time, and a search by anybody else must not end with it."""
+    async with board.memory(embed=embed, model=MODEL) as memory:
+        await memory.remember("copper")
+        await board.put(f"{memory.prefix}/entries/forged", {**FORGED, "time_ms": time_ms})
+        assert await memory.count() == 1
+        assert [one.text for one in await memory.newest()] == ["copper"]
+
+
+@pytest.mark.parametrize("dimensions", [-1, EMBEDDING_DIMENSIONS_MAX + 1, 2**40, 2**64 - 1])
+async def test_a_model_of_an_impossible_size_is_none(board: Board, dimensions: int) -> None:
+    """What is there is found by words, and the next memory names the model again."""
+    async with board.memory(embed=embed, model=MODEL) as memory:
+        await memory.remember("copper")
+        await board.put(f"{memory.prefix}/model", {"model": MODEL, "dimensions": dimensions})
+        assert [one.text for one in await memory.search("copper")] == ["copper"]
+        await memory.remember("euro")
+        (found,) = await memory.search("copper", limit=1, words_weight=0)
+        assert found.similarity == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize(
