@@ -538,7 +538,9 @@ class Memory:
 
     async def _begin(self, revision: Revision, model: ModelRecord) -> None:
         await self._discard()
-        index = Index(model, limits=self._board.limits)
+        # Without an embedder nobody asks by meaning, and NumPy may be missing.
+        indexed = NO_MODEL if self._embedder is None else model
+        index = Index(indexed, limits=self._board.limits)
         watch = self._board.watch(f"{self._entries}/**", snapshot=True)
         self._watch = await self._stack.enter_async_context(watch)
         self._state = watch.state

@@ -1,6 +1,7 @@
 """Memories: found by meaning and by words, and always those that the board has now."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -332,6 +333,23 @@ async def test_a_store_without_a_model_gets_one(team: Team) -> None:
         assert len(await memory.search("copper price", words_weight=0)) == 2
         await plain.remember("copper again")
         assert await plain.count() == 3
+
+
+async def test_words_are_searched_without_numpy(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a store in which others keep embeddings."""
+    async with team.memory("ann", "public") as memory:
+        await memory.remember("copper price")
+    for module in ("numpy", "blackboard.client.memory.vectors"):
+        monkeypatch.setitem(sys.modules, module, None)
+    bob = team.board.as_agent("bob")
+    async with bob.memory(namespace="public") as plain:
+        assert [one.text for one in await plain.search("coppers")] == ["copper price"]
+        await plain.remember("copper cost")
+        assert await plain.count() == 2
+        assert (await plain.consolidate(MemoryPolicy(count_max=1))).forgotten == 1
+        assert [one.text for one in await plain.newest()] == ["copper cost"]
 
 
 async def test_what_is_no_memory_is_passed_over(team: Team) -> None:
