@@ -11,7 +11,7 @@ Invariants
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +22,22 @@ from blackboard.client.step import Step
 from blackboard.client.views import Entry, Receipt
 from blackboard.core.commit import DeletePrefix, Op, Put
 from blackboard.errors import (
+    AccessDenied,
     BlackboardError,
     BoardFrozen,
     Conflict,
+    Corrupt,
     Diverged,
     Fenced,
+    InvalidState,
+    LeaseHeld,
+    LeaseLost,
+    OutcomeUnknown,
     Rejected,
     StaleEpoch,
     Unauthenticated,
+    Unavailable,
+    WorkspaceHeld,
 )
 from blackboard.limits import STEP_ATTEMPTS_MAX, Limits
 from blackboard.runtime.agent import Agent
@@ -67,6 +75,21 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_MS = 10
 _FINAL = (BoardFrozen, Fenced, StaleEpoch, Unauthenticated)
 """Errors that no other path through the step would avoid."""
+_OF_THE_BOARD: tuple[type[BlackboardError], ...] = (
+    LeaseLost,
+    Fenced,
+    LeaseHeld,
+    WorkspaceHeld,
+    BoardFrozen,
+    Unavailable,
+    OutcomeUnknown,
+    AccessDenied,
+    Unauthenticated,
+    Corrupt,
+    InvalidState,
+)
+"""Errors that `run_agent` and a supervisor tell from a crash of the step, or from one that another
+attempt may avoid. Of several at once the first here counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +335,8 @@ class Runner(Generic[S]):
         # The caller needs the error of the step, not that of the cleaning up.
         with suppress(BlackboardError):
             await journal.forget_failures()
+        if isinstance(error, BaseExceptionGroup):
+            _raise_of_the_board(leaves)
         return None
 
     def _finish(self, now: Hydrated, ctx: Context[S], step: Step, journal: Journal) -> bool:
@@ -472,6 +497,12 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
+
+
+def _raise_of_the_board(leaves: Sequence[BaseException]) -> None:
+    """Raise one of `leaves`, of a group, if all are errors of the board."""
+    if all(isinstance(leaf, _OF_THE_BOARD) for leaf in leaves):
+        raise next(leaf for kind in _OF_THE_BOARD for leaf in leaves if isinstance(leaf, kind))
 
 
 def _together(waits: list[Suspended]) -> Suspended:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,15 @@ import pytest
 
 import blackboard
 from blackboard import Board
-from blackboard.core.path import check_name
-from blackboard.errors import AgentInterrupted, BoardFrozen, InvalidRequest, Unavailable
+from blackboard.core.path import check_name, identity_key
+from blackboard.errors import (
+    AccessDenied,
+    AgentInterrupted,
+    BoardFrozen,
+    Fenced,
+    InvalidRequest,
+    Unavailable,
+)
 from blackboard.limits import AGENT_CRASHES_MAX
 from blackboard.runtime import run
 from blackboard.runtime.context import Context
@@ -374,6 +381,41 @@ async def test_who_is_taken_over_waits_in_turn(board: Board) -> None:
     ended = await living
     assert (ended.how, ended.crashes) == ("done", 0)
     assert await count_of(board, "ada") == 5
+
+
+class Grouped(Counter):
+    """Its step does several things at once, which fail with `errors` the first time."""
+
+    kind = "Grouped"
+
+    def __init__(self, name: str, errors: Sequence[Exception]) -> None:
+        super().__init__(name)
+        self.errors = errors
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Fail, or count on."""
+        errors, self.errors = self.errors, ()
+        if errors:
+            raise ExceptionGroup("unhandled errors in a TaskGroup", errors)
+        await super().step(ctx)
+
+
+@pytest.mark.parametrize(("also", "crashes"), [(Unavailable("it", "is away"), 0), (OSError(), 1)])
+async def test_a_group_of_errors_of_the_board_is_no_crash(
+    board: Board, also: Exception, crashes: int
+) -> None:
+    """As one of them alone is none; with another error among them, it is one."""
+    errors = [also, Fenced(identity_key("ada"), 1, 2)]
+    ended = await Supervisor(Grouped("ada", errors), board, QUICK).run()
+    assert (ended.how, ended.crashes) == ("done", crashes)
+
+
+async def test_a_refusal_in_a_group_is_as_hopeless_as_alone(board: Board) -> None:
+    """Another attempt with the same rights would only repeat it."""
+    denied = AccessDenied("ada", "write", "public/plan")
+    ended = await Supervisor(Grouped("ada", [denied]), board, QUICK).run()
+    assert (ended.how, ended.crashes) == ("crash_loop", 1)
+    assert ended.error == f"AccessDenied: {denied}"
 
 
 @pytest.mark.parametrize(
