@@ -108,7 +108,7 @@ def show(context: typer.Context, name: Annotated[str, _NAME]) -> None:
     flags = Flags.of(context)
     found = session.with_board(flags, look)
     if flags.as_json:
-        shown.print_json(past.plain_manifest(found))
+        shown.print_json(shown.plain(found))
     else:
         past.print_manifest(found)
 

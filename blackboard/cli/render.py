@@ -19,7 +19,6 @@ from blackboard.cli import values
 from blackboard.cli.screen import answer, console, counted, safe, safe_lines, say, shortened
 from blackboard.core.path import document_of, file_info_key, file_of
 from blackboard.units import Key, Milliseconds, Revision
-from blackboard.wire.codec import decode_value
 
 if TYPE_CHECKING:
     from blackboard.client.comparison import RestorePreview
@@ -378,12 +377,6 @@ def print_checkpoints(found: "Sequence[Checkpoint]") -> None:
     print_table(names, rows)
 
 
-def plain_manifest(shown: "CheckpointInfo") -> dict[str, Any]:
-    """A manifest as maps and lists, with the agents' declarations decoded."""
-    declared = {agent: decode_value(value) for agent, value in shown.declared.items()}
-    return {**plain(shown), "declared": declared}
-
-
 def print_manifest(shown: "CheckpointInfo") -> None:
     """A manifest, one field per line."""
     taken, now = shown.checkpoint, now_ms()
@@ -399,7 +392,7 @@ def print_manifest(shown: "CheckpointInfo") -> None:
     rows += [("agent", f"{name} at {at}") for name, at in sorted(shown.steps.items())]
     rows += [("memory", f"{name} at {at}") for name, at in sorted(shown.memory.items())]
     rows += [
-        ("declared", f"{name}: {safe(values.compact(decode_value(value)))}")
+        ("declared", f"{name}: {safe(values.compact(value))}")
         for name, value in sorted(shown.declared.items())
     ]
     out = console()

@@ -346,10 +346,10 @@ class CheckpointInfo:
     """A checkpoint with its signed manifest, as far as the caller may see it.
 
     `digests` has the namespaces that the caller may read as a whole, `steps` the revision of each
-    agent's last commit, `declared` the agents' declarations (as JSON). `chain` covers the whole
-    history up to the checkpoint, `previous` is the hash of the manifest before this one;
-    `signed_by` names the key. If there was a barrier, `memory` has each agent that delivered, with
-    the revision of its memory in the checkpoint.
+    agent's last commit, `declared` the agents' declarations (as JSON; an encrypted one is
+    `{"$sealed": base64}`). `chain` covers the whole history up to the checkpoint, `previous` is the
+    hash of the manifest before this one; `signed_by` names the key. If there was a barrier,
+    `memory` has each agent that delivered, with the revision of its memory in the checkpoint.
     """
 
     checkpoint: Checkpoint

@@ -26,6 +26,7 @@ from blackboard.integrity.manifest import FORMAT, is_signed, read_manifest
 from blackboard.integrity.private_files import DIRECTORY_MODE, read_text
 from blackboard.units import Revision
 from blackboard.wire.codec import BYTES_KEY, decode_value
+from blackboard.wire.frames import JSON, exported_out
 
 KEY_BYTES: Final = 32
 
@@ -91,7 +92,8 @@ def manifest_of(cut: Cut, public: bytes) -> bytes:
         "chain": cut.chain.hex(),
         "digests": {name: digest.hex() for name, digest in cut.facts.digests.items()},
         "agents": {name: list(step) for name, step in cut.facts.steps.items()},
-        "declared": {name: decode_value(v) for name, v in cut.declared.items()},
+        # Encrypted ones stay so: the archive has no keys, and anybody may check a manifest.
+        "declared": {name: exported_out(v, JSON) for name, v in cut.declared.items()},
         "record": decode_value(cut.record),
         "previous": cut.previous.hex(),
     }

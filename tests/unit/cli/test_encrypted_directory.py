@@ -1,5 +1,6 @@
 """Commands on a data directory whose private values are encrypted."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,41 @@ def test_what_the_settings_seal_is_sealed_for_a_program(
     assert b"in the open" not in (tmp_path / "data/boards/main.db").read_bytes()
     with blackboard.sync.open(data, master_key=master_key) as client:
         assert client.board("main").get("public/a") == "in the open"
+
+
+@pytest.mark.parametrize("public", ["true", "false"], ids=["sealed", "plain"])
+def test_a_checkpoint_shows_what_an_agent_declared(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    public: str,
+) -> None:
+    """An encrypted declaration stays encrypted in the manifest, and the archive goes on."""
+    monkeypatch.setenv("BLACKBOARD_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("BLACKBOARD_SEAL_PUBLIC", public)
+    monkeypatch.setenv("BLACKBOARD_MASTER_KEY", new_master_key())
+    at = ("--data", str(tmp_path / "data"))
+    assert ended("set", "public/~declared/ada", '{"model": "small"}', *at) == 0
+    assert ended("checkpoint", "create", "before", *at) == 0
+    capsys.readouterr()
+    assert ended("checkpoint", "show", "before", *at) == 0
+    assert ("$sealed" if public == "true" else "small") in capsys.readouterr().out
+    assert ended("checkpoint", "show", "before", "--json", *at) == 0
+    declared = json.loads(capsys.readouterr().out)["declared"]["ada"]
+    assert list(declared) == (["$sealed"] if public == "true" else ["model"])
+    assert ended("checkpoint", "verify", "before", *at) == 0
+
+
+@pytest.mark.parametrize("option", ["--only-board", "--board", "-b"])
+def test_only_the_board_that_is_named_loses_its_data_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """By the option that names a board elsewhere, too: every board lost its keys."""
+    monkeypatch.setenv("BLACKBOARD_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("BLACKBOARD_MASTER_KEY", new_master_key())
+    data = ("--data", str(tmp_path / "data"))
+    for board in ("main", "trial"):
+        assert ended("set", NOTE, "dear diary", "-b", board, *data) == 0
+    assert ended("encryption", "erase", "ada", "--yes", option, "trial", *data) == 0
+    assert ended("get", NOTE, "-b", "main", *data) == 0
+    assert ended("get", NOTE, "-b", "trial", *data) != 0
