@@ -164,11 +164,15 @@ class Archiver:
 
     async def leave(self, name: str) -> bool:
         """Stop archiving a board that is archived to its end, until `follow` or `poke`. False, and
-        nothing changes, if there is something to do for it. Errors: Unavailable."""
+        nothing changes, if there is something to do for it. Errors: Unavailable; NoSuchBoard."""
         board = self._boards.get(name)
         if board is None:
             return True
         if not board.is_at_rest():
+            return False
+        # What was committed since it last read the log, by another process for example.
+        if (await self._store.open(name)).revision > board.revision:
+            board.wake.set()
             return False
         await self._give_up(board)
         board.fence, board.may_hold = None, False

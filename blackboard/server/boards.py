@@ -136,6 +136,7 @@ class OpenBoard:
         self.queue.latencies = host.latencies
         self.refusals = Refusals()
         self.queue.refused = self.refusals.note
+        self.queue.decided = self._poke_archiver
         self.feed = Feed(host.store, name, host.archive, host.limits.watch)
         self.feed.delivered = host.latencies.deliveries
         self.last_use = 0
@@ -221,15 +222,10 @@ class OpenBoard:
         """As `commit`, for a commit that is already salted and encoded."""
         self._check_open()
         self._submitted += 1
-        try:
-            masters = self.host.lock_masters
-            if masters is None:
-                return await self.queue.submit(prepared, permit)
-            return await quorum.submit(self.queue, prepared, masters, permit)
-        finally:
-            # Also after an error or a cancellation: the commit may have been applied.
-            if self.host.archiver is not None:
-                self.host.archiver.poke(self.name)
+        masters = self.host.lock_masters
+        if masters is None:
+            return await self.queue.submit(prepared, permit)
+        return await quorum.submit(self.queue, prepared, masters, permit)
 
     async def commit_past(
         self, prepared: Prepared, permit: Permit | None
@@ -240,13 +236,18 @@ class OpenBoard:
         """
         self._check_open()
         self._submitted += 1
-        if permit is None:
-            (outcome,) = await self.store.commit(self.name, [prepared])
-            return outcome
         for refusal in self.host.permits.recheck([permit]).values():
             return refusal
-        (decision,) = await self.host.permits.commit(self.name, [prepared], [permit])
+        try:
+            (decision,) = await self.host.permits.commit(self.name, [prepared], [permit])
+        finally:  # also after an error or a cancellation: it may have been applied
+            self._poke_archiver()
         return decision
+
+    def _poke_archiver(self) -> None:
+        """Make the archiver look for new commits. A board that was removed has none."""
+        if self.host.archiver is not None and self._ended is None:
+            self.host.archiver.poke(self.name)
 
     async def commit_as_system(
         self, ops: Sequence[Op], conditions: Sequence[Condition] = (), note: str = ""

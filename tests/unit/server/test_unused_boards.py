@@ -13,14 +13,15 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.checkpoints import CHECKPOINTS
-from blackboard.core.commit import Grant, Head, Put
+from blackboard.core.commit import Commit, Grant, Head, Put
 from blackboard.errors import LimitExceeded, NoSuchBoard, Unavailable
 from blackboard.integrity.signing import make_key
 from blackboard.limits import Limits
 from blackboard.server.checkpoints.schedule import Automatic
+from blackboard.server.commit_queue import salted, system_id
 from blackboard.server.service import Service
 from blackboard.server.settings import Settings, load, make_archive, make_store
-from blackboard.wire.codec import encode_value
+from blackboard.wire.codec import encode_value, prepare
 from tests.lowered import lowered
 from tests.postgres import Postgres
 from tests.unit.server.hooked import HookedStore, client_of
@@ -223,6 +224,35 @@ async def test_a_request_that_began_before_goes_on(parts: tuple[Service, HookedS
 
     await wait_until(is_archived)
     assert (await client_of(service).board("main").head()).revision == done.revision
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+async def test_the_last_commits_of_a_closed_board_are_archived(
+    tmp_path: Path, *, is_queued: bool
+) -> None:
+    """Those of a connection, which go into the queue, and those of which this process does not
+    know, although its archiver would look at the board only in an hour."""
+    async with serving(tmp_path, lowered(FEW, archive_idle_ms=3_600_000)) as (service, store):
+        board = client_of(service).board("main")
+        first = await board.put("public/x", 1)
+        opened, archiver = await service.boards.use("main"), service.host.archiver
+        assert archiver is not None
+        await archiver.reached("main", first.revision)
+        await wait_until(lambda: _is_so(archiver.is_at_rest("main")))
+        operation = Put("public/x", encode_value(2))
+        commit = prepare(salted(Commit(system_id(), (await opened.head()).epoch.id, (operation,))))
+        if is_queued:
+            await opened.queue.submit(commit)
+        else:
+            await store.commit("main", [commit])
+        await use_others(service)
+        mark = await archiver.archive.mark("main")
+        assert mark is not None
+        assert mark.revision == first.revision + 1
+
+
+async def _is_so(condition: bool) -> bool:
+    return condition
 
 
 async def test_a_board_gets_its_last_checkpoint_when_it_is_closed(tmp_path: Path) -> None:
