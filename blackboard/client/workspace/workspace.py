@@ -11,6 +11,7 @@ encryption hold for files as for everything else. The directory itself is replac
 (swap.py).
 """
 
+import logging
 import secrets
 import stat
 from pathlib import Path
@@ -38,6 +39,8 @@ from blackboard.core.checkpoints import When
 from blackboard.core.path import tree_head_key
 from blackboard.errors import Conflict, InvalidRequest
 from blackboard.units import Key, Milliseconds, Revision
+
+log = logging.getLogger(__name__)
 
 SALT_BYTES: Final = 32
 
@@ -227,7 +230,12 @@ class Workspace:
         receipt = await self._directory.objects.publish(objects, change, upload)
         by, at_ms = self._board.agent, receipt.time_ms
         made = Entry(tree_head_key(self.key), None, receipt.revision, 0, by, at_ms)
-        await self._record(packed.head, made, seen)
+        try:
+            await self._record(packed.head, made, seen)
+        except OSError as error:
+            # It is on the board: an error would say that it is not. The next call knows it by
+            # what `_mark` wrote.
+            log.warning("the index of %s is that of the snapshot before: %s", self.path, error)
         return self._snapshot(packed.head, made)
 
     async def _mark(self, base: LastSnapshot | None, head: TreeHead, seen: Seen) -> None:

@@ -180,15 +180,9 @@ async def test_a_link_to_etc_stays_a_link(board: Board, top: Path, tmp_path: Pat
     assert (tmp_path / "other" / "etc").readlink() == Path("/etc")
 
 
-@pytest.mark.parametrize("writes", [0, 1], ids=["before the commit", "after it"])
-async def test_no_space_for_the_index(
-    board: Board, top: Path, monkeypatch: pytest.MonkeyPatch, writes: int
-) -> None:
-    """A typed error; the files are as they were, and the next snapshot needs no leave."""
-    files = board.workspace(top)
-    await files.snapshot()
-    (top / "none").write_text("changed")
-    before, left, real = seen(top), [writes], index.write
+def without_space(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """The disk is full once the index was written `after` times."""
+    left, real = [after], index.write
 
     def write(*arguments: Any) -> None:
         if not left[0]:
@@ -197,11 +191,40 @@ async def test_no_space_for_the_index(
         real(*arguments)
 
     monkeypatch.setattr(index, "write", write)
-    with pytest.raises(InvalidRequest, match="No space left"):
-        await files.snapshot()
-    monkeypatch.undo()
+
+
+async def test_no_space_for_the_index_before_the_commit(
+    board: Board, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A typed error; the files and the board are as they were, and the next snapshot needs no
+    leave."""
+    files = board.workspace(top)
+    first = await files.snapshot()
+    (top / "none").write_text("changed")
+    before = seen(top)
+    with monkeypatch.context() as patched:
+        without_space(patched, after=0)
+        with pytest.raises(InvalidRequest, match="No space left"):
+            await files.snapshot()
     assert seen(top) == before
+    assert await files.info() == first
     await files.snapshot()
     assert await files.diff() == ()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_snapshot_is_taken_though_there_is_no_space_for_the_index_after_it(
+    board: Board, top: Path, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
+) -> None:
+    """It is on the board, and the next call knows that it came from here."""
+    files = board.workspace(top)
+    if not is_first:
+        await files.snapshot()
+        (top / "none").write_text("changed")
+    with monkeypatch.context() as patched:
+        without_space(patched, after=1)
+        taken = await files.snapshot()
+    assert await files.info() == taken
     (top / "none").write_text("changed again")
-    await files.snapshot()
+    assert (await files.snapshot()).revision > taken.revision
+    assert await files.diff() == ()
