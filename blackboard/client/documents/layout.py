@@ -45,6 +45,9 @@ PIECE_BYTES = VALUE_BYTES_MAX - 4096
 _LAST_COMMIT_PIECES = 3
 TAIL_DELETED_MAX = 960
 """Updates that one compaction removes: a commit has room for the pieces as well."""
+STRAYS_DELETED_MAX = 32
+"""Stray pieces that one compaction removes: two of the largest states, and the commit has room for
+them beside everything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +174,16 @@ class Compaction:
 
 
 def compaction(
-    key: Key, new: Base, generation: str, *, old: Base, keys: Sequence[tuple[Key, Revision]]
+    key: Key,
+    new: Base,
+    generation: str,
+    *,
+    old: Base,
+    keys: Sequence[tuple[Key, Revision]],
+    strays: Sequence[Key] = (),
 ) -> Compaction:
-    """Compact to the state, owners and mark of `new`; `keys` are those of the updates in it."""
+    """Compact to the state, owners and mark of `new`; `keys` are those of the updates in it,
+    `strays` those of pieces that no base names."""
     cut = _cut(new.state)
     names = _part_keys(key, generation, len(cut))
     puts = [Put(name, encode_value(piece)) for name, piece in zip(names, cut, strict=True)]
@@ -184,7 +194,7 @@ def compaction(
     early = puts if len(puts) > _LAST_COMMIT_PIECES else []
     last: list[Op] = [] if early else list(puts)
     last.append(Put(base_key(key), encode_value(value)))
-    last += [Delete(found) for found in (*old.keys, *(found for found, _ in keys))]
+    last += [Delete(found) for found in (*old.keys, *(found for found, _ in keys), *strays)]
     # The base shows that nobody compacted meanwhile, and the oldest update that the document was
     # not removed while it had no base yet.
     conditions = [KeyAt(base_key(key), old.revision), *(KeyAt(*found) for found in keys[:1])]
@@ -194,6 +204,11 @@ def compaction(
 def is_update(key: Key, path: Key) -> bool:
     """Whether `path` is a piece of an update of the document at `key`."""
     return path.startswith(updates_prefix(key) + "/")
+
+
+def is_part(key: Key, path: Key) -> bool:
+    """Whether `path` is a piece of a compacted state of the document at `key`."""
+    return path.startswith(parts_prefix(key, ""))
 
 
 def is_report(key: Key, path: Key) -> bool:
@@ -213,7 +228,12 @@ amplification."""
 
 
 class UpdateTail:
-    """The updates of the document at `key` by their own keys, oldest first."""
+    """The updates of the document at `key` by their own keys, oldest first, and the keys of the
+    pieces of its compacted states.
+
+    A compaction that ended before its last commit leaves pieces that no base names: strays. The
+    next one removes them.
+    """
 
     def __init__(
         self, key: Key, base_bytes: int = 0, limits: DocumentLimits = DEFAULT.documents
@@ -223,6 +243,7 @@ class UpdateTail:
         """Size of the base, as far as it is known here."""
         self._key = key
         self._found: dict[Key, tuple[Revision, int, bool]] = {}
+        self._parts: set[Key] = set()
         self._bytes = 0
 
     def add(self, path: Key, revision: Revision, size: int, *, goes_on: bool = False) -> None:
@@ -231,8 +252,13 @@ class UpdateTail:
         self._found[path] = revision, size, goes_on
         self._bytes += size
 
+    def add_part(self, path: Key) -> None:
+        """Add one piece of a compacted state, whether a base names it or not."""
+        self._parts.add(path)
+
     def drop(self, path: Key) -> None:
         """Remove the piece at `path`."""
+        self._parts.discard(path)
         _, size, _ = self._found.pop(path, (0, 0, False))
         self._bytes -= size
 
@@ -259,7 +285,10 @@ class UpdateTail:
         keys = self._oldest()
         # With something random: two processes may compact as of the same revision at once.
         generation = f"{revision:016}-{secrets.token_hex(4)}"
-        made = compaction(self._key, new, generation, old=old, keys=keys)
+        # They may be those of a process that is just putting them: its last commit is then refused,
+        # because the one here changes the base.
+        strays = sorted(self._parts.difference(old.keys))[:STRAYS_DELETED_MAX]
+        made = compaction(self._key, new, generation, old=old, keys=keys, strays=strays)
         # Under keys that no base names yet: a crash before the last commit leaves the
         # document as it is.
         for ops in made.pieces:

@@ -248,6 +248,8 @@ class Room:
             for found, entry in watch.state.items():
                 if storage.is_update(self.key, found):
                     self._add_to_tail(found, entry.value, entry.mod_revision)
+                elif storage.is_part(self.key, found):
+                    self._tail.add_part(found)
             # `live` has all of it now, and a document may be large.
             watch.state.clear()
             self._watch, watch.on_progress = watch, self._reached
@@ -315,6 +317,8 @@ class Room:
             elif change.kind == "put" and storage.is_update(self.key, change.key):
                 author = signature(revised.author, revised.account)
                 pieces.append((change.key, change.value, author))
+            elif change.kind == "put" and storage.is_part(self.key, change.key):
+                self._tail.add_part(change.key)
             elif change.kind == "put" and change.key == base_key(self.key):
                 generation, count = change.value["parts"]
                 self._base = storage.base_of(self.key, generation, count, revised.revision)

@@ -7,15 +7,17 @@ from typing import cast
 
 import pytest
 
-from blackboard.client.documents.layout import TAIL_DELETED_MAX, Base, UpdateTail
+from blackboard.client.documents.layout import PIECE_BYTES, TAIL_DELETED_MAX, Base, UpdateTail
 from blackboard.client.link import Transport
 from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core import access
 from blackboard.core.commit import Delete, Op
-from blackboard.core.path import base_key, document_prefix, updates_prefix
+from blackboard.core.path import base_key, document_prefix, parts_prefix, updates_prefix
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import Conflict
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.service import Service
+from blackboard.units import Key
 from tests.conformance.peers import Peer
 from tests.lowered import lowered
 
@@ -133,3 +135,69 @@ async def test_what_was_left_over_is_due_when_the_document_is_loaded(tmp_path: P
         assert await length(link) == TAIL_BYTES
         assert await parts(link) == (True, 0)
         assert await length(link) == TAIL_BYTES
+
+
+async def pieces(link: Transport) -> set[Key]:
+    """The keys of the pieces of compacted states."""
+    found: set[Key] = set()
+    after: Key | None = None
+    while True:
+        page = await link.list(BOARD, f"{parts_prefix(KEY, '*')}/*", after=after, limit=100)
+        found |= {entry.key for entry in page.entries}
+        after = page.next_key
+        if after is None:
+            return found
+
+
+class Interrupted(Exception):
+    """Ends a compaction."""
+
+
+class HaltingWriter:
+    """Commits the pieces of a compaction, and ends it before its last commit, which it keeps."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.last: CommitRequest | None = None
+
+    async def commit(self, request: CommitRequest, **_: object) -> None:
+        """As `Writer.commit`."""
+        if request.conditions:
+            self.last = request
+            raise Interrupted
+        await self.writer.commit(request)
+
+
+async def halted(link: Transport, tail: UpdateTail, old: Base) -> HaltingWriter:
+    """A compaction to a large state that is interrupted after its pieces."""
+    writer = HaltingWriter(Writer(link, BOARD))
+    large = Base(b"s" * (4 * PIECE_BYTES))
+    with pytest.raises(Interrupted):
+        await tail.compact(cast(Writer, writer), large, old=old, revision=1)
+    return writer
+
+
+async def test_the_next_compaction_removes_what_an_interrupted_one_left(link: Transport) -> None:
+    """Nothing else would: no base names these pieces, and they count in quotas."""
+    await write(link, "x" * 100)
+    await halted(link, UpdateTail(KEY), Base())
+    assert len(await pieces(link)) == 4
+    await write(link, "y" * TAIL_BYTES)
+    assert await parts(link) == (True, 0)
+    assert len(await pieces(link)) == 1
+    assert await length(link) == TAIL_BYTES + 100
+
+
+async def test_a_compaction_whose_pieces_were_removed_is_refused(link: Transport) -> None:
+    """A process puts its pieces while another one, which has the document open, compacts."""
+    async with Peer().connected(link, BOARD, KEY) as peer:
+        await peer.sync()
+        rival = await halted(link, UpdateTail(KEY), Base())
+        await peer.push(peer.edit("y" * TAIL_BYTES))
+        await peer.sync_again()
+    assert await parts(link) == (True, 0)
+    assert len(await pieces(link)) == 1
+    assert rival.last is not None
+    with pytest.raises(Conflict):
+        await rival.writer.commit(rival.last)
+    assert await length(link) == TAIL_BYTES

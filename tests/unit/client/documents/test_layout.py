@@ -9,7 +9,13 @@ from blackboard.client.documents import layout as storage
 from blackboard.client.documents.layout import PIECE_BYTES, Base
 from blackboard.client.views import Entry
 from blackboard.core.commit import ABSENT, Append, Delete, KeyAt, Op, Put, PutBack
-from blackboard.core.path import base_key, document_of, overlaps_prefix, updates_prefix
+from blackboard.core.path import (
+    base_key,
+    document_of,
+    overlaps_prefix,
+    parts_prefix,
+    updates_prefix,
+)
 from blackboard.errors import Corrupt
 from blackboard.limits import (
     COMMIT_BYTES_MAX,
@@ -65,16 +71,17 @@ def test_updates_are_read_in_the_order_of_the_log() -> None:
 @pytest.mark.parametrize("size", [1, 2 * PIECE_BYTES + 1, DOCUMENT_BYTES_MAX])
 def test_a_compaction_replaces_what_was_there(size: int) -> None:
     """The base appears as the updates in it go, in one commit that an engine takes."""
-    old = storage.base_of(KEY, "old", 2, 5)
+    old = storage.base_of(KEY, "old", 18, 5)
     new = Base(b"s" * size, {1: "ada", 2: "bob", 3: "ada"}, 9)
     tail = [(f"{updates_prefix(KEY)}/{i:010}", i + 6) for i in range(storage.TAIL_DELETED_MAX)]
-    made = storage.compaction(KEY, new, "new", old=old, keys=tail)
+    strays = [f"{parts_prefix(KEY, 'lost')}/{i:04}" for i in range(storage.STRAYS_DELETED_MAX)]
+    made = storage.compaction(KEY, new, "new", old=old, keys=tail, strays=strays)
     for ops in (*made.pieces, made.ops):
         assert len(ops) <= OPERATIONS_MAX
         assert sum(len(op.value) for op in ops if isinstance(op, Put)) < COMMIT_BYTES_MAX
     assert made.conditions == (KeyAt(base_key(KEY), 5), KeyAt(*tail[0]))
     gone = {op.key for op in made.ops if isinstance(op, Delete)}
-    assert gone == {*old.keys, *(key for key, _ in tail)}
+    assert gone == {*old.keys, *(key for key, _ in tail), *strays}
     assert all(not isinstance(op, Delete) for ops in made.pieces for op in ops)
     read = storage.read_document(
         KEY, written([op for ops in (*made.pieces, made.ops) for op in ops])
