@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from blackboard.cli.errors import CommandError, Exit, wrong_usage
-from blackboard.cli.options import Flags, ReadCommand
+from blackboard.cli.options import Flags, ServiceCommand
 
 if TYPE_CHECKING:
     from blackboard.client.audit_record import AuditRecord
@@ -19,7 +19,7 @@ app = typer.Typer()
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=ServiceCommand,
     rich_help_panel="Access",
     epilog="""\
 blackboard audit --limit 20

@@ -9,7 +9,7 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import CommandError, Exit, wrong_usage
-from blackboard.cli.options import CommandGroup, Flags, ReadCommand
+from blackboard.cli.options import CommandGroup, Flags, ReadCommand, ServiceCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -228,7 +228,7 @@ def export(
 
 
 @app.command(
-    "import", cls=ReadCommand, epilog="blackboard checkpoint import before-plan.bbx rehearsal"
+    "import", cls=ServiceCommand, epilog="blackboard checkpoint import before-plan.bbx rehearsal"
 )
 def import_file(
     context: typer.Context,

@@ -30,7 +30,7 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import LOOPBACK, CommandError, Exit, explain, other_scheme, way_to
-from blackboard.cli.options import Flags, ReadCommand
+from blackboard.cli.options import Flags, ServiceCommand
 from blackboard.cli.screen import counted
 from blackboard.errors import BlackboardError, DataDirectoryInUse
 from blackboard.limits import DEFAULT
@@ -539,7 +539,7 @@ _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", 
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=ServiceCommand,
     rich_help_panel="Service",
     epilog="""\
 blackboard doctor

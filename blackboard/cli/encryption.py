@@ -7,7 +7,7 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import Command, CommandGroup, Flags, ReadCommand
+from blackboard.cli.options import Command, CommandGroup, Flags, ServiceCommand
 
 if TYPE_CHECKING:
     from blackboard.client.client import Client
@@ -31,7 +31,7 @@ def new_key(context: typer.Context) -> None:
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=ServiceCommand,
     epilog="""\
 blackboard encryption erase researcher --yes
 blackboard encryption erase researcher --only-board expansion --yes""",
@@ -41,7 +41,13 @@ def erase(
     name: Annotated[str, typer.Argument(metavar="AGENT", show_default=False)],
     only: Annotated[
         str | None,
-        typer.Option("--only-board", metavar="NAME", help="On this board and its branches."),
+        typer.Option(
+            "--only-board",
+            "--board",
+            "-b",
+            metavar="NAME",
+            help="On this board and its branches. Default: on every board.",
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it. It cannot be undone.")] = False,
 ) -> None:
@@ -64,7 +70,7 @@ def erase(
     _tell(Flags.of(context), run, done, {"namespaces": namespaces, "board": only})
 
 
-@app.command(cls=ReadCommand, epilog="blackboard encryption rewrap")
+@app.command(cls=ServiceCommand, epilog="blackboard encryption rewrap")
 def rewrap(context: typer.Context) -> None:
     """Wrap all data keys with the first master key."""
 

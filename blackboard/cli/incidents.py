@@ -6,7 +6,7 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import CommandGroup, Flags, ReadCommand
+from blackboard.cli.options import CommandGroup, Flags, ReadCommand, ServiceCommand
 
 if TYPE_CHECKING:
     from blackboard.client.board import Board
@@ -22,7 +22,7 @@ app = typer.Typer(cls=CommandGroup)
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=ServiceCommand,
     rich_help_panel=_PANEL,
     epilog="""\
 blackboard freeze main --note "the researcher writes nonsense"
@@ -53,7 +53,7 @@ def freeze(
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=ServiceCommand,
     rich_help_panel=_PANEL,
     epilog="""\
 blackboard thaw main --note "restored to before-plan\"""",

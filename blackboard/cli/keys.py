@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from blackboard.cli import screen
 from blackboard.cli.errors import explain, not_found, wrong_usage
-from blackboard.cli.options import Flags, ReadCommand, WriteCommand
+from blackboard.cli.options import Flags, ReadCommand, ServiceCommand, WriteCommand
 from blackboard.errors import BlackboardError, Corrupt, NewerFormat, OlderFormat
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ class KeyListing:
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=ServiceCommand,
     rich_help_panel="Boards",
     epilog="""\
 blackboard boards

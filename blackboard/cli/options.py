@@ -260,6 +260,12 @@ class ReadCommand(Command):
     ]
 
 
+class ServiceCommand(Command):
+    """A command that works on no single board, or on those that its own parameters name."""
+
+    shared: ClassVar[Sequence[Any]] = [one for one in ReadCommand.shared if one.name != "board"]
+
+
 class TakeBackCommand(Command):
     """A command that restores a whole board."""
 

@@ -9,7 +9,7 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import CommandGroup, Flags, ReadCommand, TakeBackCommand
+from blackboard.cli.options import CommandGroup, Flags, ReadCommand, ServiceCommand, TakeBackCommand
 from blackboard.limits import REVISION_MAX
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _ask(flags: Flags, to: "When") -> None:
 
 
 @board_app.command(
-    cls=ReadCommand,
+    cls=ServiceCommand,
     epilog="""\
 blackboard board remove trial  # asks
 blackboard board remove trial --yes""",

@@ -4,13 +4,14 @@ grants: your rights, as the service sees them.
 """
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import CommandError, Exit, wrong_usage
-from blackboard.cli.options import CommandGroup, Flags, ReadCommand, SecretCommand
+from blackboard.cli.options import Command, CommandGroup, Flags, SecretCommand, ServiceCommand
 
 if TYPE_CHECKING:
     from blackboard.client.client import Client
@@ -22,6 +23,12 @@ _HOUR_MS = 3_600_000
 _SHOWN_OF_AN_ID = 20
 
 app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Make, inspect and revoke tokens.")
+
+
+class TokenCommand(Command):
+    """A command about a token itself, which acts as nobody."""
+
+    shared: ClassVar[Sequence[Any]] = [one for one in ServiceCommand.shared if one.name != "agent"]
 
 
 @app.command(
@@ -172,7 +179,7 @@ def _token(flags: Flags, given: str | None) -> str:
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=TokenCommand,
     epilog="""\
 blackboard token narrow - --name researcher.helper --grant 'public/notes/**=read' < token
 blackboard token narrow --ttl 0.1  # the one in use, for six minutes""",
@@ -190,7 +197,9 @@ def narrow(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only-board", metavar="NAME", help="On this board only (repeat)."),
+        typer.Option(
+            "--only-board", "--board", "-b", metavar="NAME", help="On this board only (repeat)."
+        ),
     ] = None,
     ttl_hours: Annotated[
         float | None, typer.Option("--ttl", metavar="HOURS", help="How long it is valid at most.")
@@ -206,6 +215,8 @@ def narrow(
     from blackboard.integrity import tokens
 
     flags = Flags.of(context)
+    if not (name or grant or only or ttl_hours is not None):
+        raise wrong_usage("nothing says what to take away", "Add --grant, for example.")
     ttl_ms = values.milliseconds(ttl_hours, "--ttl", unit_ms=_HOUR_MS)
     if ttl_ms is not None and ttl_ms <= 0:
         raise wrong_usage("--ttl must be more than 0 hours")
@@ -220,7 +231,7 @@ def narrow(
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=TokenCommand,
     epilog="""\
 blackboard token inspect - < token
 blackboard token inspect  # the one in use""",
@@ -235,7 +246,7 @@ def inspect(context: typer.Context, which: Annotated[str | None, _TOKEN] = None)
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=ServiceCommand,
     epilog="""\
 blackboard token revoke - < stolen-token
 blackboard token revoke --id 4LkT0mYyK3yVtQ1a
@@ -298,7 +309,7 @@ def checked_id(text: str) -> str:
 
 @app.command(
     "show",
-    cls=ReadCommand,
+    cls=TokenCommand,
     epilog="""\
 blackboard token show  # of the token that commands use now
 blackboard token show --reveal  # the token itself""",
@@ -365,7 +376,7 @@ grants_app = typer.Typer()
 
 
 @grants_app.command(
-    cls=ReadCommand,
+    cls=ServiceCommand,
     rich_help_panel="Access",
     epilog="""\
 blackboard grants  # your token's rights, as the service sees them

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from blackboard.cli.errors import CommandError, Exit
+from blackboard.cli.main import app
 from blackboard.cli.token import checked_id, claims_of, parse_grant
 from blackboard.core.access import ALL_RIGHTS, AccessGrant, Right, agent
 from blackboard.integrity.tokens import issue, new_secret
@@ -83,3 +84,25 @@ def test_a_token_is_revealed_to_programs_as_json(
     assert ended("token", "show", "--reveal", "--json", *given) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["token"], shown["principal"]) == (token, "ada")
+
+
+@pytest.mark.parametrize("option", ["--only-board", "--board", "-b"])
+def test_a_token_is_narrowed_to_the_board_that_is_named(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the option of `token create`, too: it was ignored, and the token held on every board."""
+    token = issue(new_secret(), agent("ada"), 60_000)
+    assert ended("token", "narrow", token, option, "expansion") == 0
+    assert claims_of(capsys.readouterr().out.strip())["boards"] == ["expansion"]
+
+
+@pytest.mark.parametrize("option", [(), ("--as", "ada.helper")])
+def test_a_narrowing_that_takes_nothing_away_is_refused(
+    option: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As is the name of an agent for which no command here acts: it was ignored."""
+    token = issue(new_secret(), agent("ada"), 60_000)
+    with pytest.raises(SystemExit) as end:
+        app(["token", "narrow", token, *option], prog_name="blackboard")
+    assert end.value.code == 2
+    assert capsys.readouterr().out == ""
