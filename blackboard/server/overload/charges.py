@@ -418,8 +418,10 @@ class Bill:
                 return await measured(work(), self.charge)
         finally:
             self._is_open = False
-            if self._reserved_us:
-                self._charges.give_back(self.account, self._reserved_us)
+            # A thread may charge later (`metered`): it must not give this back again.
+            reserved_us, self._reserved_us = self._reserved_us, 0.0
+            if reserved_us:
+                self._charges.give_back(self.account, reserved_us)
             if self._task is not None:
                 self._charges.learn(self.account, self._method, self._used_us)
 

@@ -388,8 +388,10 @@ async def test_what_did_not_come_to_its_end_is_paid_too(charges: Charges, ended:
 
 
 async def test_threads_work_on_the_account_of_the_request(charges: Charges) -> None:
-    """Even a thread that ends after the request was cancelled."""
+    """Even a thread that ends after the request was cancelled. No reservation is left, and none is
+    given back twice."""
     bill = charges.bill("rita", "log")
+    await bill.begin()
     began, let_go = threading.Event(), threading.Event()
 
     def in_thread() -> None:
@@ -407,6 +409,7 @@ async def test_threads_work_on_the_account_of_the_request(charges: Charges) -> N
     before_ms = charges.statistics().charged_ms
     let_go.set()
     await wait_until(lambda: true(charges.statistics().charged_ms >= before_ms + BURNT_NS / 1e6))
+    assert charges._accounts["rita"].reserved_us == 0
 
 
 def test_without_a_payer_work_is_done_as_it_is(charges: Charges) -> None:
