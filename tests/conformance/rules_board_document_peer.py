@@ -20,6 +20,12 @@ from tests.unit.core.documents.test_update import HOSTILE
 from tests.waiting import wait_until
 
 
+async def reading(team: Team) -> Transport:
+    """A way to the service for a principal that may only read the document."""
+    reads = AccessGrant(f"{document_prefix(MEMO)}/**", frozenset({Right.READ}))
+    return (await team.client(Principal("reader", (reads,)))).link
+
+
 class DocumentPeerRules:
     """What a peer may send, and what becomes of it: the document and the others are unharmed."""
 
@@ -116,6 +122,26 @@ class DocumentPeerRules:
         async with ada.document(MEMO) as doc:
             assert str(doc.text()) == "ann "
 
+    async def test_a_reader_that_announces_her_number_keeps_no_editor_out(
+        self, team: Team, link: Transport, ada: Board
+    ) -> None:
+        """While she is away, after she announced it and wrote nothing yet."""
+        ann = Peer(client_id=21)
+        async with ann.connected(link, ada.name, MEMO):
+            await ann.sync()
+            await ann.send(ysync.write_awareness([AwarenessState(21, 1, "{}")]))
+            await ann.sync_again()
+        ann.edit("made offline")
+        async with Peer().connected(await reading(team), ada.name, MEMO) as reader:
+            await reader.sync()
+            await reader.send(ysync.write_awareness([AwarenessState(21, 9, "{}")]))
+            await reader.sync_again()
+            async with ann.connected(link, ada.name, MEMO):
+                await ann.sync()
+                await ann.sync_again()
+        async with ada.document(MEMO) as doc:
+            assert str(doc.text()) == "made offline"
+
     async def test_two_processes_of_one_agent_with_one_number_get_an_error(
         self, link: Transport, ada: Board
     ) -> None:
@@ -180,8 +206,7 @@ class DocumentPeerRules:
             assert (await peer.refusal()).cause == "malformed"
 
     async def test_who_may_only_read_changes_nothing(self, team: Team, ada: Board) -> None:
-        reads = AccessGrant(f"{document_prefix(MEMO)}/**", frozenset({Right.READ}))
-        reader = (await team.client(Principal("reader", (reads,)))).link
+        reader = await reading(team)
         async with ada.document(MEMO) as doc:
             doc.text().append("fine")
             await doc.synced()

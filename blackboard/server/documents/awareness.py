@@ -8,6 +8,7 @@ Invariants
 - states of a member are removed with it; states from another process are removed AWARENESS_TTL_MS
   after its last message.
 - only its own agent, on the same account, can announce a client that has written to the document.
+- the announcement of a member that may only read keeps nobody from writing as that client.
 - the `agent` in a state is the member's own name; `account` is there if that differs.
 
 Source: y-protocols/awareness.js.
@@ -60,6 +61,10 @@ class RoomPeer(Protocol):
     def signed(self) -> str:
         """The signature of agent and account."""
 
+    @property
+    def can_edit(self) -> bool:
+        """Whether it may write at all."""
+
     def deliver(self, frame: bytes) -> None:
         """Send a frame, in order; it must not wait."""
 
@@ -98,10 +103,11 @@ class Presences:
         return [there.presence for there in self._there.values()]
 
     def signed_of(self, client: int) -> str | None:
-        """The signature of the member that announced a client; None if none did, or another
-        process."""
+        """The signature of the member that announced a client, and may write as it; None if none
+        did, or another process."""
         there = self._there.get(client)
-        return None if there is None or there.member is None else there.member.signed
+        member = None if there is None else there.member
+        return None if member is None or not member.can_edit else member.signed
 
     def brought_here(self) -> list[AwarenessState]:
         """Clients announced by members of this process."""

@@ -37,6 +37,7 @@ class Somebody:
         self.agent = agent
         self.account = account or agent
         self.signed = signature(agent, account)
+        self.can_edit = True
 
     def deliver(self, frame: bytes) -> None:
         """Nothing."""
