@@ -54,3 +54,23 @@ def test_lost_boards_are_listed_with_the_way_back(shell: Shell) -> None:
         assert shell.json("boards", "--as", "ada")["lost"] == []
         shell.run("recover", "main")
         assert shell.json("boards")["lost"] == []
+
+
+def test_a_recovery_from_a_backup_takes_no_option_of_a_service(shell: Shell) -> None:
+    """It was ignored, and all boards went into the engine of this machine's settings."""
+    shell.run("set", "public/plan", "1", "--data", "old")
+    shell.run("backup", "take", "backup", "--data", "old")
+    recover = ("recover", "--from", "backup", "--data", "new")
+    for option, value in (
+        ("--url", "ws://127.0.0.1:1"),
+        ("--context", "staging"),
+        ("--token", "secret"),
+        ("--as", "ada"),
+        ("--ca", "ca.pem"),
+    ):
+        refused = shell.error(*recover, option, value, code=2)
+        assert option in refused["message"]
+    assert shell.run(*recover, "-b", "main", code=2).stdout == ""
+    assert not (shell.home / "new").exists()
+    shell.run(*recover)
+    assert shell.json("get", "public/plan", "--data", "new") == 1

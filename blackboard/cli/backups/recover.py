@@ -6,7 +6,7 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import Flags, ReadCommand
+from blackboard.cli.options import Flags, ServiceCommand
 from blackboard.cli.screen import counted
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _NEWEST: Final = "newest"
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=ServiceCommand,
     rich_help_panel="Checkpoints",
     epilog="""\
 blackboard recover main  # as it was before its engine lost it
@@ -73,12 +73,30 @@ def recover(
             raise wrong_usage("--aside belongs to --from")
         _from_archive(flags, name, to, note)
         return
+    _check_no_service(flags)
     from blackboard.cli import values
     from blackboard.core.checkpoints import moment_of
     from blackboard.server.checkpoints.from_backup import Wanted
 
     moment = None if to == _NEWEST else moment_of(values.parse_moment(to))
     _from_backup(flags, backup, Wanted(() if name is None else (name,), moment, aside, note))
+
+
+def _check_no_service(flags: Flags) -> None:
+    """Errors: CommandError for an option that says which service, or as whom."""
+    given = {
+        "--url": flags.url,
+        "--token": flags.token,
+        "--as": flags.agent,
+        "--context": flags.context,
+        "--ca": flags.ca,
+    }
+    for option, value in given.items():
+        if value is not None:
+            raise wrong_usage(
+                f"--from uses no service, so {option} would choose nothing",
+                "Name the target: --data, or the settings of blackboard serve.",
+            )
 
 
 def _from_archive(flags: Flags, name: str, to: str, note: str) -> None:
