@@ -10,7 +10,8 @@ first one with a different result is reported.
 Invariants
 - A trajectory has the steps that led to the agent's state. Steps that a restore undid are only
   counted.
-- nothing is invented: a value that the log does not have (any more) is listed in `unknown`.
+- nothing is invented: a value that the log does not have (any more) is listed in `unknown`. A
+  state that cannot be read, such as a redacted one, is no step.
 - At most one copy of a board's state is in memory, and the steps of each agent's trajectory.
 
 Limits: what was read by `ctx.peek`, and which keys were found absent, is not in the log.
@@ -32,7 +33,14 @@ from blackboard.runtime.calls import CallRecord, Value
 from blackboard.runtime.chunks import is_part
 from blackboard.runtime.journal import StoredJournal
 from blackboard.runtime.models import Reply
-from blackboard.runtime.state import S, Status, StoredState, journal_prefix, state_key
+from blackboard.runtime.state import (
+    S,
+    Status,
+    StoredState,
+    error_line,
+    journal_prefix,
+    state_key,
+)
 from blackboard.runtime.trial import Inputs, Trial, try_step
 from blackboard.units import Key, Milliseconds, Revision
 
@@ -68,7 +76,8 @@ class Costs(_Plain):
 
 
 class StepTaken(_Plain):
-    """A committed step. `unknown`: keys whose values, as the step read them, are not in the log."""
+    """A committed step. `unknown`: keys whose values, as the step read them, are not in the log;
+    and those of its calls, or of the state before it, that cannot be read."""
 
     step: int
     revision: Revision
@@ -128,7 +137,7 @@ def costs_of(calls: Iterable[CallRecord]) -> Costs:
 async def trajectories(board: Board, *, agent: str | None = None) -> AsyncIterator[Trajectory]:
     """The trajectories of all agents (or of `agent`), by name, as far as log and archive reach.
 
-    Only agents whose private namespaces you may read are included. Errors: Corrupt; AccessDenied.
+    Only agents whose private namespaces you may read are included. Errors: AccessDenied.
     """
     reader = _Reader(board.name)
     async for revised in _log(board):
@@ -164,6 +173,8 @@ class _Seen:
     journal: StoredJournal = field(default_factory=StoredJournal)
     steps: list[StepTaken] = field(default_factory=list)
     abandoned: int = 0
+    unread: set[Key] = field(default_factory=set)
+    """Keys of its state and its journal whose present values cannot be read: redacted ones, say."""
 
     def trajectory(self, board: str, name: str) -> Trajectory | None:
         """The whole trajectory; None for an agent without a state (any more)."""
@@ -218,7 +229,7 @@ class _Reader:
             seen = self.agents.setdefault(revised.author, _Seen())
             # Before the changes of this revision are noted: `_now` still has what the step read.
             seen.steps.append(self._taken(seen, stepped, revised, changes))
-            seen.stored, seen.journal = stepped, StoredJournal()
+            seen.stored, seen.journal, seen.unread = stepped, StoredJournal(), set()
         for change in changes:
             self._note(change, revised, is_step=stepped is not None)
             if change.kind == "put":
@@ -238,10 +249,11 @@ class _Reader:
         if put is None:
             return None
         stored = _stored(put)
-        if stored.status in (Status.WAITING, Status.WAITING_FOR_APPROVAL):
+        if stored is None or stored.status in (Status.WAITING, Status.WAITING_FOR_APPROVAL):
             return None  # it says what the next step waits for
         # `blackboard migrate` writes as the agent, too, and leaves the number of the step.
-        before = self.agents.get(revised.author, _Seen()).stored
+        seen = self.agents.get(revised.author, _Seen())
+        before = None if key in seen.unread else seen.stored
         is_next = stored.step == (before.step if before else stored.step - 1) + 1
         return stored if is_next and stored.step else None
 
@@ -251,6 +263,7 @@ class _Reader:
         read = [(key, self._now.get(key), at) for key, at in revised.based_on]
         ours = [change for change in changes if not (_is_own(change.key) or _is_part(change.key))]
         calls = seen.calls()
+        before = None if state_key(revised.author) in seen.unread else seen.stored
         return StepTaken(
             step=stepped.step,
             revision=revised.revision,
@@ -259,9 +272,12 @@ class _Reader:
             inputs=tuple(
                 found for key, found, at in read if found and found.revision == at and _is_read(key)
             ),
-            unknown=tuple(key for key, found, at in read if not (found and found.revision == at)),
+            unknown=tuple(
+                [key for key, found, at in read if not (found and found.revision == at)]
+                + sorted(seen.unread)
+            ),
             calls=calls,
-            before=seen.stored.state if seen.stored else None,
+            before=before.state if before else None,
             after=stepped.state,
             written={c.key: c.value for c in ours if c.kind == "put" and not _is_letter(c.key)},
             deleted=tuple(c.key for c in ours if c.kind == "delete" and not _is_letter(c.key)),
@@ -282,6 +298,10 @@ class _Reader:
         if change.key == state_key(name):
             seen = self.agents.setdefault(name, _Seen())
             stored = _stored(change) if change.kind == "put" else None
+            if stored is None and change.kind == "put":
+                seen.unread.add(change.key)
+                return
+            seen.unread.discard(change.key)
             # A wait, or a migration: no step was taken or taken back.
             if stored and seen.stored and stored.step == seen.stored.step:
                 seen.stored = stored
@@ -291,23 +311,30 @@ class _Reader:
             self._note_call(self.agents.setdefault(name, _Seen()), change, name)
 
     def _note_call(self, seen: _Seen, change: Change, name: str) -> None:
-        if change.kind == "put":
-            seen.journal.add(change, journal_prefix(name))
-        else:
+        seen.unread.discard(change.key)
+        if change.kind != "put":
             seen.journal.records.pop(change.key.rpartition("/")[2], None)
+            return
+        try:
+            seen.journal.add(change, journal_prefix(name))
+        except Corrupt:
+            seen.unread.add(change.key)
 
 
-def _stored(change: Change) -> StoredState:
+def _stored(change: Change) -> StoredState | None:
+    """The state that was put; None for one that cannot be read."""
     try:
         return StoredState.model_validate(change.value)
-    except ValidationError as error:
-        raise Corrupt(change.key, str(error.errors()[0]["msg"])) from error
+    except ValidationError:
+        return None
 
 
 def _is_own(key: Key) -> bool:
     """Whether a key belongs to the runtime."""
     segments = key.split("/")
-    return segments[1 if segments[0] == "public" else 2] in _OWN
+    at = 1 if segments[0] == "public" else 2
+    # A record of the service, such as `system/origin`, has two segments.
+    return segments[at:] != [] and segments[at] in _OWN
 
 
 def _is_read(key: Key) -> bool:
@@ -378,8 +405,11 @@ async def _replayed(agent: Agent[S], taken: StepTaken) -> StepDifference | None:
         return StepDifference(
             step=taken.step, what="call", recorded=error.expected, replayed=error.found
         )
-    except (BlackboardError, ValidationError) as error:
+    except BlackboardError as error:
         return StepDifference(step=taken.step, what="error", recorded=None, replayed=str(error))
+    except Exception as error:  # noqa: BLE001 - the agent's own code may raise what it likes
+        line = error_line(error)
+        return StepDifference(step=taken.step, what="error", recorded=None, replayed=line)
     return _difference(agent, taken, trial)
 
 

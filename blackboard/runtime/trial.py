@@ -263,8 +263,8 @@ def _trial(state: S, stepped: Stepped, log: Sequence[LogEntry]) -> Trial[S]:
 
 
 def _is_kept_by_runtime(segments: list[str]) -> bool:
-    branch = segments[1] if segments[0] == "public" else segments[2]
     if large.is_part(segments):
         return True
     own = {"~state", "~journal", "~declared", "~approvals", "~decisions", "~cache"}
-    return branch in own
+    # A record of the service, such as `system/origin`, has two segments.
+    return not own.isdisjoint(segments[1:2] if segments[0] == "public" else segments[2:3])

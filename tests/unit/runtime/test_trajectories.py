@@ -90,10 +90,16 @@ class Hasty(Clerk):
 
 
 @pytest.fixture
-async def board(tmp_path: Path) -> AsyncIterator[Board]:
-    """A board, as an operator has it."""
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    """An operator's client."""
     async with blackboard.open(tmp_path, level="memory") as client:
-        yield client.board("main")
+        yield client
+
+
+@pytest.fixture
+def board(client: Client) -> Board:
+    """A board, as an operator has it."""
+    return client.board("main")
 
 
 @asynccontextmanager
@@ -192,6 +198,72 @@ async def test_steps_that_were_taken_back_are_counted(board: Board) -> None:
     assert again.abandoned == 2
     assert [step.step for step in again.steps] == [1, 2, 3, 4]
     assert (await replay(Clerk("clerk"), again)).difference is None
+
+
+async def test_a_record_that_was_redacted_is_left_out(client: Client, board: Board) -> None:
+    """And its key is named; the rest of the trajectory is there, and so are those of others."""
+    await run_agent(Counter("ada"), board)
+    [found] = [one for one in await history(board) if one.agent == "clerk"]
+    log = await board.log(pattern="private/clerk/~journal/*")
+    record = next(one.changes[0].key for one in log)
+    await client.redact(record, board=board.name)
+    ada, clerk = [one async for one in trajectories(board)]
+    assert (ada.agent, clerk.outcome) == ("ada", "bought")
+    first, *others = clerk.steps
+    assert (first.calls, first.unknown) == ((), (record,))
+    assert others == list(found.steps[1:])
+
+
+async def test_a_state_that_cannot_be_read_is_no_step(board: Board) -> None:
+    """Those after it are; the next one says that the state before it is not known."""
+    key = state_key("ada")
+    ada = board.as_agent("ada")
+    for number, step in enumerate((1, "two", 3, 4)):
+        state = Exact(pair=(number, b"")).model_dump(mode="json")
+        value = {"kind": "Counter", "version": 1, "step": step, "state": state}
+        await ada.commit([Put(key, encode_value(value))], note=f"step {step}")
+    [found] = [one async for one in trajectories(board)]
+    assert [(one.step, one.before is None, one.unknown) for one in found.steps] == [
+        (1, True, ()),
+        (3, True, (key,)),
+        (4, False, ()),
+    ]
+
+
+class Cautious(Agent[Notes]):
+    """Looks which calls a restore kept, and cannot do without `public/need`."""
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """One step."""
+        ctx.state.heard.append(str(await ctx.get("system/kept_calls")))
+        ctx.state.advice = {"public/need": "tea"}[self.need]
+        ctx.done()
+
+    def __init__(self, name: str, need: str = "public/need") -> None:
+        super().__init__(name)
+        self.need = need
+
+
+async def test_a_record_of_the_service_is_an_input(board: Board) -> None:
+    """Such as which calls a restore kept."""
+    await board.checkpoint("one")
+    await board.put("public/factor", 3)
+    await board.restore("one", keep_calls=True)
+    await board.refresh()
+    await run_agent(Cautious("ada"), board)
+    [found] = [one async for one in trajectories(board)]
+    [read] = found.steps[0].inputs
+    assert read.key == "system/kept_calls"
+    assert (await replay(Cautious("ada"), found)).difference is None
+
+
+async def test_what_the_code_raises_now_is_a_difference(board: Board) -> None:
+    """Whatever it is."""
+    await run_agent(Cautious("ada"), board)
+    [found] = [one async for one in trajectories(board)]
+    difference = (await replay(Cautious("ada", "public/other"), found)).difference
+    assert difference is not None
+    assert (difference.what, difference.replayed) == ("error", "KeyError: 'public/other'")
 
 
 async def test_others_see_what_they_may_read(board: Board) -> None:
