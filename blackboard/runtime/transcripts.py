@@ -14,7 +14,8 @@ Invariants
 - A turn is never changed. It is below `turns` or in one page, and one commit moves it. So a reader
   that reads the turns first, and then the pages (or the summary), misses none.
 - an index never names two turns, not even after a restore.
-- The search index of a process is built from the board alone, and is rebuilt after a restore.
+- The search index of a process is built from the board alone, and is rebuilt when a page of it was
+  changed or removed, as by a restore or a redaction.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ from blackboard.limits import (
     Limits,
 )
 from blackboard.runtime.models import ChatMessage, Role
-from blackboard.units import Key, Milliseconds, Prefix
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import encode_value
 
 K = TypeVar("K", bound=BaseModel)
@@ -69,9 +70,14 @@ class TranscriptBoard(Protocol):
         """The entries of `keys`, all as of one revision."""
 
     async def list(
-        self, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
+        self,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int = LIST_ENTRIES_MAX,
+        keys_only: bool = False,
     ) -> Listing:
-        """A page of the entries that match."""
+        """A page of the entries that match; with `keys_only` without values."""
 
     async def commit(
         self, ops: Sequence[Op], *, conditions: Sequence[Condition] = (), note: str = ""
@@ -334,18 +340,28 @@ class Transcript:
         """The pages of archived turns after the one with key `after`."""
         return await _entries(board, f"{self.prefix}/pages/*", after)
 
+    async def _page_revisions(self, board: TranscriptBoard) -> dict[Key, Revision]:
+        """The mod_revision of each page."""
+        found = await _entries(board, f"{self.prefix}/pages/*", None, keys_only=True)
+        return {entry.key: entry.mod_revision for entry in found}
+
     def _key(self, part: str) -> Key:
         return f"{self.prefix}/{part}"
 
 
 async def _entries(
-    board: TranscriptBoard, pattern: str, after: Key | None, *, enough: int | None = None
+    board: TranscriptBoard,
+    pattern: str,
+    after: Key | None,
+    *,
+    enough: int | None = None,
+    keys_only: bool = False,
 ) -> list[Entry]:
     """All that match after `after`; or the first ones, as soon as there are `enough`."""
     found: list[Entry] = []
     while True:
         limit = LIST_ENTRIES_MAX if enough is None else min(enough - len(found), LIST_ENTRIES_MAX)
-        page = await board.list(pattern, after=after, limit=limit)
+        page = await board.list(pattern, after=after, limit=limit, keys_only=keys_only)
         found += page.entries
         after = page.next_key
         if after is None or len(found) == enough:
@@ -403,8 +419,8 @@ class Recall:
     def __init__(self, transcript: Transcript, *, limits: Limits = DEFAULT) -> None:
         self._transcript = transcript
         self._limits = limits.agents
-        self._last: tuple[Key, int] | None = None
-        """Key and mod_revision of the last page that is indexed."""
+        self._pages: dict[Key, Revision] = {}
+        """The pages that are indexed, in order, with their mod_revisions."""
         self._recent: list[int] = []
         """Indices of the turns that were not archived at the last search."""
         self._turn = asyncio.Lock()
@@ -451,12 +467,12 @@ class Recall:
 
     async def _catch_up(self, board: TranscriptBoard) -> None:
         recent = await self._transcript._turns(board)  # first: see the invariants
-        # Pages are never changed, and a restore removes the newest: comparing the last one will do.
-        if self._last is not None:
-            entry = await board.entry(self._last[0])
-            if entry is None or entry.mod_revision != self._last[1]:
-                self._start_anew()
-        pages = await self._transcript.pages(board, self._last[0] if self._last else None)
+        if self._pages:
+            # A restore may have removed the newest ones, and a redaction removes any of them.
+            there = await self._transcript._page_revisions(board)
+            if any(there.get(key) != revision for key, revision in self._pages.items()):
+                self._start_again()
+        pages = await self._transcript.pages(board, next(reversed(self._pages), None))
         # They may be in a page by now, or gone after a restore.
         self._forget(self._recent)
         self._recent = [turn.index for turn in recent]
@@ -467,7 +483,7 @@ class Recall:
             # What was archived meanwhile is read from its page only once: it must stay.
             archived = {turn.index for turn in turns}
             self._recent = [index for index in self._recent if index not in archived]
-            self._last = (page.key, page.mod_revision)
+            self._pages[page.key] = page.mod_revision
         self._sql.execute(
             "DELETE FROM turns WHERE rowid IN"
             # SQLite has no OFFSET without a LIMIT; a negative one means none.
@@ -475,8 +491,8 @@ class Recall:
             (self._limits.recall_turns_max,),
         )
 
-    def _start_anew(self) -> None:
-        self._last, self._recent = None, []
+    def _start_again(self) -> None:
+        self._pages, self._recent = {}, []
         self._sql.execute("DELETE FROM turns")
 
     def _forget(self, indices: Sequence[int]) -> None:

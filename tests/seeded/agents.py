@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "a search finds what a restore took back",
         "blackboard/runtime/transcripts.py",
-        "            if entry is None or entry.mod_revision != self._last[1]:\n",
-        "            if entry is None:\n",
+        "if any(there.get(key) != revision for key, revision in self._pages.items()):\n",
+        "if any(key not in there for key in self._pages):\n",
         f"{UNIT}/runtime/test_transcripts.py -k taken_back",
     ),
     # --- files ------------------------------------------------------------------------------------

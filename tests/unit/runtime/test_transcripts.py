@@ -186,9 +186,11 @@ class Cleaned:
         """The entries of `keys`."""
         return await self._board.entries(keys)
 
-    async def list(self, pattern: str, *, after: Key | None = None, limit: int = 9) -> Listing:
+    async def list(
+        self, pattern: str, *, after: Key | None = None, limit: int = 9, keys_only: bool = False
+    ) -> Listing:
         """A page of the entries that match."""
-        listing = await self._board.list(pattern, after=after, limit=limit)
+        listing = await self._board.list(pattern, after=after, limit=limit, keys_only=keys_only)
         await self._clean()
         return listing
 
@@ -348,6 +350,18 @@ async def test_what_was_taken_back_is_not_recalled(board: Board) -> None:
         assert len(await recall.search(board, "red blue")) == 2
         await board.delete(page.key)
         assert texts(await recall.search(board, "red blue")) == ["blue"]
+
+
+async def test_a_page_that_was_redacted_is_not_recalled(board: Board) -> None:
+    """Also if it is not the last one, and what is on the other pages still is."""
+    await say(board, "green", "red", "blue")
+    for _ in range(2):
+        await TALK.archive(board, shorten, every=1, keep=1)
+    first, _ = await TALK.pages(board)
+    with Recall(TALK) as recall:
+        assert len(await recall.search(board, "green red blue")) == 3
+        await board.delete(first.key)  # as a redaction begins
+        assert set(texts(await recall.search(board, "green red blue"))) == {"red", "blue"}
 
 
 @pytest.mark.parametrize(
