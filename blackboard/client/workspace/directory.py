@@ -21,7 +21,7 @@ from blackboard.client.workspace.index import LastSnapshot, Rows
 from blackboard.client.workspace.objects import FORMAT, Object, Objects, TreeBoard, TreeHead
 from blackboard.client.workspace.scan import Clocked, Progress, Scan
 from blackboard.client.workspace.stage import Stage
-from blackboard.client.workspace.swap import Beside, others_among
+from blackboard.client.workspace.swap import Beside, mount_among, others_among
 from blackboard.client.workspace.tree import Nodes, id_of, shown
 from blackboard.core.checkpoints import When
 from blackboard.core.path import check_tree
@@ -241,7 +241,7 @@ class WorkspaceDirectory:
 
     async def carried(self, found: Scan, nodes: Nodes, *, discard: bool = False) -> list[bytes]:
         """The ignored paths that go into the new tree `nodes`. Errors: FileRefused for one in the
-        way, and for a directory of another user: after the swap, it would be too late."""
+        way, a mount and a directory of another user: after the swap, it would be too late."""
         carried = _carried_from(found, nodes, discard=discard)
         directories = (path for path, one in found.stats.items() if stat.S_ISDIR(one.mode))
         if self.path.exists():
@@ -250,6 +250,10 @@ class WorkspaceDirectory:
             if theirs is not None:
                 reason = "it belongs to another user, so it can neither be moved nor removed"
                 raise FileRefused(shown(theirs), reason)
+            mount = await in_thread(lambda: mount_among(self.path, paths, carried))
+            if mount is not None:
+                reason = "something is mounted there, so it can neither be moved nor removed"
+                raise FileRefused(shown(mount), reason)
         return carried
 
     async def fill(self, plan: Replacement, seen: Seen) -> Rows:

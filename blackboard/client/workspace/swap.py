@@ -23,6 +23,7 @@ import ctypes
 import errno
 import hashlib
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -46,6 +47,9 @@ _HOLDER_BYTES: Final = 512
 """The content of the lock file: the process, the agent and the board that hold it."""
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
 _AT_FDCWD: Final = -100
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_MOUNT_ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
+"""How that file writes spaces, ends of lines and backslashes."""
 _UNSUPPORTED: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 
@@ -296,6 +300,41 @@ def others_among(top: Path, paths: Iterable[bytes]) -> bytes | None:
                 if not is_ours and not os.access(name, os.W_OK, dir_fd=there, effective_ids=True):
                     return path
     return None
+
+
+def mount_among(top: Path, paths: Iterable[bytes], carried: Iterable[bytes]) -> bytes | None:
+    """The first of the directories and files below `top` on which something is mounted, which can
+    neither be moved nor removed; `paths` are those that can be one. What is mounted inside a
+    directory that is `carried` over moves with it."""
+    try:
+        mounts = mounts_below(os.fsencode(top), _MOUNTS.read_bytes())
+    except OSError:  # not Linux, or a closed /proc
+        mounts = _other_devices(top, paths)
+    for path in mounts:
+        if not any(path.startswith(one + b"/") for one in carried):
+            return path
+    return None
+
+
+def mounts_below(top: bytes, table: bytes) -> Iterator[bytes]:
+    """The paths below `top` on which something is mounted, also of the same device, by a `table` of
+    Linux (proc(5), mountinfo)."""
+    for line in table.splitlines():
+        point = _MOUNT_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), line.split(b" ")[4])
+        if point.startswith(top + b"/"):
+            yield point[len(top) + 1 :]
+
+
+def _other_devices(top: Path, paths: Iterable[bytes]) -> Iterator[bytes]:
+    """Those of the directories at `paths` that are of another file system than `top`."""
+    with Within(top) as within:
+        ours = top.stat().st_dev
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it is gone
+                there, name = within.parent(path)
+                found = os.stat(name, dir_fd=there, follow_symlinks=False)
+                if stat.S_ISDIR(found.st_mode) and found.st_dev != ours:
+                    yield path
 
 
 @contextlib.contextmanager

@@ -153,8 +153,9 @@ class Workspace:
         Errors: UnsavedFiles when files changed since the last snapshot or restore, and FileRefused
         when an ignored file has the place of one of the snapshot's, unless with `discard`: these
         are then lost. FileRefused when a file cannot be written, as without space, or changes
-        meanwhile. InvalidRequest without a snapshot at that moment. Corrupt when a part is missing,
-        as after a redaction. Cancellation: the old tree, or the new one.
+        meanwhile, and for a mount or another user's directory in it. InvalidRequest without a
+        snapshot at that moment. Corrupt when a part is missing, as after a redaction. Cancellation:
+        the old tree, or the new one.
         """
         return await self._restore(at, discard=discard, progress=progress)
 

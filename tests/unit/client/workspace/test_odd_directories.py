@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import os
+import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +20,8 @@ from blackboard.client.workspace.inside import Inside
 from blackboard.client.workspace.removing import remove_tree
 from blackboard.errors import FileRefused, InvalidRequest
 from tests.conformance.rules_board_workspace import fill, seen
+
+TIMEOUT_S = 250
 
 
 @pytest.fixture
@@ -103,6 +107,91 @@ async def test_a_directory_of_another_user_is_refused_before_anything_is_done(
     monkeypatch.undo()
     await files.restore(first.revision)
     assert (top / "none").read_text() == ""
+
+
+OWN_MOUNTS = ("unshare", "--user", "--map-root-user", "--mount")
+MOUNTED = """
+import asyncio, subprocess, sys
+from pathlib import Path
+import blackboard
+from blackboard.errors import FileRefused
+
+top, volume, place = map(Path, sys.argv[1:])
+subprocess.run(["mount", "--bind", volume, top / place], check=True)
+
+async def restore():
+    async with blackboard.open(top.parent / "data", level="memory") as client:
+        files = client.board("main").as_agent("ada").workspace(top)
+        first = await files.snapshot()
+        (top / "none").write_text("changed")
+        await files.snapshot()
+        try:
+            await files.restore(first.revision)
+        except FileRefused as refused:
+            assert "mounted" in refused.reason
+            print(refused.path, (top / "none").read_text())
+        await files.diff()
+
+asyncio.run(restore())
+"""
+
+
+def mounts_are_permitted() -> bool:
+    """Whether a process here may have mounts of its own."""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*OWN_MOUNTS, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "place", "refused"),
+    [
+        ("volume/", "volume", "volume changed"),
+        ("nothing/", "volume", "volume changed"),
+        ("none.txt", "none.txt", "none.txt changed"),
+        ("volume/", "volume/inside", ""),
+    ],
+    ids=["ignored", "in the tree", "a file", "inside of what is ignored"],
+)
+def test_a_mount_is_refused_before_anything_is_done(
+    tmp_path: Path, rule: str, place: str, refused: str
+) -> None:
+    """Its place could neither be moved nor removed: the workspace would stay between two trees, and
+    the volume be emptied. What is mounted inside an ignored directory moves with it."""
+    if not mounts_are_permitted():
+        pytest.skip("a process here may have no mounts of its own")
+    fill(tmp_path / "files")
+    (tmp_path / "files" / ".gitignore").write_text(f"{rule}\n")
+    (tmp_path / "files" / "volume" / "inside").mkdir(parents=True)
+    (tmp_path / "files" / "none.txt").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "kept").write_text("of the volume")
+    source = tmp_path / "other"
+    command = [sys.executable, "-c", MOUNTED, tmp_path / "files", source, place]
+    if place == "none.txt":
+        command[-2] = source / "kept"
+    done = subprocess.run(
+        [*OWN_MOUNTS, *command], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == refused
+    assert (tmp_path / "other" / "kept").read_text() == "of the volume"
+
+
+def test_mounts_are_read_as_linux_writes_them() -> None:
+    """With spaces and backslashes in their names; not those of a neighbour, nor the top itself."""
+    table = rb"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 254:0 /volume /home/a\040team rw,relatime - ext4 /dev/vda rw
+31 22 254:0 /volume /home/a\040team/node\134modules rw,relatime shared:2 master:1 - ext4 /dev/vda rw
+32 22 254:0 /volume /home/a\040team.old/x rw,relatime - ext4 /dev/vda rw
+"""
+    assert [*swap.mounts_below(b"/home/a team", table)] == [rb"node\modules"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="it is the mount that is looked for")
+def test_a_mount_of_another_device_is_found_without_a_table_of_them() -> None:
+    """As on macOS; what is gone by then counts for nothing."""
+    assert [*swap._other_devices(Path("/"), [b"nothing", b"nothing/x", b"proc"])] == [b"proc"]
 
 
 def test_a_deep_tree_is_moved_and_removed(tmp_path: Path) -> None:
