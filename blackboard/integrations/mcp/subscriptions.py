@@ -28,7 +28,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from blackboard.errors import BlackboardError
+from blackboard.errors import BlackboardError, Compacted, Resync, RolledBack, Unavailable
 from blackboard.integrations.mcp import answers as said
 from blackboard.integrations.mcp.answers import AnswerRoom, entry_shown, explain, json_text
 from blackboard.integrations.mcp.session import AgentSession
@@ -37,6 +37,10 @@ from blackboard.types import Entry, Watch
 SCHEME: Final = "blackboard://"
 SUBSCRIPTIONS_MAX: Final = 64
 """Streams, and URIs of one stream or connection: each is a pattern that the service watches."""
+RETRY_S: Final = 1.0
+"""The pause before a subscription whose watch has ended begins another one."""
+_PASSING: Final = (Unavailable, Compacted, RolledBack, Resync)
+"""Why a watch ends although its client may still read what it is about."""
 log = logging.getLogger(__name__)
 
 
@@ -187,7 +191,7 @@ class OldSubscriptions:
             text = f"this connection has {SUBSCRIPTIONS_MAX} subscriptions, which is the most"
             raise MCPError(code=INVALID_PARAMS, message=text, data={"uri": uri})
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        watching = self._watch(session.board.watch(key), opened, (key, uri), ctx)
+        watching = self._watch(session, opened, (key, uri), ctx)
         task = asyncio.create_task(watching, name=f"subscription to {uri}")
         self._begun[uri] = _OldSubscription(task, opened)
         task.add_done_callback(lambda done: self._forget(uri, opened, done))
@@ -219,20 +223,32 @@ class OldSubscriptions:
 
     async def _watch(
         self,
-        watch: Watch,
+        session: AgentSession,
         opened: "asyncio.Future[None]",
         place: tuple[str, str],
         ctx: "ServerRequestContext[Any]",
     ) -> None:
+        """Tell the client of changes until there can be no more. A watch that ends is followed by
+        another one: MCP has no message for the end of a subscription."""
         key, uri = place
-        try:
-            async with watch:
-                opened.set_result(None)
-                await _feed(watch, {key: uri}, ctx.session.send_resource_updated)
-        except BlackboardError as error:
-            if not opened.done():
-                opened.set_exception(error)
-                return
-            log.warning("the subscription to %s ended: %s", uri, error)
-            with suppress(Exception):  # the client may be gone; it reads again, and gets the error
-                await ctx.session.send_resource_updated(uri)
+        while True:
+            board = session.board
+            try:
+                async with board.watch(key) as watch:
+                    if opened.done():  # something may have changed since the last watch
+                        await ctx.session.send_resource_updated(uri)
+                    else:
+                        opened.set_result(None)
+                    await _feed(watch, {key: uri}, ctx.session.send_resource_updated)
+            except BlackboardError as error:
+                if session.board is not board:
+                    continue  # it ended with the connection that the session has left
+                if not opened.done():
+                    opened.set_exception(error)
+                    return
+                if not isinstance(error, _PASSING):
+                    log.warning("the subscription to %s ended: %s", uri, error)
+                    with suppress(Exception):  # the client may be gone; it reads and gets it
+                        await ctx.session.send_resource_updated(uri)
+                    return
+                await asyncio.sleep(RETRY_S)

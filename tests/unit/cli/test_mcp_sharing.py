@@ -8,14 +8,21 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp import Client
 
+import blackboard
 from blackboard.cli import target as places
 from blackboard.cli.errors import CommandError
 from blackboard.cli.mcp.serving import BoardPlace, Joined, _Saved
 from blackboard.cli.mcp.shared_directory import SharedDirectory
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
+from blackboard.integrations.mcp import AgentSession, OldSubscriptions, board_server
 from blackboard.server import settings as config
-from blackboard.server.http import serve as serving
+from blackboard.server.http import serve as http
+from blackboard.server.service import Service
+from tests.serving import serving
+from tests.unit.integrations.mcp_clients import OLD, OldClient
 from tests.waiting import TIMEOUT_S
 
 SERVED: Any = SimpleNamespace(url="http://127.0.0.1:7421", token_path=None)
@@ -35,7 +42,7 @@ async def test_a_failure_of_any_kind_does_not_end_the_service(
         again.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(serving, "serve", serve)
+    monkeypatch.setattr(http, "serve", serve)
     shared = SharedDirectory(
         config.load({"host": "127.0.0.1", "data": str(tmp_path)}), lambda _: None, retry_s=0
     )
@@ -76,6 +83,32 @@ async def test_a_service_that_moved_is_asked_until_it_answers() -> None:
         await asyncio.wait([following])
     assert moves == [("main", "the old connection")]
     assert answers == []
+
+
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
+async def test_a_subscription_goes_on_where_the_board_is_served_now(tmp_path: Path) -> None:
+    """Its client is told once, as it may have missed something, and then of each change."""
+    uri, told, old = "blackboard://public/plan", OldClient(), OldSubscriptions()
+    async with (
+        Service(await SqliteStore.at(tmp_path, "memory")) as service,
+        serving(service) as here,
+        serving(service, secret=here.secret) as there,
+        blackboard.connect(there.url, token=there.token()) as new,
+    ):
+        client = await blackboard.connect(here.url, token=here.token())
+        session = AgentSession(client.board("team"))
+        server = board_server(lambda _: session, old)
+        async with Client(server, mode=OLD, message_handler=told.take) as subscriber:
+            await subscriber.subscribe_resource(uri)
+            await session.move(new.board("team"), client.aclose)
+            assert await told.next() == uri
+            await new.board("team").put("public/plan", 1)
+            assert await told.next() == uri
+            await subscriber.unsubscribe_resource(uri)
+            await new.board("team").put("public/plan", 2)
+        await old.aclose()
+        assert told.uris.empty()
+        await session.aclose()
 
 
 def test_a_damaged_list_of_contexts_does_not_end_the_service(

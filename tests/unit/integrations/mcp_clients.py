@@ -1,20 +1,23 @@
 """Agents behind MCP: the SDK's own client, a server of ours, and a real board between them."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from mcp import Client
 from mcp.client.session import ElicitationFnT as Elicit
-from mcp_types import CallToolResult
+from mcp_types import CallToolResult, ResourceUpdatedNotification
 
 from blackboard import Board
 from blackboard.integrations.mcp import AgentSession, OldSubscriptions, board_server
+from tests.waiting import TIMEOUT_S
 
-__all__ = ["MODERN", "OLD", "Caller", "Elicit", "caller"]
+__all__ = ["MODERN", "OLD", "Caller", "Elicit", "OldClient", "caller"]
 
 MODERN, OLD = "auto", "legacy"
 
@@ -60,6 +63,23 @@ class Caller:
         assert error["message"]
         assert error["fix"]
         return error
+
+
+class OldClient:
+    """What an older client was told on its connection."""
+
+    def __init__(self) -> None:
+        self.uris: asyncio.Queue[str] = asyncio.Queue()
+
+    async def take(self, message: Any) -> None:
+        """A message of the server."""
+        if isinstance(message, ResourceUpdatedNotification):
+            self.uris.put_nowait(str(message.params.uri))
+
+    async def next(self) -> str:
+        """The next URI."""
+        with anyio.fail_after(TIMEOUT_S):
+            return await self.uris.get()
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 from mcp.server.subscriptions import ResourceUpdated
-from mcp_types import ResourceUpdatedNotification, TextResourceContents
+from mcp_types import TextResourceContents
 
 import blackboard
 from blackboard import Board
@@ -18,7 +18,8 @@ from blackboard.core.path import parse_pattern
 from blackboard.integrations.mcp import AgentSession, OldSubscriptions, answers, board_server
 from blackboard.integrations.mcp.server import RESOURCES_MAX
 from blackboard.integrations.mcp.subscriptions import SUBSCRIPTIONS_MAX, is_match
-from tests.unit.integrations.mcp_clients import OLD, caller
+from blackboard.limits import RESYNC_BYTES, VALUE_BYTES_MAX
+from tests.unit.integrations.mcp_clients import OLD, OldClient, caller
 from tests.waiting import TIMEOUT_S, wait_until
 
 PLAN, NEWS = "blackboard://public/plan", "blackboard://public/news/**"
@@ -185,23 +186,6 @@ def test_patterns_match_here_what_they_match_in_the_service(pattern: str) -> Non
 # --- older clients --------------------------------------------------------------------------------
 
 
-class OldClient:
-    """What an older client was told on its connection."""
-
-    def __init__(self) -> None:
-        self.uris: asyncio.Queue[str] = asyncio.Queue()
-
-    async def take(self, message: Any) -> None:
-        """A message of the server."""
-        if isinstance(message, ResourceUpdatedNotification):
-            self.uris.put_nowait(str(message.params.uri))
-
-    async def next(self) -> str:
-        """The next URI."""
-        with anyio.fail_after(TIMEOUT_S):
-            return await self.uris.get()
-
-
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 async def test_an_older_client_subscribes_on_its_connection(team: Board) -> None:
     session, old, told_old = AgentSession(team.as_agent("ann")), OldSubscriptions(), OldClient()
@@ -285,3 +269,24 @@ async def test_two_requests_at_once_are_one_subscription(team: Board) -> None:
     await old.aclose()
     await session.aclose()
     assert told_old.uris.empty()
+
+
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
+async def test_a_restore_that_is_too_large_to_be_sent_ends_no_subscription(team: Board) -> None:
+    """Its watch ends; the client reads again, and is told of what comes after that."""
+    session, old, told_old = AgentSession(team.as_agent("ann")), OldSubscriptions(), OldClient()
+    keys = [f"public/news/{number}" for number in range(RESYNC_BYTES // VALUE_BYTES_MAX + 1)]
+    for key in keys:
+        await team.put(key, "x" * (VALUE_BYTES_MAX - 16))
+    await team.checkpoint("full")
+    for key in keys:
+        await team.delete(key)
+    server = board_server(lambda _: session, old)
+    async with Client(server, mode=OLD, message_handler=told_old.take) as client:
+        await client.subscribe_resource(NEWS)
+        await team.restore("full")
+        assert await told_old.next() == NEWS
+        await team.put("public/news/1", "hello")
+        assert await told_old.next() == NEWS
+    await old.aclose()
+    await session.aclose()
