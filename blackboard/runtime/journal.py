@@ -37,7 +37,7 @@ from pydantic import ValidationError
 
 from blackboard import telemetry
 from blackboard.client.views import Change, Entry, Receipt
-from blackboard.core.commit import Condition, Delete, KeyAt, Op, Put
+from blackboard.core.commit import Condition, Delete, DeletePrefix, KeyAt, Op, Put
 from blackboard.errors import (
     CallFailed,
     CallInterrupted,
@@ -49,6 +49,7 @@ from blackboard.errors import (
 from blackboard.limits import (
     CALL_INLINE_BYTES,
     LARGE_BYTES_MAX,
+    OPERATIONS_MAX,
     STEP_CALLS_MAX,
     STEP_PARTS_MAX,
     VALUE_BYTES_MAX,
@@ -66,7 +67,7 @@ from blackboard.runtime.calls import (
 )
 from blackboard.runtime.models import Reply
 from blackboard.runtime.state import error_line, journal_prefix
-from blackboard.units import Key, Milliseconds
+from blackboard.units import Key, Milliseconds, Prefix
 from blackboard.wire.codec import decode_value, encode_large, encode_value
 
 CACHE: Final = "public/~cache"
@@ -143,6 +144,9 @@ def unobserved(point: StepPoint, about: str) -> None:
 RESULT, TIMER, AHEAD = "result", "timer", "~kept"
 _NAME_CHARACTERS_MAX = 200
 _KEY_DIGITS = 32
+_PARTS_MAX: Final = large.parts_of(LARGE_BYTES_MAX)
+"""Parts of one large value."""
+_LEFT: Final = "left by earlier runs of the step"
 Work = Callable[[str], Awaitable[bytes]]
 """Makes a call with an idempotency key; returns the encoded result."""
 log = logging.getLogger(__name__)
@@ -158,9 +162,12 @@ class StoredJournal:
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     timers: set[str] = field(default_factory=set)
     ahead: set[str] = field(default_factory=set)
+    size: int = 0
+    """The number of its entries, or more."""
 
     def add(self, entry: Entry | Change, prefix: str) -> None:
         """Add an entry below `prefix`. Errors: Corrupt."""
+        self.size += 1
         slot, _, part = entry.key[len(prefix) + 1 :].partition("/")
         if slot == AHEAD:
             self.ahead.add(part)
@@ -462,6 +469,7 @@ class Journal:
         """Put the parts that do not fit into one commit, ahead of the commit that refers to
         them."""
         for ops in batches:
+            self._kept.size += len(ops)
             await self._port.commit(
                 ops,
                 conditions=[self._origin.guard],
@@ -485,6 +493,7 @@ class Journal:
                 )
                 note = []
             self._kept.ahead.add(digest)
+            self._kept.size += 1
 
     async def write(
         self,
@@ -496,6 +505,7 @@ class Journal:
         """Record, in a separate commit on condition that the step can still be committed."""
         name = record.name[:_NAME_CHARACTERS_MAX]
         self._observe(StepPoint.RECORDING, name)
+        self._kept.size += 1 + len(ops)
         receipt = await self._port.commit(
             [Put(self.key_of(slot), encode_value(record.plain())), *ops],
             conditions=[self._origin.guard, *conditions],
@@ -538,11 +548,55 @@ class Journal:
     async def forget_failures(self) -> None:
         """The step failed: forget its failed calls, so that they can be retried. Results stay."""
         failed = [slot for slot, record in self.records.items() if record.outcome == "failed"]
-        if failed:
-            ops = [Delete(self.key_of(slot)) for slot in failed]
-            await self._port.commit(ops, conditions=[self._origin.guard], note="to be tried again")
-            for slot in failed:
-                del self._kept.records[slot]
+        await self._remove([Delete(self.key_of(slot)) for slot in failed], "to be tried again")
+        for slot in failed:
+            del self._kept.records[slot]
+
+    async def make_way(self, asked: Sequence[Prefix], kept: Set[str]) -> None:
+        """Remove what earlier runs of the step left, if the step's commit would remove more than
+        OPERATIONS_MAX entries.
+
+        That is all below the prefixes `asked`; the large values ahead that are not `kept`; and the
+        records that this run did not meet. If the commit is refused after that, another run that
+        takes an earlier path makes its calls again, with the same idempotency keys.
+        """
+        doomed = [key for prefix in asked for key in await self._keys_below(prefix)]
+        orphans = sorted(self.ahead - kept)
+        most = len(doomed) + len(orphans) * _PARTS_MAX
+        if most + self._kept.size <= OPERATIONS_MAX:
+            return
+        own = await self._keys_below(journal_prefix(self._port.agent))
+        if most + len(own) <= OPERATIONS_MAX:
+            return
+        # The notes of the orphans stay until these are gone. A record goes before its result, as
+        # its key sorts before: without a record, the result is not looked for.
+        prefix = large.kept_prefix(self._port.agent)
+        orphaned = [DeletePrefix(f"{prefix}/{digest}") for digest in orphans]
+        await self._remove(orphaned, _LEFT, OPERATIONS_MAX // _PARTS_MAX)
+        doomed += [key for key in own if not self._is_needed(key, kept)]
+        await self._remove([Delete(key) for key in doomed], _LEFT)
+
+    async def _keys_below(self, prefix: Prefix) -> list[Key]:
+        """The keys of the entries below `prefix`, in their order."""
+        found: list[Key] = []
+        after: Key | None = None
+        while True:
+            page = await self._port.list(f"{prefix}/**", after=after)
+            found += [entry.key for entry in page.entries]
+            after = page.next_key
+            if after is None:
+                return found
+
+    def _is_needed(self, key: Key, kept: Set[str]) -> bool:
+        """Whether the journal entry at `key` is of this run."""
+        slot, _, part = key[len(journal_prefix(self._port.agent)) + 1 :].partition("/")
+        return part in kept if slot == AHEAD else slot in self._met
+
+    async def _remove(self, ops: Sequence[Op], note: str, at_once: int = OPERATIONS_MAX) -> None:
+        """Carry out operations that remove, `at_once` in each commit."""
+        for start in range(0, len(ops), at_once):
+            some = ops[start : start + at_once]
+            await self._port.commit(some, conditions=[self._origin.guard], note=note)
 
 
 def _is_read(encoded: bytes, read: Callable[[Any], object]) -> bool:

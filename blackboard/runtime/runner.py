@@ -66,7 +66,7 @@ from blackboard.runtime.state import (
     state_key,
     stored_in,
 )
-from blackboard.units import Revision
+from blackboard.units import Prefix, Revision
 from blackboard.wire.codec import encode_value
 
 if TYPE_CHECKING:
@@ -280,10 +280,12 @@ class Runner(Generic[S]):
         suspended = None
         async with _Committing(step) as committing:
             suspended = await self._run(ctx, journal, files)
+            asked = self._asked_below(now.stored, journal)
             changed = suspended is None and self._finish(now, ctx, step, journal)
             if changed:
                 # Not in `keep`: a run that waits, or changes its mind, leaves no parts behind.
                 await journal.put_ahead(ctx.keeping.kept)
+                await journal.make_way(asked, ctx.keeping.kept.keys())
                 committing.wanted = True
                 self._observe(StepPoint.COMMITTING, str(number))
         if suspended is not None:
@@ -365,14 +367,21 @@ class Runner(Generic[S]):
             step.delete_prefix(f"{kept_prefix(agent.name)}/{digest}")
         if journal.records or kept or journal.ahead:
             step.delete_prefix(journal_prefix(agent.name))
-        if _asked(stored, journal):
-            step.delete_prefix(requests_of(agent.name))
-            step.delete_prefix(decisions_of(agent.name))
+        for prefix in self._asked_below(stored, journal):
+            step.delete_prefix(prefix)
         if now.declared != agent.declared():
             step.put(declared_key(agent.name), agent.declared())
         # Already now, as `_committed` reads it. If the commit is refused, `forget` drops it.
         now.stored = after
         return True
+
+    def _asked_below(self, stored: StoredState, journal: Journal) -> tuple[Prefix, ...]:
+        """The prefixes of requests for approval that the step's commit has to remove, and of their
+        answers; none if there are no requests."""
+        decided = any(record.kind == "decision" for record in journal.records.values())
+        if not decided and stored.status is not Status.WAITING_FOR_APPROVAL:
+            return ()
+        return requests_of(self.agent.name), decisions_of(self.agent.name)
 
     def _committed(self, now: Hydrated, ctx: Context[S], step: Step, journal: Journal) -> Stepped:
         """Update the cached state after the step was committed."""
@@ -482,12 +491,6 @@ class _Committing:
             raise
         except Rejected as refusal:
             raise _NotAccepted(refusal) from refusal
-
-
-def _asked(stored: StoredState, journal: Journal) -> bool:
-    """Whether there may be requests for approval that the step's commit has to remove."""
-    decided = any(record.kind == "decision" for record in journal.records.values())
-    return decided or stored.status is Status.WAITING_FOR_APPROVAL
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
