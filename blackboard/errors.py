@@ -695,6 +695,15 @@ class Resync(Rejected):
     from_revision: int
 
 
+def line_of(error: BaseException) -> str:
+    """Any error as text, class and message; the class alone if its message cannot be made."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:  # noqa: BLE001 - `__str__` may be anybody's code
+        return name
+
+
 def _concrete(base: type[BlackboardError]) -> dict[str, type[BlackboardError]]:
     found: dict[str, type[BlackboardError]] = {}
     for kind in base.__subclasses__():

@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from blackboard.errors import InvalidRequest
+from blackboard.errors import InvalidRequest, line_of
 from blackboard.limits import CALL_ATTEMPTS_MAX, CALL_PAUSE_MS_MAX, CALL_REASON_BYTES_MAX
 from blackboard.units import Milliseconds
 from blackboard.wire.codec import BYTES_KEY, encode_large
@@ -269,6 +269,6 @@ def plain_result(value: Any, adapter: "TypeAdapter[Any] | None") -> bytes:
 
 def reason_of(error: Exception) -> str:
     """An error as text for the record."""
-    text = f"{type(error).__name__}: {error}".encode(errors="replace")
+    text = line_of(error).encode(errors="replace")
     # The cut may fall inside of a character.
     return text[:CALL_REASON_BYTES_MAX].decode(errors="ignore")

@@ -19,7 +19,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from blackboard.client.views import Entry
 from blackboard.core.commit import ABSENT, KeyAt
 from blackboard.core.path import JOURNAL
-from blackboard.errors import Corrupt, InvalidState, MigrationFailed, SchemaTooNew
+from blackboard.errors import Corrupt, InvalidState, MigrationFailed, SchemaTooNew, line_of
 from blackboard.runtime.calls import in_order
 from blackboard.units import Key, Prefix, Revision
 
@@ -154,7 +154,7 @@ def error_line(error: BaseException) -> str:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "it"
         return f"{where}: {first['msg']}"
-    return f"{type(error).__name__}: {error}"
+    return line_of(error)
 
 
 def stored_in(entry: Entry) -> StoredState:

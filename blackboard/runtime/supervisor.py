@@ -53,6 +53,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
     WorkspaceHeld,
+    line_of,
 )
 from blackboard.limits import (
     AGENT_CRASHES_MAX,
@@ -154,7 +155,7 @@ class Crashes:
         self._in_a_row += 1
         self.total += 1
         raised = crash if isinstance(crash, Exception) else None
-        error = f"{type(raised).__name__}: {raised}" if raised is not None else str(crash)
+        error = line_of(raised) if raised is not None else str(crash)
         # Bounded in bytes, as it is stored; the cut may fall inside of a character.
         self.error = error.encode(errors="replace")[:AGENT_ERROR_BYTES_MAX].decode(errors="ignore")
         loop = hopeless or self._in_a_row >= self._policy.crashes_max

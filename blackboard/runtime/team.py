@@ -43,6 +43,7 @@ from blackboard.errors import (
     RolledBack,
     StaleEpoch,
     Unavailable,
+    line_of,
 )
 from blackboard.limits import FROZEN_WAIT_MS_MAX
 from blackboard.runtime.agent import Agent
@@ -284,7 +285,7 @@ class _Team:
 
     async def _give_up(self, name: str, member: TeamMember, error: Exception) -> None:
         """Its class cannot make it, which ends no other agent: record that in the roster."""
-        told = f"{type(error).__name__}: {error}"
+        told = line_of(error)
         if name not in self.ended:
             log.error("agent %s cannot be made: %s", name, told, exc_info=error)
             self.ended[name] = AgentExit(name, "crash_loop", crashes=1, error=told)

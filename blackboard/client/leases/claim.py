@@ -63,6 +63,7 @@ from blackboard.errors import (
     NothingToClaim,
     Resync,
     RolledBack,
+    line_of,
 )
 from blackboard.limits import (
     LEASE_TTL_MS_MIN,
@@ -594,5 +595,5 @@ def _release(fence: HeldFence) -> Release:
 
 def _error_text(error: BaseException) -> str:
     """An error as one short text for the record."""
-    text = f"{type(error).__name__}: {error}".encode(errors="replace")
+    text = line_of(error).encode(errors="replace")
     return text[:_REASON_BYTES_MAX].decode(errors="ignore")

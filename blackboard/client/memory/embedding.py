@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from blackboard._lazy import need
-from blackboard.errors import InvalidRequest, LimitExceeded, ModelFailed
+from blackboard.errors import InvalidRequest, LimitExceeded, ModelFailed, line_of
 from blackboard.limits import EMBED_TEXTS_MAX, MEMORY_CALL_MS_MAX, SEGMENT_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ async def call_bounded(
     except ModelFailed:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS_MAX]
+        reason = line_of(error)[:_REASON_CHARACTERS_MAX]
         raise ModelFailed(name, reason) from error
     raise ModelFailed(name, f"no answer within {timeout_ms} ms")
 

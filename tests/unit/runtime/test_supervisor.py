@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from blackboard.errors import (
     AccessDenied,
     AgentInterrupted,
     BoardFrozen,
+    CallFailed,
     Fenced,
     InvalidRequest,
     Unavailable,
@@ -416,6 +418,40 @@ async def test_a_refusal_in_a_group_is_as_hopeless_as_alone(board: Board) -> Non
     ended = await Supervisor(Grouped("ada", [denied]), board, QUICK).run()
     assert (ended.how, ended.crashes) == ("crash_loop", 1)
     assert ended.error == f"AccessDenied: {denied}"
+
+
+class UnspeakableError(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise AttributeError("it has no text")
+
+
+class Speechless(Counter):
+    """Fails without a text: first in a tool, then by itself."""
+
+    kind = "Speechless"
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Fail."""
+        with suppress(CallFailed):
+            await ctx.tool(fail)
+        raise UnspeakableError
+
+
+def fail() -> None:
+    """A tool."""
+    raise UnspeakableError
+
+
+async def test_an_error_without_a_text_is_a_crash_like_any_other(board: Board) -> None:
+    """The board has the name of its class, also where a tool raised it."""
+    with anyio.fail_after(PATIENCE_S):
+        ended = await Supervisor(Speechless("ada"), board, QUICK).run()
+    assert (ended.how, ended.error) == ("crash_loop", "UnspeakableError")
+    log = await board.log(pattern="private/ada/~journal/*")
+    records = [change.value for one in log for change in one.changes if change.kind == "put"]
+    assert {one["reason"] for record in records for one in record["failures"]} == {ended.error}
 
 
 @pytest.mark.parametrize(
