@@ -30,9 +30,12 @@ class Indexed(NamedTuple):
 
     def has(self, path: bytes, content: bytes) -> bool:
         """Whether `path` had this content."""
-        row = self.rows.get(path)
         parts = (id_of(content, self.salt),) if content else ()
-        return row is not None and row.node.is_file and row.node.parts == parts
+        return self.has_file(path) and self.rows[path].node.parts == parts
+
+    def has_file(self, path: bytes) -> bool:
+        """Whether `path` was a regular file."""
+        return path in self.rows and self.rows[path].node.is_file
 
 
 class Ignoring:
@@ -47,14 +50,15 @@ class Ignoring:
         """Whether they are those by which the index was made: what is in it is not ignored then."""
 
     def below(self, within: Within, at: str, names: set[str], known: Indexed) -> "Ignoring":
-        """The rules in the directory `at`, which has these `names`.
+        """The rules in the directory `at`, in which these `names` are regular files. As for git, a
+        link has no rules.
 
         Errors: InvalidRequest when they cannot be read; OSError.
         """
         name = next((name for name in FILES if name in names), None)
         if name is None:
             # A file of rules that was removed changes the rules, too.
-            lost = any(os.fsencode(at + name) in known.rows for name in FILES)
+            lost = any(known.has_file(os.fsencode(at + name)) for name in FILES)
             return Ignoring(self._specs, unchanged=False) if lost else self
         with within.reading(os.fsencode(at + name)) as file:
             content = os.read(file, _RULES_BYTES_MAX)

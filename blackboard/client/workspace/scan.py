@@ -81,7 +81,8 @@ def _look_at(
     handle, _ = within.parent(os.fsencode(at))
     with os.scandir(handle) as entries:
         here = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
-    rules = above.below(within, at, {name for name, _ in here}, known)
+    files = {name for name, status in here if stat.S_ISREG(status.st_mode)}
+    rules = above.below(within, at, files, known)
     for name, status in here:
         path, kind = (at + name).encode(*_NAMES), stat.S_IFMT(status.st_mode)
         is_known = rules.unchanged and path in known.rows

@@ -259,3 +259,30 @@ async def test_rules_are_read_as_git_reads_them(board: Board, tmp_path: Path) ->
         (top / name).write_text("a password")
     await board.workspace(top).snapshot()
     assert [one.path for one in await board.workspace(top).list()] == [".gitignore", "b"]
+
+
+async def test_a_file_of_rules_that_is_a_link_or_a_directory_has_none(
+    board: Board, tmp_path: Path
+) -> None:
+    """As for git; such a `.blackboardignore` does not take the place of a `.gitignore` either."""
+    top = tmp_path / "files"
+    for name in ("linked", "directory", "beside"):
+        (top / name).mkdir(parents=True)
+        (top / name / "my.key").touch()
+    (top / "rules").write_text("*.key\n")
+    (top / "linked" / ".gitignore").symlink_to("../rules")
+    (top / "directory" / ".gitignore").mkdir()
+    (top / "beside" / ".gitignore").write_text("*.key\n")
+    (top / "beside" / ".blackboardignore").symlink_to("/dev/null")
+    files, found = board.workspace(top), {"linked/my.key", "directory/my.key"}
+    for name in ("first", "second"):
+        (top / "linked" / name).touch()
+        await files.snapshot()
+        listed = {one.path for one in await files.list()}
+        assert {path for path in listed if path.endswith(".key")} == found
+    (top / "linked" / ".gitignore").unlink()
+    (top / "linked" / ".gitignore").write_text("other.key\n")
+    (top / "linked" / "other.key").touch()
+    await files.snapshot()
+    listed = {one.path for one in await files.list()}
+    assert {path for path in listed if path.endswith(".key")} == found
