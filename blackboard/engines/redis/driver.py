@@ -72,6 +72,9 @@ again later or elsewhere."""
 # over in a moment.
 _CANNOT = ("MISCONF", "NOREPLICAS", "BUSY", "OOM")
 
+_UNBLOCKED: Final = "UNBLOCKED"
+"""A server that becomes a replica ends each command that waits there with this error."""
+
 
 class Driver(Protocol):
     """What the engine needs of a driver. `OneServer` and `Cluster` implement it."""
@@ -134,6 +137,8 @@ def _translated(error: Exception) -> Exception:
     if isinstance(error, (OutOfMemoryError, *_DENIED)) or _NOT_TRUSTED in reason:
         return Unavailable(what="engine", reason=reason)
     if isinstance(error, _NOT_NOW) or not isinstance(error, ResponseError):
+        return NotNowError(reason)
+    if str(error).startswith(_UNBLOCKED):
         return NotNowError(reason)
     if str(error).startswith(_CANNOT):
         return Unavailable(what="engine", reason=reason)

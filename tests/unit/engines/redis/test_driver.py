@@ -23,6 +23,7 @@ from tests.lowered import lowered
 from tests.ports import free_port
 from tests.redis_process import RedisProcess
 from tests.servers import RedisCluster3
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("url", ["http://x", "redis+sentinel://x", "x", "redis://h:port/0"])
@@ -134,6 +135,24 @@ async def test_an_error_reply_says_whether_to_come_again(
         await driver.send(trial, "", "EVAL", script, 0)
     assert trial.maybe_executed == (kind is Corrupt)
     await driver.aclose()
+
+
+async def test_a_reader_comes_again_when_its_server_becomes_a_replica(redis_binary: Path) -> None:
+    """The server ends each blocked command with an error of its own; nothing is damaged."""
+    async with RedisProcess(redis_binary) as server:
+        driver, trial = OneServer(server.url), RetryBudget()
+        blocked = ("XREAD", "BLOCK", 600_000, "STREAMS", "log", "0-0")
+        reading = asyncio.create_task(driver.send(trial, "", *blocked))
+
+        async def is_blocked() -> bool:
+            return b"blocked_clients:1" in await driver.send(RetryBudget(), "", "INFO", "clients")
+
+        await wait_until(is_blocked)
+        await driver.send(RetryBudget(), "", "REPLICAOF", "127.0.0.1", free_port())
+        with pytest.raises(NotNowError, match="UNBLOCKED"):
+            await reading
+        assert not trial.maybe_executed
+        await driver.aclose()
 
 
 async def test_a_wrong_password_is_not_tried_again(redis_binary: Path) -> None:
