@@ -29,6 +29,8 @@ _REWRITE_S: Final = 30.0
 """Timeout for rewriting an append-only file of a few gigabytes."""
 _LOOK_AGAIN_S: Final = 0.1
 _BY_HAND: Final = "run BGREWRITEAOF on each Redis server: its append-only file holds deleted data"
+_NOT_YET: Final = "Redis is still rewriting its append-only file; until then it holds deleted data"
+_IN_PROGRESS: Final = "in progress"
 _SNAPSHOTS: Final = "without an append-only file, snapshots of Redis (SAVE) hold deleted data"
 
 
@@ -60,25 +62,33 @@ async def rewrite_files(driver: Driver) -> str:
     kept = [info for info in await _infos(driver) if info.get("aof_enabled") == "1"]
     if not kept:
         return _SNAPSHOTS
-    try:
-        await ask_all(driver, "BGREWRITEAOF")
-    except Corrupt as error:
-        if "in progress" not in error.reason:  # a rewrite in progress may have begun earlier
-            return f"{_BY_HAND} ({error.reason})"
-    except Unavailable as error:
-        return f"{_BY_HAND} ({error.reason})"
-    return await _when_rewritten(driver)
-
-
-async def _when_rewritten(driver: Driver) -> str:
     until = anyio.current_time() + _REWRITE_S
+    while True:
+        try:
+            await ask_all(driver, "BGREWRITEAOF")
+            begun = True
+        except (Corrupt, Unavailable) as error:
+            if _IN_PROGRESS not in error.reason:
+                return f"{_BY_HAND} ({error.reason})"
+            # The server began that one by itself, perhaps with what was deleted meanwhile. And of a
+            # cluster, the primaries behind this one were not asked.
+            begun = False
+        found = await _when_rewritten(driver, until)
+        if found is None:
+            return _NOT_YET if begun else _BY_HAND
+        if begun:
+            failed = any(info.get("aof_last_bgrewrite_status") == "err" for info in found)
+            return _BY_HAND if failed else ""
+
+
+async def _when_rewritten(driver: Driver, until: float) -> list[Info] | None:
+    """What the servers say when none is rewriting its file any more; None when it is `until`."""
     while anyio.current_time() < until:
         found = await _infos(driver)
         if not any(map(_rewrites, found)):
-            failed = any(info.get("aof_last_bgrewrite_status") == "err" for info in found)
-            return _BY_HAND if failed else ""
+            return found
         await anyio.sleep(_LOOK_AGAIN_S)
-    return "Redis is still rewriting its append-only file; until then it holds deleted data"
+    return None
 
 
 def _rewrites(info: Info) -> bool:

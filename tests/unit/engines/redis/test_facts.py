@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import EngineRefused
+from tests.canary import files_with
 from tests.redis_process import RedisProcess, RedisSettings
 
 
@@ -92,3 +93,19 @@ async def test_an_account_without_config_counts_as_weakest(redis_binary: Path) -
         assert facts.level == "memory"
         assert any("does not report" in text for text in facts.warnings)
         assert "secret" not in facts.location
+
+
+async def test_a_rewrite_that_began_before_the_deletion_does_not_count(redis_binary: Path) -> None:
+    """The server rewrites its file by itself, too, with what was there when it began."""
+    # Of each key the rewrite waits for so many microseconds; a running one does not notice changes.
+    settings = RedisSettings(options={"rdb-key-save-delay": "500000"})
+    async with RedisProcess(redis_binary, settings=settings) as server:
+        async with Redis.from_url(server.url) as redis:
+            await redis.mset({"doomed": "canary", **{f"key{n}": "" for n in range(5)}})
+            await redis.bgrewriteaof()
+            await redis.config_set("rdb-key-save-delay", "0")
+            await redis.delete("doomed")
+        store = RedisStore.connect(server.url)
+        assert await store.scrub("main") == ""
+        assert not files_with(server.directory, b"canary")
+        await store.aclose()
