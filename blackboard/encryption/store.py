@@ -65,6 +65,7 @@ from blackboard.core.commit import (
     Reading,
     Result,
     Seed,
+    without_value,
 )
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, namespace_of, range_below
@@ -649,9 +650,9 @@ class SealedStore:
         return found if options.keys_only else await self._opened(board, found)
 
     async def due(self, board: str, *, limit: int, by_ms: Milliseconds | None = None) -> Reading:
-        """As `Store.due`."""
+        """As `Store.due`, without the values: an entry expires even if nobody can read it."""
         reading = await self.raw.due(board, limit=limit, by_ms=by_ms)
-        return replace(reading, entries=await self.opener.entries([board], reading.entries))
+        return replace(reading, entries=tuple(map(without_value, reading.entries)))
 
     async def leases(self, board: str, *, due: bool = False) -> Reading:
         """As `Store.leases`."""

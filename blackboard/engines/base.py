@@ -206,7 +206,7 @@ class Store(Protocol):
 
     async def due(self, board: str, *, limit: int, by_ms: Milliseconds | None = None) -> Reading:
         """Entries that have expired by the engine's clock, the earliest first; with `by_ms`, those
-        that will have expired then."""
+        that will have expired then. A store that encrypts leaves out the values (`b""`)."""
 
     async def leases(self, board: str, *, due: bool = False) -> Reading:
         """All leases with their queues, sorted by key; with `due` only the expired ones."""

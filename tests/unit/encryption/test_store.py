@@ -48,6 +48,8 @@ from blackboard.integrity.envelope import is_sealed
 from blackboard.limits import INTEGER_MAX
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import Prepared, decode_value, encode_value, prepare
+from blackboard.wire.frames import SEALED
+from tests.waiting import wait_until
 
 BOARD = "main"
 SECRET, PUBLIC, COUNT = "private/ada/secret", "public/plan", "private/ada/count"
@@ -267,6 +269,22 @@ async def test_what_is_moved_to_another_board_or_key_is_corrupt(
         await store.raw.commit(board, [prepare(moved)])
         with pytest.raises(Corrupt):
             await store.read(board, [key])
+
+
+async def test_what_cannot_be_read_expires_all_the_same(store: SealedStore, ada: Writer) -> None:
+    """The sweeper needs no values; one that is damaged would keep all others on the board."""
+    await ada.commit(Put(SECRET, CANARY, ttl_ms=1))
+    epoch = (await store.open(BOARD)).epoch.id
+    damaged = Put("private/ada/damaged", SEALED + b"damaged", ttl_ms=1)
+    commit = Commit(CommitId("eve", 0, "i", 1), epoch, (damaged,))
+    await store.raw.commit(BOARD, [prepare(commit)])
+
+    async def are_due() -> bool:
+        return len((await store.raw.due(BOARD, limit=9)).entries) == 2
+
+    await wait_until(are_due)
+    found = (await store.due(BOARD, limit=9)).entries
+    assert [(entry.key, entry.value) for entry in found] == [(SECRET, b""), (damaged.key, b"")]
 
 
 async def test_an_erased_agent_is_erased_and_the_board_goes_on(
