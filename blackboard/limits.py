@@ -589,6 +589,9 @@ class DocumentLimits(LimitGroup):
     document_tail_bytes: int = 32 * 1024
     """The same in bytes, if that is also an eighth of the base: concurrent edits share an update,
     and reading a thousand edits takes as long in few updates as in many."""
+    overlap_reports_max: int = 256
+    """Reports of overlaps that a document has at once; further ones are left out. With them and its
+    updates, it can still be deleted by one commit."""
     compaction_delay_ms: int = 200
     """Longest pause before a compaction, drawn at random: of several processes one is first."""
     last_compaction_ms: int = 1_000

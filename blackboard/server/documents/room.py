@@ -159,6 +159,9 @@ class Room:
         self._owners: dict[int, str] = {}
         self._base, self._tail = Base(), UpdateTail(key, limits=limits.documents)
         self._late: list[Item] = []
+        self._reports: set[Key] = set()
+        self._reporting = 0
+        """Reports of overlaps that are being committed; `_reports` has those that are there."""
         self._in_flight = EditsInFlight(self._forward_acknowledged, self.forget)
         self._staging = EditStaging(key, lambda: self.live, self._in_flight)
         self._listening: set[RoomPeer] = set()
@@ -250,6 +253,8 @@ class Room:
                     self._add_to_tail(found, entry.value, entry.mod_revision)
                 elif storage.is_part(self.key, found):
                     self._tail.add_part(found)
+                elif storage.is_report(self.key, found):
+                    self._reports.add(found)
             # `live` has all of it now, and a document may be large.
             watch.state.clear()
             self._watch, watch.on_progress = watch, self._reached
@@ -314,11 +319,14 @@ class Room:
         for change in revised.changes:
             if change.kind == "delete":
                 self._tail.drop(change.key)
+                self._reports.discard(change.key)
             elif change.kind == "put" and storage.is_update(self.key, change.key):
                 author = signature(revised.author, revised.account)
                 pieces.append((change.key, change.value, author))
             elif change.kind == "put" and storage.is_part(self.key, change.key):
                 self._tail.add_part(change.key)
+            elif change.kind == "put" and storage.is_report(self.key, change.key):
+                self._reports.add(change.key)
             elif change.kind == "put" and change.key == base_key(self.key):
                 generation, count = change.value["parts"]
                 self._base = storage.base_of(self.key, generation, count, revised.revision)
@@ -502,13 +510,27 @@ class Room:
         ops, writer = storage.append_update(self.key, data), self._writer(member)
         await self._in_flight.commit(writer, ops, data, EditInFlight(member, update))
 
-    async def report(self, met: Met, member: RoomPeer) -> None:
-        """Record that an edit of a member overlaps with others. Errors: as of `commit`."""
+    def report_of(self, met: Met, member: RoomPeer) -> bytes:
+        """The value that records that an edit of a member overlaps with others."""
         others = {owner for c in met.clients if (owner := self._owners.get(c)) is not None}
         agents = sorted({member.agent, *map(name_of, others)})
         value = {"text": met.text, "start": met.start, "end": met.end, "agents": agents}
-        op = Append(overlaps_prefix(self.key), encode_value(value), OVERLAP_TTL_MS)
-        await self._writer(member).commit(CommitRequest((op,)), with_held=False)
+        return encode_value(value)
+
+    async def report(self, value: bytes, member: RoomPeer) -> None:
+        """Record an overlap for its readers; above OVERLAP_REPORTS_MAX, it is left out. Errors: as
+        of `commit`."""
+        if len(self._reports) + self._reporting >= self.limits.documents.overlap_reports_max:
+            log.debug("document %s: too many overlaps are recorded already", self.key)
+            return
+        op = Append(overlaps_prefix(self.key), value, OVERLAP_TTL_MS)
+        self._reporting += 1
+        try:
+            request = CommitRequest((op,))
+            receipt = await self._writer(member).commit(request, with_held=False)
+            self._reports.add(str(receipt.results[0]))  # before the log brings it
+        finally:
+            self._reporting -= 1
 
     def _writer(self, member: RoomPeer) -> Writer:
         # By signature: lanes of one name on two accounts are separate.

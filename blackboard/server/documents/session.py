@@ -8,6 +8,7 @@ Invariants
   the next one.
 - A sync request is answered when every earlier edit of the session is committed; so a peer learns
   that its edits are safe.
+- what a session adds to the log is charged to its account first, reports of overlaps, too.
 - An accepted edit is committed even if its sender has left in the meantime, unless its token was
   revoked.
 - at most OUTGOING_BYTES_MAX wait for a peer besides one answer, which may be as large as a
@@ -18,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from blackboard.client.documents.replica import DamagedError, merged
 from blackboard.core.access import Principal, narrowed_from
@@ -246,7 +248,7 @@ class Session:
             elif isinstance(message, Step2 | Edit):
                 await self._edit(message)
             elif isinstance(message, Met) and self.can_edit:
-                await self._room.report(message, self)
+                await self._report(message)
         except DocumentRefused as refusal:
             self.end(refusal.cause, refusal.reason)
         except InvalidRequest as error:
@@ -298,6 +300,14 @@ class Session:
         while refusal := self._pay(size):
             self._check_token()
             await asyncio.sleep(min(refusal.retry_after_ms, _PAY_PAUSE_MS_MAX) / 1000)
+
+    async def _report(self, message: Met) -> None:
+        value = self._room.report_of(message, self)
+        await self._afford(len(value))
+        # A checkpoint waits for the agent's state. Nobody would miss the report, but an end of the
+        # session would take its edits along.
+        with suppress(SnapshotFirst):
+            await self._room.report(value, self)
 
     async def _commit(self, update: bytes) -> None:
         # Stock clients answer our first request whatever their rights: only news are refused.
