@@ -203,6 +203,16 @@ async def test_a_step_has_room_for_so_many_parts(port: MemoryBoardPort) -> None:
     assert await mine.call(Call("tool", "small", []), Work(), CallOptions()) == "seen"
 
 
+async def test_the_parts_of_a_result_that_is_known_take_room_as_well(port: MemoryBoardPort) -> None:
+    """So that a step which runs again has no more parts than one that runs once."""
+    await (await journal(port)).call(LOOK, Work("x" * VALUE_BYTES_MAX), CallOptions())
+    again = await journal(port)
+    await again.call(LOOK, Work(), CallOptions())
+    again.make_room((STEP_PARTS_MAX - 3) * LARGE_PART_BYTES)
+    with pytest.raises(LimitExceeded, match="STEP_PARTS_MAX"):
+        again.make_room(VALUE_BYTES_MAX + 1)
+
+
 async def test_a_large_result_is_whole_or_not_there(port: MemoryBoardPort) -> None:
     """A process that dies between its parts calls again."""
     work = Work("x" * (5 * LARGE_PART_BYTES))
