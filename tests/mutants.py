@@ -342,8 +342,8 @@ MUTANTS = (
     Mutant(
         "failures are forgotten without the guard",
         "blackboard/runtime/journal.py",
-        'ops, conditions=[self._origin.guard], note="to be tried again"',
-        'ops, note="to be tried again"',
+        "commit(some, conditions=[self._origin.guard], note=note)",
+        "commit(some, note=note)",
         f"{UNIT}/runtime/test_journal.py -k overtaken",
     ),
     # --- who may see what -------------------------------------------------------------------------
