@@ -36,13 +36,16 @@ from blackboard.core.access import Right, names_above
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
 from blackboard.core.path import DECISIONS, check_name
 from blackboard.errors import AccessDenied, InvalidRequest
-from blackboard.limits import APPROVAL_FACTS_MAX
+from blackboard.limits import APPROVAL_FACTS_MAX, LARGE_BYTES_MAX, VALUE_BYTES_MAX
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
 REQUESTS = "public/~approvals"
 _SHOWN_BYTES_MAX = 4_096
 """Bytes of a fact's value in a request; a larger one is replaced by its digest."""
+
+_FACTS_BYTES_MAX = LARGE_BYTES_MAX - 2 * VALUE_BYTES_MAX
+"""Bytes of the facts of a decision, which is one value with the reason of a person in it."""
 
 
 def requests_of(agent: str) -> Prefix:
@@ -341,6 +344,15 @@ class Case:
             return None
         facts = {key: self.found[key].value if key in self.found else None for key in self.facts}
         return Decision(answer.approved, entry.author, answer.reason, facts, self.grounds())
+
+    def facts_bytes(self) -> int:
+        """The encoded size of the facts. Errors: InvalidRequest if no decision can hold them."""
+        entries = (self.found.get(key) for key in self.facts)
+        size = sum(len(encode_value(entry.value)) for entry in entries if entry is not None)
+        if size > _FACTS_BYTES_MAX:
+            reason = f"their values have {size} bytes together, at most {_FACTS_BYTES_MAX} may be"
+            raise InvalidRequest(field="facts", reason=reason)
+        return size
 
     def grounds(self) -> tuple[Ground, ...]:
         """Request, answer and facts, as they were read."""

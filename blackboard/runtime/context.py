@@ -470,8 +470,9 @@ class Context(Generic[S]):
         not read them again. With `approvers`, only their answers count. An agent cannot answer
         itself.
 
-        An accepted decision is in the journal and holds for the rest of the step. Errors: Conflict
-        when a fact changes while the answer is accepted: the step runs again, with a new request.
+        An accepted decision is in the journal and holds for the rest of the step. Errors:
+        InvalidRequest, LimitExceeded for facts that are too many or too large. Conflict when a fact
+        changes while the answer is accepted: the step runs again, with a new request.
         """
         keys = tuple(dict.fromkeys(facts))
         plain = json.loads(canonical([question, details, list(keys), list(approvers)]))
@@ -480,11 +481,13 @@ class Context(Generic[S]):
         if place.record is not None and place.record.outcome == "done":
             # Not checked again, and no condition: after a payment, a changed price would lead to a
             # second one.
-            taken_in = Decision.of(place.record.result)
+            taken_in = Decision.of(self._journal.result_at(place))
             self._step.rest_on(*taken_in.grounds)
             return taken_in
         found = await self._port.entries(Case.keys(self.agent, place.slot, keys))
         case = Case(self.agent, self._port.account, place.slot, found, keys)
+        # Before anybody is asked: a decision that cannot be recorded would be of no use.
+        self._journal.make_room(case.facts_bytes())
         asked = case.asked()
         changed = case.changed(asked) if asked else ()
         decision = case.decision(asked) if asked and not changed else None
@@ -510,10 +513,9 @@ class Context(Generic[S]):
         self, call: Call, place: CallPlace, case: Case, decision: Decision
     ) -> Decision:
         """Record the answer, if request, answer and facts have not changed."""
-        update = {"outcome": "done", "result": decision.plain()}
-        record = self._journal.begin(place, call).model_copy(update=update)
         # The facts are conditions here, once; from then on this is a record as that of a call.
-        await self._journal.write(place.slot, record, conditions=case.as_found())
+        encoded = encode_large(decision.plain())
+        await self._journal.decided(place, call, encoded, case.as_found())
         self._step.rest_on(*decision.grounds)
         return decision
 

@@ -329,8 +329,7 @@ class Journal:
         place = self.place(call)
         found = place.record
         if found is not None and found.outcome == "done":
-            # The step may change what it gets; the record must stay what the tool returned.
-            return deepcopy(self._kept.result_of(place.slot))
+            return self.result_at(place)
         if found is not None and found.outcome == "failed":
             # As in the earlier run, so that a step which catches it takes the same path again.
             raise CallFailed(call.name, len(found.failures), found.failures[-1].reason)
@@ -431,28 +430,31 @@ class Journal:
     ) -> Any:
         """Record the result, and share it if requested; returns it in the form in which it will be
         read."""
-        value = decode_value(encoded)
-        apart = len(encoded) > CALL_INLINE_BYTES
-        done = {
-            "outcome": "done",
-            "result": None if apart else value,
-            "apart": apart,
-            "result_digest": large.digest_of(encoded),
-            "result_bytes": len(encoded),
-            "shared": is_shared,
-        }
-        beside = large.puts(self.key_of(slot, RESULT), encoded) if apart else []
+        done = _with_result(record, encoded, is_shared=is_shared)
         ops: list[Op] = []
         if share_ms is not None:
             # `whole` makes the result visible to the team, and goes with the record.
             *parts, whole = answer(record.digest, record.name, encoded, share_ms)
             await self._put_before(large.batches(parts), record.name)
             ops.append(whole)
-        ops += await self._all_but_last(beside, record.name)
-        await self.write(slot, record.model_copy(update=done), ops)
-        if apart:
-            self._kept.results[slot] = value
+        ops += await self._put_beside(slot, done, encoded)
+        await self.write(slot, done, ops)
+        if done.apart:
+            self._kept.results[slot] = decode_value(encoded)
         return decode_value(encoded)  # another one: the step may change what it gets
+
+    async def decided(
+        self, place: CallPlace, call: Call, encoded: bytes, conditions: Sequence[Condition]
+    ) -> None:
+        """Record the result of a call that is a decision, if `conditions` hold."""
+        done = _with_result(self.begin(place, call), encoded)
+        ops = await self._put_beside(place.slot, done, encoded)
+        await self.write(place.slot, done, ops, conditions)
+
+    def result_at(self, place: CallPlace) -> Any:
+        """The recorded result of a call that is done. It belongs to the caller. Errors: Corrupt."""
+        # The step may change what it gets; the record must stay what the tool returned.
+        return deepcopy(self._kept.result_of(place.slot))
 
     def make_room(self, size_bytes: int) -> None:
         """Count the parts of a value of that size. Errors: LimitExceeded (STEP_PARTS_MAX)."""
@@ -461,11 +463,13 @@ class Journal:
             raise LimitExceeded("STEP_PARTS_MAX", wanted, STEP_PARTS_MAX)
         self._parts = wanted
 
-    async def _all_but_last(self, beside: Sequence[Put], name: str) -> Sequence[Put]:
-        """Put the parts beside a record, except those that fit into its own commit, which are
-        returned."""
-        *earlier, last = large.batches(beside) or [[]]
-        await self._put_before(earlier, name)
+    async def _put_beside(self, slot: str, done: CallRecord, encoded: bytes) -> Sequence[Put]:
+        """Put the result beside its record, if it is not in there, except the parts that fit into
+        the record's own commit, which are returned."""
+        if not done.apart:
+            return ()
+        *earlier, last = large.batches(large.puts(self.key_of(slot, RESULT), encoded))
+        await self._put_before(earlier, done.name)
         return last
 
     async def _put_before(self, batches: Sequence[Sequence[Put]], name: str) -> None:
@@ -600,6 +604,20 @@ class Journal:
         for start in range(0, len(ops), at_once):
             some = ops[start : start + at_once]
             await self._port.commit(some, conditions=[self._origin.guard], note=note)
+
+
+def _with_result(record: CallRecord, encoded: bytes, *, is_shared: bool = False) -> CallRecord:
+    """The record of a call that is done; a large result is stored beside it."""
+    apart = len(encoded) > CALL_INLINE_BYTES
+    done = {
+        "outcome": "done",
+        "result": None if apart else decode_value(encoded),
+        "apart": apart,
+        "result_digest": large.digest_of(encoded),
+        "result_bytes": len(encoded),
+        "shared": is_shared,
+    }
+    return record.model_copy(update=done)
 
 
 def _is_read(encoded: bytes, read: Callable[[Any], object]) -> bool:

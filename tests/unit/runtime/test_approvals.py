@@ -9,9 +9,9 @@ from blackboard.client.views import Entry
 from blackboard.core.commit import Put
 from blackboard.core.path import DECISIONS
 from blackboard.errors import Corrupt, InvalidRequest
-from blackboard.limits import APPROVAL_FACTS_MAX, INBOX_TAKE_MAX
+from blackboard.limits import APPROVAL_FACTS_MAX, INBOX_TAKE_MAX, VALUE_BYTES_MAX
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.approvals import REQUESTS, Answer, Fact, Request
+from blackboard.runtime.approvals import REQUESTS, Answer, Case, Fact, Request
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.runner import Runner
 from blackboard.runtime.state import Status
@@ -68,6 +68,41 @@ async def test_a_step_takes_so_many_letters_at_once() -> None:
     assert (await try_step(Reader("ada"), None, Inputs(inbox=letters))).written == {
         "public/taken": INBOX_TAKE_MAX
     }
+
+
+async def test_facts_that_together_exceed_a_value_are_taken_in() -> None:
+    """Their values are part of the decision, also when the step runs again."""
+    port, values = MemoryBoardPort("ada"), {f"public/{n}": str(n) * 600_000 for n in range(2)}
+    runs: list[Mapping[Key, object]] = []
+
+    class Buyer(Agent[Nothing]):
+        async def step(self, ctx: Context[Nothing]) -> None:
+            runs.append((await ctx.approve("go on", facts=list(values))).facts)
+            if len(runs) == 1:
+                raise TimeoutError
+
+    for key, value in values.items():
+        port.seed("bob", Put(key, encode_value(value)))
+    runner = Runner(Buyer("ada"), port)
+    await runner.step()
+    await approve(port)
+    with pytest.raises(TimeoutError):
+        await runner.step()
+    assert (await runner.step()).receipt is not None
+    assert runs == [values] * 2
+    assert (await port.list("private/ada/~journal/**")).entries == ()
+
+
+async def test_facts_that_a_decision_cannot_hold_are_not_asked_about() -> None:
+    """Nobody approves what could not be taken in."""
+    port = MemoryBoardPort("ada")
+    port.seed("bob", Put(FACT, encode_value("x" * (VALUE_BYTES_MAX - 5))))
+    entry = await port.entry(FACT)
+    assert entry is not None
+    found = {f"public/{n}": entry for n in range(APPROVAL_FACTS_MAX)}
+    with pytest.raises(InvalidRequest, match="facts"):
+        Case("ada", "ada", "go on", found, tuple(found)).facts_bytes()
+    assert Case("ada", "ada", "go on", found, (FACT,)).facts_bytes() == VALUE_BYTES_MAX
 
 
 async def test_what_was_never_kept_cannot_be_read() -> None:
