@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from blackboard import Board
-from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Rejected
+from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, LimitExceeded, Rejected
+from blackboard.limits import COMMIT_BYTES_MAX, OPERATIONS_MAX
 from blackboard.ops import Delete, HeldFence, KeyAt, Put, encode_value
 from blackboard.types import Entry, Receipt
 
@@ -67,17 +68,37 @@ class Payloads:
         first. Files are put before it. Errors: as of `Board.commit`; LimitExceeded for a file above
         LARGE_BYTES_MAX; nothing is left if a file or the first commit is refused."""
         first, *others = _batches(self.ops)
+        receipt = await self._commit_first(first, conditions, fences)
+        for batch in others:
+            receipt = await self._board.commit(batch, fences=fences)
+        return receipt
+
+    async def commit_whole(self, conditions: Sequence[KeyAt] = ()) -> Receipt:
+        """As `commit`, as one commit. Errors: LimitExceeded for more than one takes, before
+        anything is put."""
+        size = sum(map(_weight, self.ops))
+        if len(self.ops) > OPERATIONS_MAX:
+            raise LimitExceeded("OPERATIONS_MAX", len(self.ops), OPERATIONS_MAX, "ops")
+        if size > COMMIT_BYTES_MAX:
+            raise LimitExceeded("COMMIT_BYTES_MAX", size, COMMIT_BYTES_MAX)
+        return await self._commit_first(self.ops, conditions, ())
+
+    async def _commit_first(
+        self, ops: Sequence[Change], conditions: Sequence[KeyAt], fences: Sequence[HeldFence]
+    ) -> Receipt:
+        """Put the files, and commit `ops`."""
         try:
             for file, data in self._files.items():
                 await self._board.files.put(file, data)
-            receipt = await self._board.commit(first, conditions=conditions, fences=fences)
+            return await self._board.commit(ops, conditions=conditions, fences=fences)
         except Rejected:
             # Only after a refusal: after any other error the commit may have been made.
             await drop_files(self._board, self._files)
             raise
-        for batch in others:
-            receipt = await self._board.commit(batch, fences=fences)
-        return receipt
+
+
+def _weight(op: Change) -> int:
+    return len(op.value) if isinstance(op, Put) else 0
 
 
 def _batches(ops: Sequence[Change]) -> list[list[Change]]:
@@ -85,7 +106,7 @@ def _batches(ops: Sequence[Change]) -> list[list[Change]]:
     batches: list[list[Change]] = [[]]
     size = 0
     for op in ops:
-        weight = len(op.value) if isinstance(op, Put) else 0
+        weight = _weight(op)
         if batches[-1] and (size + weight > COMMIT_BYTES or len(batches[-1]) >= COMMIT_OPS):
             batches.append([])
             size = 0

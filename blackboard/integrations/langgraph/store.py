@@ -71,7 +71,8 @@ class BlackboardStore(BaseStore):
     the default time to live in minutes, and whether reading an item begins it again (True).
 
     Errors: InvalidNamespaceError and ValueError for what is no namespace or filter; TypeError for a
-    value that is not plain data (JSON types); those of Board. Nothing of a batch is stored then.
+    value that is not plain data (JSON types); LimitExceeded for a batch of more than 512 puts, or
+    than 4 MiB beside its files; those of Board. Nothing of a batch is stored then.
     """
 
     supports_ttl = True
@@ -194,7 +195,8 @@ class BlackboardStore(BaseStore):
         self, puts: Sequence[PutOp], keys: Sequence[str], vectors: list[list[list[float]]]
     ) -> None:
         """Put all of them as one commit. Errors: Conflict when others changed an item meanwhile
-        that is a file, before or after: nobody would remove one of the files."""
+        that is a file, before or after: nobody would remove one of the files. LimitExceeded for
+        more than one commit takes."""
         old = await read_entries(self._board.entries, keys)
         payloads = Payloads(self._board, f"{self.prefix}/f")
         for op, key, of_item in zip(puts, keys, vectors, strict=True):
@@ -218,7 +220,7 @@ class BlackboardStore(BaseStore):
             )
         files = {key: file for key, entry in old.items() if (file := file_of(entry)) is not None}
         named = [key for key in keys if key in files or key in payloads.large]
-        await payloads.commit(
+        await payloads.commit_whole(
             [KeyAt(key, old[key].mod_revision if key in old else ABSENT) for key in named]
         )
         await drop_files(self._board, files.values())
