@@ -83,7 +83,8 @@ from blackboard.limits import (
 )
 from blackboard.tables import table
 from blackboard.units import Key, Milliseconds, Prefix, Revision
-from blackboard.wire.codec import check_encoded, decode_value, encode_value
+from blackboard.wire.codec import decode_value, encode_value
+from blackboard.wire.frames import canonical
 
 if TYPE_CHECKING:
     from blackboard.client.documents.document import Document
@@ -347,10 +348,9 @@ class Board:
 
         The values of `ops` are encoded ones (`wire.codec.encode_value`).
         """
-        for op in ops:
-            if isinstance(op, Put | Append):
-                check_encoded(op.value)
-        return await self._send(ops, conditions, fences, based_on, note)
+        # A service takes what comes in its own process as it is.
+        encoded = [canonical(op) for op in ops]
+        return await self._send(encoded, conditions, fences, based_on, note)
 
     async def _send(
         self,

@@ -125,14 +125,6 @@ def decode_value(encoded: bytes) -> JsonValue:
         raise Corrupt(what="value", reason=f"not msgpack: {error}") from error
 
 
-def check_encoded(value: bytes) -> None:
-    """Errors: InvalidRequest for what `encode_value` cannot have made."""
-    try:
-        decode_value(value)
-    except Corrupt as error:
-        raise InvalidRequest(field="value", reason=error.reason) from error
-
-
 _PLAIN = frozenset((str, int, bool, bytes, type(None)))
 
 

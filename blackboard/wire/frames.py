@@ -22,7 +22,9 @@ from typing import Any, Final, NoReturn, Protocol
 import msgpack
 from msgspec import MsgspecError, Struct, to_builtins
 from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import replace
 
+from blackboard.core.commit import Append, Op, Put
 from blackboard.errors import InvalidRequest, LimitExceeded, Rejected, RemoteProtocolError
 from blackboard.limits import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX, VALUE_BYTES_MAX
 from blackboard.wire.codec import BYTES_KEY, decode_value, encode_value
@@ -235,6 +237,16 @@ SUBPROTOCOLS: Final[dict[str, Encoding]] = {
     f"blackboard.v1+{encoding.name}": encoding for encoding in (MSGPACK, JSON)
 }
 """The encodings by WebSocket subprotocol, the preferred one first."""
+
+
+def canonical(op: Op) -> Op:
+    """An operation with its encoded value in the only form that a board keeps.
+
+    Errors: InvalidRequest, LimitExceeded for bytes that are the form of no value.
+    """
+    if not isinstance(op, Put | Append):
+        return op
+    return replace(op, value=MSGPACK.value_in(op.value))
 
 
 def _is_canonical(value: bytes) -> bool:

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import math
 from typing import Any
 
 import anyio
+import msgpack
 import pytest
 
 from blackboard.client.board import Board
@@ -44,6 +46,7 @@ from blackboard.limits import (
     NOTE_BYTES_MAX,
     OPERATIONS_MAX,
     VALUE_BYTES_MAX,
+    VALUE_DEPTH_MAX,
     VALUE_INLINE_BYTES_MAX,
 )
 from blackboard.wire.codec import encode_value
@@ -398,6 +401,37 @@ class BoardWriteRules:
         with pytest.raises(InvalidRequest):
             await ada.commit([Put("public/a", b"\xc1")])
         assert (await ada.head()).revision == 0
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            msgpack.packb({b"a": 1}),
+            msgpack.packb({1: 2}),
+            msgpack.packb({"$bytes": ""}),
+            msgpack.packb([math.nan]),
+            msgpack.packb(msgpack.ExtType(1, b"")),
+            b"\x82\xa1a\x01\xa1a\x02",
+            b"\x91" * (VALUE_DEPTH_MAX + 1) + ONE,
+            b"",
+        ],
+        ids=["bytes", "integer", "reserved", "nan", "extension", "twice", "deep", "empty"],
+    )
+    async def test_bytes_that_are_the_form_of_no_value_are_refused(
+        self, ada: Board, value: bytes
+    ) -> None:
+        """In its own process as over a connection: others could not read the entry."""
+        for op in (Put("public/a", value), Append("public/l", value)):
+            with pytest.raises((InvalidRequest, LimitExceeded)):
+                await ada.commit([Put("public/first", ONE), op])
+        assert (await ada.head()).revision == 0
+
+    async def test_a_value_in_a_longer_form_is_kept_in_its_only_one(
+        self, team: Team, ada: Board
+    ) -> None:
+        await ada.commit([Put("public/a", b"\xd3" + bytes(7) + b"\x01")])
+        link = (await team.client(access.agent("ada"))).link
+        [entry] = (await link.read(team.name, ["public/a"])).entries
+        assert entry.value == ONE
 
     # --- exactly once -----------------------------------------------------------------------------
 

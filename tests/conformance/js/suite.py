@@ -101,6 +101,9 @@ NOT_HERE = {
     "they act within the reads of a Python client": """
         test_a_dead_task_that_changes_meanwhile_is_not_removed
         test_an_attempt_that_began_and_ended_meanwhile_is_counted""",
+    "it takes plain values and encodes them itself": """
+        test_bytes_that_are_the_form_of_no_value_are_refused
+        test_a_value_in_a_longer_form_is_kept_in_its_only_one""",
     "it depends on the archive being slower than the client": """
         test_why_says_what_it_cannot_show""",
 }
