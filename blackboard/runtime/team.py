@@ -12,6 +12,8 @@ Invariants
 - No name from the board is ever imported: `kind` selects one of the given classes.
 - The initial state of a sub-agent is written with its first commit, and only if it is new.
 - no agent is lost: a task of the team that ends by an unrequested cancellation is started again.
+- No agent ends the others: one that cannot be made or supervised is given up, and the roster says
+  so.
 - an outage of the service ends no team, whatever the team was asking it.
 """
 
@@ -63,6 +65,8 @@ from blackboard.wire.codec import encode_value
 
 ROSTER = "public/~roster"
 _AWAY_PAUSE_S = 1.0
+_AGAIN = (BoardFrozen, Unavailable, OutcomeUnknown, StaleEpoch)
+"""Errors of a board that is away or was restored: what the team was doing is begun again."""
 log = logging.getLogger(__name__)
 
 
@@ -284,14 +288,16 @@ class _Team:
             await self._tell(self.ended[name])
 
     async def _give_up(self, name: str, member: TeamMember, error: Exception) -> None:
-        """Its class cannot make it, which ends no other agent: record that in the roster."""
-        told = line_of(error)
+        """It cannot be made or supervised, which ends no other agent: record that in the roster."""
+        ended = AgentExit(name, "crash_loop", crashes=1, error=line_of(error))
         if name not in self.ended:
-            log.error("agent %s cannot be made: %s", name, told, exc_info=error)
-            self.ended[name] = AgentExit(name, "crash_loop", crashes=1, error=told)
-            self._lookout.stir()
+            log.error("agent %s is given up: %s", name, ended.error, exc_info=error)
+        # Before it counts as ended: with the last end the team ends.
         if member.how is None:
-            await self._tell(self.ended[name])
+            await self._tell(self.ended.get(name, ended))
+        if name not in self.ended:
+            self._has_ended(ended)
+            self._lookout.stir()
 
     def _is_known(self, name: str, member: TeamMember) -> bool:
         """Whether this team runs that member of the roster."""
@@ -375,6 +381,17 @@ class _Team:
     # --- one agent --------------------------------------------------------------------------------
 
     async def _tend(self, seat: "_Seat") -> None:
+        """Run one agent to the end of the team. Errors: those of a board that is away."""
+        try:
+            await self._run_it(seat)
+        except _AGAIN:
+            raise
+        except Exception as error:
+            if self._board.is_closed:
+                raise
+            await self._give_up(seat.agent.name, seat.member, error)
+
+    async def _run_it(self, seat: "_Seat") -> None:
         """Run one agent, again whenever a restore (or a person) changes its state."""
         home = self._board.as_agent(seat.agent.name)
         if not seat.stopped:
@@ -382,15 +399,17 @@ class _Team:
                 await board.refresh()
             await self._give_first_state(home, seat)
         while not seat.stopped:
-            seat.life = self._make_supervisor(seat.agent)
-            seat.life.on_rest = self._lookout.stir
-            ended = await seat.life.run()
-            await self._note(ended)
-            if ended.how == "stopped":
+            if seat.ended is None:  # else its end could not be recorded
+                seat.life = self._make_supervisor(seat.agent)
+                seat.life.on_rest = self._lookout.stir
+                seat.ended = await seat.life.run()
+            await self._note(seat.ended)
+            if seat.ended.how == "stopped":
                 return
-            await self._until_it_has_more_to_do(home, ended)
+            await self._until_it_has_more_to_do(home, seat.ended)
+            seat.ended = None
             self.ended.pop(seat.agent.name, None)
-        await self._note(AgentExit(seat.agent.name, "stopped"))
+        self._has_ended(seat.ended or AgentExit(seat.agent.name, "stopped"))
 
     async def _give_first_state(self, home: Board, seat: "_Seat") -> None:
         if seat.member.state is None:
@@ -407,6 +426,9 @@ class _Team:
         if ended.how != "stopped":
             await self._board.refresh()
             await self._tell(ended)
+        self._has_ended(ended)
+
+    def _has_ended(self, ended: AgentExit) -> None:
         self.ended[ended.agent] = ended
         self._changed.set()
         self._lookout.stir()
@@ -461,6 +483,8 @@ class _Seat:
         self.agent = agent
         self.member = member
         self.life: Lived | None = None
+        self.ended: AgentExit | None = None
+        """How its last run ended, until it has more to do."""
         self.stopped = False
         self._scope = anyio.CancelScope()
         self._left = asyncio.Event()
@@ -483,7 +507,7 @@ class _Seat:
                         if cancellations() > asked:
                             raise
                         log.warning("agent %s is supervised again", self.agent.name, exc_info=True)
-                    except (BoardFrozen, Unavailable, OutcomeUnknown, StaleEpoch) as error:
+                    except _AGAIN as error:
                         if board.is_closed:
                             raise
                         log.warning("agent %s is not supervised: %s", self.agent.name, error)

@@ -12,8 +12,8 @@ import pytest
 
 import blackboard
 from blackboard import Board, InvalidRequest
-from blackboard.errors import LimitExceeded, Unavailable
-from blackboard.limits import Limits
+from blackboard.errors import BoardFrozen, LimitExceeded, Unavailable
+from blackboard.limits import VALUE_BYTES_MAX, Limits
 from blackboard.runtime import team as module
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
@@ -385,6 +385,53 @@ async def test_one_that_cannot_be_made_ends_no_team(board: Board) -> None:
         ended = await run_team(board, [Counter("ada")], kinds=[Needy], make_supervisor=quick(board))
     assert {name: one.how for name, one in ended.items()} == {"ada": "done", "eve": "crash_loop"}
     assert "need" in ended["eve"].error
+    assert (await board.get(roster_key("eve")))["how"] == "crash_loop"
+
+
+async def test_one_that_cannot_be_supervised_ends_no_team(board: Board) -> None:
+    """Nobody has a token for it, say."""
+
+    def make(agent: Agent[Any]) -> Supervisor:
+        return {"ada": Supervisor(agent, board, QUICK)}[agent.name]
+
+    await board.put(roster_key("eve"), {"kind": "Counter"})
+    with anyio.fail_after(TIMEOUT_S):
+        ended = await run_team(board, [Counter("ada")], make_supervisor=make)
+    assert {name: one.how for name, one in ended.items()} == {"ada": "done", "eve": "crash_loop"}
+    assert ended["eve"].error == "KeyError: 'eve'"
+    assert (await board.get(roster_key("eve")))["how"] == "crash_loop"
+
+
+async def test_one_whose_first_state_is_refused_ends_no_team(board: Board) -> None:
+    """It fits into the line of the roster, and is too large with what stands beside it."""
+    state = {"text": "x" * (VALUE_BYTES_MAX - 60)}
+    await board.put(roster_key("eve"), {"kind": "Counter", "state": state})
+    with anyio.fail_after(TIMEOUT_S):
+        ended = await run_team(board, [Counter("ada")], make_supervisor=quick(board))
+    assert {name: one.how for name, one in ended.items()} == {"ada": "done", "eve": "crash_loop"}
+    assert ended["eve"].error.startswith("LimitExceeded")
+
+
+async def test_one_that_was_given_up_is_not_run_again_because_the_board_is_away(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its end is recorded again."""
+    put, made = board.put, []
+    failures: list[Exception] = [BoardFrozen("operator", "wait", 0, 1), Unavailable("it", "away")]
+
+    def make(agent: Agent[Any]) -> Supervisor:
+        made.append(agent.name)
+        return Supervisor(agent, board, QUICK)
+
+    async def failing(key: str, value: Any, **terms: Any) -> Any:
+        if failures and key == roster_key("eve") and value["how"]:
+            raise failures.pop()
+        return await put(key, value, **terms)
+
+    monkeypatch.setattr(board, "put", failing)
+    with anyio.fail_after(TIMEOUT_S):
+        ended = await run_team(board, [Hopeless("eve")], make_supervisor=make)
+    assert (ended["eve"].how, made, failures) == ("crash_loop", ["eve"], [])
     assert (await board.get(roster_key("eve")))["how"] == "crash_loop"
 
 
