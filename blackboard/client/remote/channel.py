@@ -29,6 +29,7 @@ from blackboard.client.remote.documents import RemotePipe
 from blackboard.client.writer import pause_s
 from blackboard.errors import (
     BlackboardError,
+    InvalidRequest,
     LocalProtocolError,
     Overloaded,
     RemoteProtocolError,
@@ -161,6 +162,7 @@ class Channel:
         self._streams: dict[int, Watching] = {}
         self._last_watch = 0
         self._refusal: BlackboardError | None = None
+        self._why = ""  # why there is no connection
         self._wake = asyncio.Event()
         self._demand = asyncio.Event()
         self._turn: asyncio.Event | None = None  # while a request waits for the connection
@@ -335,7 +337,7 @@ class Channel:
                         self._turn = asyncio.Event()
                     await self._turn.wait()
         except TimeoutError as error:
-            reason = f"no connection in {self.patience_ms} ms"
+            reason = f"no connection in {self.patience_ms} ms{self._why}"
             raise Unavailable(what=self.url, reason=reason) from error
         return self._session
 
@@ -378,6 +380,10 @@ class Channel:
                     # The token was good, and has ended. If the source gives no better one, the next
                     # attempt is refused, and that is final.
                     found = Unavailable(what=self.url, reason=f"the token ended: {found.reason}")
+                elif isinstance(found, InvalidRequest) and not self._is_first():
+                    # What was accepted once passes again: a file of authorities that is just being
+                    # replaced, or a proxy that does not know the service during a rollout.
+                    found = Unavailable(what=self.url, reason=found.reason)
                 if not self._is_waited_for(error):
                     self._lose(found)
                 elif failures == 1:
@@ -568,6 +574,7 @@ class Channel:
         if not isinstance(error, Unavailable):
             self._refuse(error)
             return
+        self._why = f": {error.reason}"
         self._forget(str(error))
 
     def _refuse(self, error: BlackboardError) -> None:

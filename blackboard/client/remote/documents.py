@@ -20,6 +20,7 @@ from blackboard.errors import (
     BlackboardError,
     Corrupt,
     DocumentRefused,
+    InvalidRequest,
     Unauthenticated,
     Unavailable,
 )
@@ -52,11 +53,16 @@ async def open_document(
     url = f"{path}?agent={quote(name)}" if name else path
     token = await address.fresh_token()
     try:
+        tls = address.tls()
+    except InvalidRequest as error:
+        # The client has connected with it: somebody is just replacing the file.
+        raise Unavailable(what=address.websocket, reason=error.reason) from error
+    try:
         socket = await connect_websocket(
             url,
             additional_headers={} if token is None else {"Authorization": f"Bearer {token}"},
             compression=None,
-            ssl=address.tls(),
+            ssl=tls,
             proxy=None if address.is_loopback else True,
             open_timeout=limits.handshake_timeout_ms / 1000,
             close_timeout=_CLOSE_TIMEOUT_S,

@@ -284,7 +284,9 @@ export class Channel {
         if (rest > 50) await this._demand.wait(rest - 50, this._end.signal)
         return await this._connect()
       } catch (error) {
-        this._lose(error)
+        // A proxy that accepted it once, and does not know the service during a rollout, will again.
+        const passes = error instanceof InvalidRequest
+        this._lose(passes ? new Unavailable({ what: this.address.url, reason: error.fields['reason'] }) : error)
       }
     }
     return null

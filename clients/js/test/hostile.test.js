@@ -41,13 +41,14 @@ function * messages (state, chunk) {
 }
 
 /** A server whose `answer(message, socket)` says what to send; `greets` answers hello as it should be. */
-async function service (t, answer, { greets = true, respond } = {}) {
+async function service (t, answer, { greets = true, respond, meets } = {}) {
   const sockets = new Set()
   const server = createServer((request, response) => respond?.(response) ?? response.end())
   server.on('upgrade', (request, socket) => {
     sockets.add(socket)
     socket.on('error', () => {})
     if (respond !== undefined) return respond(socket)
+    if (meets?.(socket)) return
     const accept = createHash('sha1').update(request.headers['sec-websocket-key'] + MAGIC).digest('base64')
     socket.write(`HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Protocol: blackboard.v1+msgpack\r\nSec-WebSocket-Accept: ${accept}\r\n\r\n`)
     const state = { data: Buffer.alloc(0) }
@@ -196,6 +197,24 @@ test('a handshake that is refused says why', async t => {
     const url = await service(t, () => undefined, { respond: socket => socket.end(reply) })
     await assert.rejects(connect(url, OPTIONS), Unavailable)
   }
+})
+
+test('a proxy that does not know the service for a moment ends no client', { timeout: 30000 }, async t => {
+  let connections = 0
+  const url = await service(t, ({ id }, socket) => {
+    if (connections > 1) return { id, result: HEAD }
+    socket.destroy()
+  }, {
+    meets: socket => {
+      connections++
+      if (connections < 2 || connections > 4) return false
+      socket.end('HTTP/1.1 404 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n')
+      return true
+    }
+  })
+  const board = (await client(t, url, { ...OPTIONS, patience_ms: 30000 })).board()
+  assert.equal((await board.head()).revision, 0)
+  assert.equal(connections, 5)
 })
 
 test('a hello that is refused or nonsense ends the attempt', async t => {

@@ -5,17 +5,19 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 import blackboard
 from blackboard.client.remote.channel import Channel, Open
 from blackboard.client.remote.connect import Address
 from blackboard.core.commit import Epoch, Head
-from blackboard.errors import LocalProtocolError, Unavailable
+from blackboard.errors import InvalidRequest, LocalProtocolError, Unavailable
 from blackboard.limits import Limits
 from blackboard.wire.answers import write_noun
 from blackboard.wire.frames import MSGPACK
@@ -84,6 +86,47 @@ async def test_what_is_no_frame_ends_the_connection(limits: Limits) -> None:
             with pytest.raises(Unavailable, match="not msgpack"):
                 await client.board("b").head()
         assert connections == 2
+
+
+@pytest.mark.limits(connect_pauses_ms=(0, 1))
+@pytest.mark.parametrize("status", [400, 403, 404])
+async def test_a_proxy_that_does_not_know_the_service_for_a_moment_ends_no_client(
+    limits: Limits, status: int
+) -> None:
+    """As during a rollout. Where the first connection fails so, it is another server."""
+    answers = iter([None, *[HTTPStatus(status)] * 3, None])
+
+    def proxy(peer: ServerConnection, _request: Request) -> Response | None:
+        found = next(answers, HTTPStatus(status))
+        return None if found is None else peer.respond(found, "no such service")
+
+    async def brief(peer: ServerConnection) -> None:
+        """Answers one request, and breaks the connection."""
+        async for frame in peer:
+            assert isinstance(frame, bytes)
+            for request in MSGPACK.split(frame):
+                if request["method"] != "hello":
+                    await peer.send(answer(request["id"], write_noun(HEADS[0])))
+                    return
+                await peer.send(answer(request["id"], {"agent": "ada"}))
+
+    subprotocols = [Subprotocol("blackboard.v1+msgpack")]
+    async with serve(
+        brief, "127.0.0.1", 0, subprotocols=subprotocols, process_request=proxy
+    ) as server:
+        url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        async with blackboard.connect(url, token="t", limits=limits, patience_ms=60_000) as client:
+            for _ in range(2):
+                assert await client.board("b").head() == HEADS[0]
+        assert next(answers, "all") == "all"
+        with pytest.raises(InvalidRequest, match="no such service"):
+            async with blackboard.connect(url, token="t"):
+                pass
+        answers = iter([None])
+        async with blackboard.connect(url, token="t", limits=limits, patience_ms=300) as client:
+            assert await client.board("b").head() == HEADS[0]
+            with pytest.raises(Unavailable, match="no connection in 300 ms: no such service"):
+                await client.board("b").head()
 
 
 async def test_a_service_that_stops_while_it_greets_is_unavailable() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import re
 import ssl
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -11,12 +12,14 @@ import pytest
 import blackboard
 from blackboard.client.contexts import CA_VARIABLE
 from blackboard.errors import InvalidRequest, Unavailable
+from blackboard.limits import Limits
 from blackboard.server.http.serve import serve
 from blackboard.server.service import Service
 from blackboard.server.settings import load
 from tests.certificates import Authority
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import PATIENCE_S
+from tests.waiting import wait_until
 
 KEY = "public/a"
 
@@ -105,6 +108,53 @@ async def test_a_document_is_refused_in_the_same_words(
         with pytest.raises(Unavailable, match="its certificate is not accepted"):
             async with client.link.document("b", "public/text"):
                 pass
+
+
+@pytest.mark.limits(connect_pauses_ms=(0, 1))
+async def test_a_client_goes_on_after_its_file_of_authorities_was_missing_for_a_moment(
+    service: Service,
+    authority: Authority,
+    tmp_path: Path,
+    limits: Limits,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As while somebody replaces it; a document with its edits, too."""
+    missing: set[asyncio.Task[Any] | None] = set()
+    real = ssl.create_default_context
+
+    def noting(**given: Any) -> ssl.SSLContext:
+        try:
+            return real(**given)
+        except OSError:
+            missing.add(asyncio.current_task())
+            raise
+
+    monkeypatch.setattr(ssl, "create_default_context", noting)
+    changing = tmp_path / "changing.pem"
+    changing.write_bytes(authority.ca.read_bytes())
+    async with (
+        serving(service, pair=authority.issue()) as served,
+        blackboard.connect(
+            served.url, token=served.token(), ca=changing, limits=limits, patience_ms=60_000
+        ) as client,
+    ):
+        document = await client.board().document("public/text")
+        changing.unlink()
+        for visitor in [*served.gate._open, *served.gate._visitors]:
+            visitor.drain()
+
+        async def both_miss_it() -> bool:
+            return len(missing) == 2
+
+        await wait_until(both_miss_it)
+        document.text().append("not lost")
+        with pytest.raises(Unavailable, match="No such file"):
+            async with client.link.document("main", "public/text"):
+                pass
+        changing.write_bytes(authority.ca.read_bytes())
+        assert await client.board().increment("public/n") == 1
+        await document.synced()
+        await document.aclose()
 
 
 async def test_a_plain_request_to_a_tls_port_is_answered(
