@@ -124,20 +124,32 @@ async def _values(
         raise
 
 
-async def records_of(place: BackupPlace, segment: SegmentFile) -> Sequence[Record]:
-    """The records of a file, with all values. Errors: Corrupt; Unavailable."""
-    found: list[Record] = []
+async def records_of(place: BackupPlace, segment: SegmentFile) -> AsyncIterator[Record]:
+    """The records of a file, each with its large values when it is its turn: those of all would be
+    more than memory holds. Errors: Corrupt; Unavailable."""
+    for record in await small_records(place, segment):
+        yield await whole(place, segment, record)
+
+
+async def small_records(place: BackupPlace, segment: SegmentFile) -> Sequence[Record]:
+    """The records of a file, without their large values. Errors: Corrupt; Unavailable."""
     try:
-        for data in await packed_records(place, segment):
-            record = unpacked(data)
-            if not isinstance(record, BaseRecord) and record.blobs:
-                values = await _values(place, segment, set(record.blobs.values()))
-                record = joined(record, values)
-            found.append(record)
+        found = [unpacked(data) for data in await packed_records(place, segment)]
         _check_kind(segment, found)
     except (ValueError, IndexError) as error:
         raise place.corrupt(segment.name, str(error)) from error
     return found
+
+
+async def whole(place: BackupPlace, segment: SegmentFile, record: Record) -> Record:
+    """A record of a file with its large values. Errors: Corrupt; Unavailable."""
+    if isinstance(record, BaseRecord) or not record.blobs:
+        return record
+    values = await _values(place, segment, set(record.blobs.values()))
+    try:
+        return joined(record, values)
+    except IndexError as error:
+        raise place.corrupt(segment.name, str(error)) from error
 
 
 async def blobs_of(place: BackupPlace, segment: SegmentFile) -> set[bytes]:
@@ -183,7 +195,8 @@ async def verify(place: BackupPlace) -> AsyncIterator[BackedUp]:
     """
     async for manifest in backed_up(place):
         for segment in manifest.segments:
-            await records_of(place, segment)
+            async for _ in records_of(place, segment):
+                pass
         yield summary(manifest)
 
 

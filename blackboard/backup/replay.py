@@ -19,12 +19,12 @@ from typing import Final
 from blackboard.archive.base import Archive
 from blackboard.backup.manifest import BackupManifest
 from blackboard.backup.place import BackupPlace
-from blackboard.backup.read import records_of
+from blackboard.backup.read import records_of, small_records, whole
 from blackboard.backup.segment import BASE, BaseRecord, LogRecord, PageRecord, SegmentFile
 from blackboard.core.checkpoints import Mark, Point
 from blackboard.core.commit import Entry, LogEntry, Reading
 from blackboard.errors import Compacted, InvalidRequest, Unavailable
-from blackboard.limits import DEFAULT, LOG_ENTRIES_MAX, Limits
+from blackboard.limits import DEFAULT, LOG_ENTRIES_MAX, PAGE_BYTES_MAX, Limits
 from blackboard.units import Key, Revision
 
 _PAUSE_S: Final = 0.05
@@ -166,24 +166,25 @@ class Replay:
         """The last log entry at or below a revision; None if there is none."""
         for segment in reversed(logs):
             if segment.after < revision:
-                for entry in reversed(await self._entries(segment)):
-                    if entry.revision <= revision:
-                        return entry
+                for record in reversed(await self._log(segment)):
+                    if record.entry.revision <= revision:
+                        return record.entry
         return None
 
     async def _first(self, logs: Sequence[SegmentFile]) -> LogEntry | None:
-        return (await self._entries(logs[0]))[0] if logs else None
+        return (await self._log(logs[0]))[0].entry if logs else None
 
-    async def _entries(self, segment: SegmentFile) -> Sequence[LogEntry]:
-        records = await records_of(self._place, segment)
-        return [record.entry for record in records if isinstance(record, LogRecord)]
+    async def _log(self, segment: SegmentFile) -> Sequence[LogRecord]:
+        """The records of a file of the log, without their large values."""
+        records = await small_records(self._place, segment)
+        return [record for record in records if isinstance(record, LogRecord)]
 
     async def _join(self, base: Sequence[SegmentFile]) -> None:
         """Begin with a base, unless the archive has that revision already."""
         is_there = self._mark is not None and self._mark.revision >= base[0].last
         if is_there and not self._apart:
             return
-        [first, *_] = await records_of(self._place, base[0])
+        [first, *_] = await small_records(self._place, base[0])
         if not isinstance(first, BaseRecord):
             raise self._place.corrupt(base[0].name, "it is no base")
         # Renewed, because to read a base may take longer than the lease.
@@ -197,7 +198,7 @@ class Replay:
 
     async def _pages(self, base: Sequence[SegmentFile]) -> AsyncIterator[Reading]:
         for segment in base:
-            for record in await records_of(self._place, segment):
+            async for record in records_of(self._place, segment):
                 if isinstance(record, PageRecord):
                     yield Reading(record.revision, record.epoch, record.entries)
             self._progress(segment.file_bytes)
@@ -208,16 +209,31 @@ class Replay:
         if segment.last < self._mark.revision:
             self._progress(segment.file_bytes)
             return
-        entries = await self._entries(segment)
-        await self._check_same(entries, segment)
-        left = [entry for entry in entries if entry.revision > self._mark.revision]
-        for at in range(0, len(left), LOG_ENTRIES_MAX):
+        records = await self._log(segment)
+        await self._check_same([record.entry for record in records], segment)
+        left = [record for record in records if record.entry.revision > self._mark.revision]
+        async for some in self._pages_of_log(segment, left):
             # Renewed for each page, because a large file takes longer than the lease.
             await self._take()
-            some = left[at : at + LOG_ENTRIES_MAX]
             after = self._mark.revision
             self._mark = await self._archive.append(self._board, self._fence, after, some)
         self._progress(segment.file_bytes)
+
+    async def _pages_of_log(
+        self, segment: SegmentFile, records: Sequence[LogRecord]
+    ) -> AsyncIterator[Sequence[LogEntry]]:
+        """Log entries with their values, as many at once as an engine gives."""
+        page, size = list[LogEntry](), 0
+        for small in records:
+            record = await whole(self._place, segment, small)
+            assert isinstance(record, LogRecord)
+            page.append(record.entry)
+            size += sum(len(change.value or b"") for change in record.entry.changes)
+            if len(page) >= LOG_ENTRIES_MAX or size >= PAGE_BYTES_MAX:
+                yield page
+                page, size = [], 0
+        if page:
+            yield page
 
     async def _check_same(self, entries: Sequence[LogEntry], segment: SegmentFile) -> None:
         """Errors: InvalidRequest when the archive's newest revision is another one in the
@@ -246,7 +262,7 @@ async def folded(place: BackupPlace, manifest: BackupManifest) -> dict[Key, Entr
     """The newest content of a board, for one that is small. Errors: Corrupt; Unavailable."""
     state: dict[Key, Entry] = {}
     for segment in manifest.segments[manifest.bases[-1] :]:
-        for record in await records_of(place, segment):
+        async for record in records_of(place, segment):
             if isinstance(record, PageRecord):
                 state.update((entry.key, entry) for entry in record.entries)
             elif isinstance(record, LogRecord):

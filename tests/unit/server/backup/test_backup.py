@@ -423,11 +423,11 @@ async def test_a_reader_sees_the_same_while_files_are_merged(tmp_path: Path) -> 
     data, backup = tmp_path / "data", tmp_path / "backup"
     await grown(data, backup, range(8))
     place, old = BackupPlace.at(str(backup)), await the_manifest(backup)
-    before = [await records_of(place, segment) for segment in old.segments]
+    before = [[r async for r in records_of(place, each)] for each in old.segments]
     await grown(data, backup, range(8, 16))
     now = {segment.name for segment in (await the_manifest(backup)).segments}
     assert len([each for each in old.segments if each.name not in now]) > 2
-    assert [await records_of(place, segment) for segment in old.segments] == before
+    assert [[r async for r in records_of(place, each)] for each in old.segments] == before
 
 
 async def test_a_merged_file_with_other_records_is_noticed(tmp_path: Path) -> None:
@@ -437,7 +437,7 @@ async def test_a_merged_file_with_other_records_is_noticed(tmp_path: Path) -> No
     await grown(data, backup, range(2, 5))
     other = msgspec.structs.replace(old, chain=bytes(32))
     with pytest.raises(Corrupt, match="does not have what"):
-        await records_of(place, other)
+        [_ async for _ in records_of(place, other)]
 
 
 @pytest.mark.parametrize("what", ["base", "log", "large"])
@@ -457,7 +457,7 @@ async def test_what_was_pruned_under_a_reader_is_not_called_damage(
     if what == "large":  # as if the file had been read just before
         (backup / segment.name).write_bytes(kept)
     with pytest.raises(Unavailable, match="pruned"):
-        await records_of(place, segment)
+        [_ async for _ in records_of(place, segment)]
     assert [each.board async for each in verify(place)] == [BOARD]
 
 
