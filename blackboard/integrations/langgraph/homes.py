@@ -2,8 +2,13 @@
 one, and from any thread."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -38,9 +43,14 @@ class LoopHome:
             )
         return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop).result()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is in the board's loop."""
+        return asyncio.get_running_loop() is self._loop
+
     async def arun(self, work: Work[T]) -> T:
         """Await `work`, in the board's own loop."""
-        if asyncio.get_running_loop() is self._loop:
+        if self.is_here:
             return await work()
         return await asyncio.wrap_future(
             asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
@@ -58,9 +68,14 @@ class SyncHome:
         """Wait for `work`."""
         return self._sync.run(lambda _: work())
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is in the loop of `blackboard.sync`."""
+        return asyncio.get_running_loop() is self._loop
+
     async def arun(self, work: Work[T]) -> T:
         """Await `work`, in the loop of `blackboard.sync`; a thread waits for it."""
-        if asyncio.get_running_loop() is self._loop:
+        if self.is_here:
             return await work()
         return await asyncio.to_thread(self.run, work)
 
@@ -88,6 +103,54 @@ class Pulled(Generic[T]):
         """Close the generator."""
         async with self._turn:
             await self._items.aclose()
+
+
+@asynccontextmanager
+async def within(home: Home, block: AbstractAsyncContextManager[Any]) -> AsyncIterator[None]:
+    """`block`, which is entered and left in the board's loop."""
+    if home.is_here:  # in the task of the caller, which the block may cancel
+        async with block:
+            yield
+        return
+    visit = _Visit(block)
+    try:
+        await home.arun(visit.enter)
+    except asyncio.CancelledError:
+        # Its request may go on there, and must not enter the block when nobody is left in it.
+        await asyncio.shield(home.arun(visit.give_up))
+        raise
+    try:
+        yield
+    except BaseException as error:
+        details = (type(error), error, error.__traceback__)
+        await home.arun(lambda: block.__aexit__(*details))
+        raise
+    await home.arun(lambda: block.__aexit__(None, None, None))
+
+
+class _Visit:
+    """Enters a block of a board's loop for a caller in another one. All of it runs in that loop."""
+
+    def __init__(self, block: AbstractAsyncContextManager[Any]) -> None:
+        self._block = block
+        self._entering: asyncio.Task[Any] | None = None
+        self._is_given_up = False
+
+    async def enter(self) -> None:
+        """Enter the block, unless the caller has gone already."""
+        if not self._is_given_up:
+            self._entering = asyncio.create_task(_awaited(self._block.__aenter__))
+            await self._entering
+
+    async def give_up(self) -> None:
+        """Enter the block no more; leave it if it was entered."""
+        self._is_given_up = True
+        if self._entering is None:
+            return
+        self._entering.cancel()
+        await asyncio.wait([self._entering])
+        if not self._entering.cancelled() and self._entering.exception() is None:
+            await self._block.__aexit__(None, None, None)
 
 
 def home_of(board: "Board | blackboard.sync.Board") -> Home:

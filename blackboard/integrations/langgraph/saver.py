@@ -23,7 +23,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 import blackboard.sync
 from blackboard import Board
 from blackboard.integrations.langgraph.history import config_of
-from blackboard.integrations.langgraph.homes import FromConnString, Pulled, home_of
+from blackboard.integrations.langgraph.homes import FromConnString, Pulled, home_of, within
 from blackboard.integrations.langgraph.keys import ThreadPlace, thread_prefix
 from blackboard.integrations.langgraph.records import TaskWrite, pieced
 from blackboard.integrations.langgraph.threads import ThreadBook
@@ -196,11 +196,20 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
 
         It waits for another owner, at most `timeout_ms` (None: for ever). If this process is away
         for longer than `ttl_ms`, another one may own the thread: what this one still puts is
-        Fenced, and nothing of it is stored. Errors: as of Board.lock.
+        Fenced, and nothing of it is stored. Errors: as of Board.lock. In another loop than the
+        board's, the block is not cancelled when the thread is lost: it ends with LeaseLost.
         """
-        lock = self._home.board.lock(self._lease(thread_id), ttl_ms=ttl_ms, timeout_ms=timeout_ms)
+        async with within(self._home, self._owning(str(thread_id), ttl_ms, timeout_ms)):
+            yield
+
+    @asynccontextmanager
+    async def _owning(
+        self, thread: str, ttl_ms: int, timeout_ms: int | None
+    ) -> AsyncIterator[None]:
+        """The block of `aown`, in the board's loop."""
+        lock = self._home.board.lock(self._lease(thread), ttl_ms=ttl_ms, timeout_ms=timeout_ms)
         async with lock:
-            fences, thread = self._threads.fences, str(thread_id)
+            fences = self._threads.fences
 
             def mine() -> Sequence[HeldFence]:
                 return lock.fences
@@ -213,8 +222,8 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
                 if fences.get(thread) is mine:
                     del fences[thread]
 
-    def _lease(self, thread_id: str) -> str:
-        return f"{thread_prefix(self.prefix, str(thread_id))}/owner"
+    def _lease(self, thread: str) -> str:
+        return f"{thread_prefix(self.prefix, thread)}/owner"
 
     # --- synchronous ------------------------------------------------------------------------------
 
@@ -285,7 +294,7 @@ class BlackboardSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[None]:
         """As `aown`, for a `with` block. It cannot be interrupted when the thread is lost: the next
         checkpoint is Fenced, and the end of the block raises LeaseLost."""
-        block = self.aown(thread_id, ttl_ms=ttl_ms, timeout_ms=timeout_ms)
+        block = self._owning(str(thread_id), ttl_ms, timeout_ms)
         self._home.run(block.__aenter__)
         try:
             yield

@@ -18,9 +18,11 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 import blackboard
 import blackboard.sync
 from blackboard import Board
-from blackboard.errors import Conflict
+from blackboard.errors import Conflict, Fenced, LeaseHeld, LeaseLost
 from blackboard.integrations.langgraph import BlackboardSaver, BlackboardStore
 from blackboard.integrations.langgraph.history import AT_ONCE
+from blackboard.ops import Release
+from tests.waiting import TIMEOUT_S, wait_until
 
 T1: RunnableConfig = {"configurable": {"thread_id": "t1", "checkpoint_ns": ""}}
 Meanwhile = Callable[[Callable[[], Awaitable[Any]]], None]
@@ -228,6 +230,57 @@ async def test_a_listing_can_be_cancelled_while_another_loop_reads(tmp_path: Pat
         with pytest.raises(asyncio.CancelledError):
             await reading
         assert len(await read()) == 1
+
+
+async def test_a_thread_is_owned_from_another_loop(tmp_path: Path) -> None:
+    """That of a program with `async`, whose board is one of `blackboard.sync`."""
+    with blackboard.sync.open(tmp_path / "data", level="memory") as client:
+        saver, other = (BlackboardSaver(client.board("graphs")) for _ in range(2))
+        async with asyncio.timeout(TIMEOUT_S):
+            for _ in range(2):
+                async with saver.aown("t1"):
+                    with pytest.raises(LeaseHeld):
+                        async with other.aown("t1", timeout_ms=0):
+                            pass
+                    await put(saver, [b"a"], T1)
+            with pytest.raises(LeaseLost):
+                await lose(saver)
+
+
+async def lose(saver: BlackboardSaver) -> None:
+    """Own a thread, and lose it in the middle."""
+    async with saver.aown("t1"):
+        board = saver._home.board
+        (lease,) = await saver._home.arun(lambda: board.leases("public/langgraph/t1/*"))
+        assert lease.holder is not None
+        release = Release(lease.key, lease.holder, lease.fence)
+        await saver._home.arun(lambda: board.commit([release]))
+        with pytest.raises(Fenced):
+            await put(saver, [b"b"], T1)
+
+
+async def test_a_wait_for_a_thread_from_another_loop_can_be_cancelled(tmp_path: Path) -> None:
+    """It does not become the owner later on, when nobody is there to leave."""
+    with blackboard.sync.open(tmp_path / "data", level="memory") as client:
+        saver, other = (BlackboardSaver(client.board("graphs")) for _ in range(2))
+
+        async def wait() -> None:
+            async with other.aown("t1"):
+                raise AssertionError("it is held")
+
+        async def is_waiting() -> bool:
+            (lease,) = await asyncio.to_thread(client.board("graphs").leases, "public/langgraph/**")
+            return bool(lease.waiters)
+
+        async with saver.aown("t1"):
+            waiting = asyncio.create_task(wait())
+            await wait_until(is_waiting)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert not await is_waiting()
+        async with saver.aown("t1", timeout_ms=0):
+            pass
 
 
 async def test_a_store_that_cannot_be_made_leaves_nothing_open(tmp_path: Path) -> None:
