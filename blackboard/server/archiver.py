@@ -120,6 +120,7 @@ class Archiver:
         self.archive = archive
         self._limits = limits.archive
         self._pause_ms = limits.archive.archive_pause_ms
+        self._call_ms = limits.engine.engine_timeout_ms
         self._finish_ms = limits.client.finish_timeout_ms
         self.owner = secrets.token_hex(8)
         """The name of this process as a holder of the archive's leases."""
@@ -129,6 +130,8 @@ class Archiver:
         self._leaving: set[asyncio.Task[None]] = set()
         self._appended = 0
         self._epochs: Counter[str] = Counter()
+        self.failures = 0
+        """How often in a row the archive failed when a board was to be left."""
         self.is_closed = False
         """Whether it accepts no more boards."""
 
@@ -174,8 +177,7 @@ class Archiver:
         if (await self._store.open(name)).revision > board.revision:
             board.wake.set()
             return False
-        await self._give_up(board)
-        board.fence, board.may_hold = None, False
+        await self._give_up_soon(board)
         # Asked again: a commit or a caller may have come during the call.
         if not board.is_at_rest() or self._boards.get(name) is not board:
             return False
@@ -185,6 +187,22 @@ class Archiver:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         return True
+
+    async def _give_up_soon(self, board: _ArchivedBoard) -> None:
+        """As `_give_up`, within ENGINE_TIMEOUT_MS. Errors: Unavailable."""
+        if not board.may_hold:
+            return
+        try:
+            async with asyncio.timeout(self._call_ms / 1000):
+                await self._give_up(board)
+        except BlackboardError:
+            self.failures += 1
+            raise
+        except TimeoutError as error:
+            self.failures += 1
+            raise Unavailable(f"archive of board {board.name}", "it does not answer") from error
+        self.failures = 0
+        board.fence, board.may_hold = None, False
 
     def poke(self, name: str) -> None:
         """Notify the archiver of new entries on a board; it follows the board from now on."""

@@ -542,7 +542,7 @@ class Boards:
         the engine would close what is open here, or if one more would be refused. Errors:
         Unavailable, if the service is closed meanwhile."""
         is_crowded = len(self._open) >= 2 * self._limits.boards_unused_max
-        if is_crowded:
+        if is_crowded and not self._archive_failures:  # it would be in vain
             self._close_soon()
             assert self._closing is not None
             # `wait` leaves the closing to the others if this caller is cancelled.
@@ -562,8 +562,11 @@ class Boards:
         excess = max(0, len(self._open) - self._limits.boards_unused_max)
         unused = [board for board in sorted(self, key=_by_use) if board.is_unused]
         for board in unused[:excess]:  # one that is not archived yet goes next time, and no other
+            failures = self._archive_failures
             if not self.host.draining:
                 await self._close(board)
+            if self._archive_failures > failures:  # each of the others would wait for it, too
+                break
 
     async def _close_one(self, boards: Iterable[OpenBoard]) -> None:
         """Close the first unused one of `boards`, if there is one; wait until it is archived."""
@@ -584,7 +587,9 @@ class Boards:
                 if board.is_unused and self._open.get(board.name) is board:
                     await self._close_unless_used(board)
             except BlackboardError as error:
-                log.warning("board %s stays open: %s", board.name, error)
+                # An archive that is away fails every second, for hours perhaps.
+                level = logging.WARNING if self._archive_failures <= 1 else logging.DEBUG
+                log.log(level, "board %s stays open: %s", board.name, error)
 
     async def _close_unless_used(self, board: OpenBoard) -> None:
         name, archiver, uses = board.name, self.host.archiver, board.uses
@@ -605,6 +610,10 @@ class Boards:
         self._drop(name)
         if due_ms is not None:
             self._due_ms[name] = due_ms
+
+    @property
+    def _archive_failures(self) -> int:
+        return 0 if self.host.archiver is None else self.host.archiver.failures
 
     async def _next_due(self, board: OpenBoard) -> Milliseconds | None:
         """When something of a board will expire, or has to be done; None: never."""

@@ -100,6 +100,9 @@ class Service:
 
         self._tasks = [
             asyncio.create_task(_every(sweep_ms, sweeper.sweep, sweep_ms // 4), name="sweeper"),
+            # By themselves: an archive that hangs holds them up.
+            asyncio.create_task(_every(sweep_ms, self.boards.close_unused), name="unused boards"),
+            asyncio.create_task(_every(sweep_ms, self.boards.open_due), name="due boards"),
             asyncio.create_task(_every(sweep_ms, trim), name="log trimmer"),
             asyncio.create_task(_every(check_ms, tend_own), name="own sweeper"),
             asyncio.create_task(_every(check_ms, self.host.look), name="look"),

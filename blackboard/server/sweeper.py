@@ -76,10 +76,7 @@ class Sweeper:
         """End the expired leases of every open board, then remove its expired entries.
 
         At most SWEEP_ENTRIES_MAX of each at a time. On a frozen board they stay until the thaw.
-        First, boards that nobody uses are closed, and closed ones with expired entries opened.
         """
-        await self._boards.close_unused()
-        await self._boards.open_due()
         for board in self._boards:
             with _logged_failure(board):
                 try:

@@ -356,6 +356,56 @@ async def test_a_principal_closes_its_own_boards_for_another(
         assert {board.name for board in service.boards} == {"bobs", "c", "d"}
 
 
+async def test_an_archive_that_hangs_holds_up_no_expiry_and_no_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No board can be closed meanwhile, as each has a lease in the archive to give up."""
+    async with serving(tmp_path, lowered(FEW, engine_timeout_ms=500)) as (service, _):
+        board, archive = client_of(service).board("main"), service.host.archive
+        assert archive is not None
+        monkeypatch.setattr(archive, "give_up", _hang)
+        async with board.watch("public/**") as watch:
+            for name in "abcdefgh":
+                await client_of(service).board(name).put("public/x", 1)
+            await board.put("public/short", 1, ttl_ms=1)
+            assert [(await anext(watch)).changes[0].kind for _ in range(2)] == ["put", "delete"]
+
+
+async def _hang(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_round_of_closing_ends_with_the_first_failure_of_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged once, until a board was closed again."""
+    async with serving(tmp_path, lowered(FEW, sweep_interval_ms=3_600_000)) as (service, _):
+        archiver, names, tries = service.host.archiver, "abcdef", list[str]()
+        assert archiver is not None
+
+        async def fail(board: str, _: int) -> None:
+            tries.append(board)
+            raise Unavailable("archive", "it is read-only")
+
+        async def can_be_left() -> bool:
+            return all(archiver.is_at_rest(name) for name in names)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(archiver.archive, "give_up", fail)
+            for name in names:
+                await client_of(service).board(name).put("public/x", 1)
+            await wait_until(can_be_left)
+            assert service.boards._closing is not None
+            await asyncio.wait([service.boards._closing])
+            for _ in range(2):
+                tries.clear()
+                await service.boards.close_unused()
+                assert tries == ["a"]
+        assert len([each for each in caplog.messages if "stays open" in each]) == 1
+        await service.boards.close_unused()
+        assert "".join(board.name for board in service.boards) == "ef"
+
+
 async def test_what_waits_for_room_ends_with_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
