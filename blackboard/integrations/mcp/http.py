@@ -11,9 +11,10 @@ stays between two requests of a token are its claims and what it has read.
 import asyncio
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -59,7 +60,6 @@ class _Connected:
 
     client: Any
     session: AgentSession
-    requests: int = 0
     used_s: float = 0.0
 
     async def aclose(self) -> None:
@@ -69,6 +69,16 @@ class _Connected:
                 await self.session.aclose()
         finally:
             await self.client.aclose()
+
+
+@dataclass(eq=False)
+class _Turn:
+    """The lock of those that open or check the connection of a token, and what the last of them
+    found: it holds for all that came before `found_s`, which need not ask again."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    found_s: float = 0.0
+    failure: Unavailable | None = None
 
 
 class TooManyError(Exception):
@@ -85,8 +95,10 @@ class TokenSessions:
         self._board = board
         self._sessions_max = sessions_max
         self._open: dict[str, _Connected] = {}
-        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Held by those that open or check the connection of a token."""
+        self._requests: Counter[str] = Counter()
+        """Of each token, from before its connection is opened or checked: `close_idle` leaves that
+        open."""
+        self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -99,42 +111,57 @@ class TokenSessions:
         TooManyError.
         """
         name = hashlib.sha256(token.encode()).hexdigest()
-        connected = await self._connected(name, token)
-        if connected.requests >= REQUESTS_MAX:
+        if self._requests[name] >= REQUESTS_MAX:
             raise TooManyError
-        # From here on `close_idle` leaves the connection open.
-        connected.requests += 1
+        self._requests[name] += 1
         try:
-            yield connected.session
+            connected = await self._connected(name, token)
+            try:
+                yield connected.session
+            finally:
+                connected.used_s = _now_s()
         finally:
-            connected.requests -= 1
-            connected.used_s = asyncio.get_running_loop().time()
+            self._requests[name] -= 1
+            if not self._requests[name]:
+                del self._requests[name]
 
     async def _connected(self, name: str, token: str) -> _Connected:
-        # This reference keeps the lock in the weak dictionary until the call ends.
-        lock = self._opening.setdefault(name, asyncio.Lock())
-        async with lock:
+        # This reference keeps the turn in the weak dictionary until the call ends.
+        turn = self._turns.setdefault(name, _Turn())
+        came_s = _now_s()
+        async with turn.lock:
+            is_known = came_s < turn.found_s
+            if is_known and turn.failure is not None:
+                raise Unavailable(turn.failure.what, turn.failure.reason)
             known = self._open.get(name)
             if known is not None:
                 # At each request: the token may have been revoked since the last one.
-                if await self._is_good(known):
+                if is_known or await self._is_good(known, turn):
                     return known
                 await self._close(name)
             await self._make_room()
-            client = await self._connect(token)
+            try:
+                client = await self._connect(token)
+            except Unavailable as failure:
+                turn.found_s, turn.failure = _now_s(), failure
+                raise
+            turn.failure = None
             session = AgentSession(client.board(self._board))
-            made = _Connected(client, session, used_s=asyncio.get_running_loop().time())
-            self._open[name] = made
+            made = self._open[name] = _Connected(client, session, used_s=_now_s())
             return made
 
-    async def _is_good(self, connected: _Connected) -> bool:
+    async def _is_good(self, connected: _Connected, turn: _Turn) -> bool:
         """Whether the service still accepts the token. One that is away says nothing of it."""
+        begun_s = _now_s()
         try:
             await connected.client.whoami()
         except Unavailable:
+            # Those that came meanwhile would wait as long again, and find the same.
+            turn.found_s = _now_s()
             return not connected.client.board().is_closed
         except BlackboardError:
             return False
+        turn.found_s = begun_s
         return True
 
     async def _make_room(self) -> None:
@@ -146,9 +173,10 @@ class TokenSessions:
 
     async def close_idle(self, idle_s: float = IDLE_S) -> None:
         """Close connections that nobody uses, and that hold no claim."""
-        now = asyncio.get_running_loop().time()
+        now = _now_s()
         for name, one in list(self._open.items()):
-            if not one.requests and not len(one.session.claims) and now - one.used_s >= idle_s:
+            is_used = name in self._requests or len(one.session.claims)
+            if not is_used and now - one.used_s >= idle_s:
                 await self._close(name)
 
     async def _close(self, name: str) -> None:
@@ -160,6 +188,10 @@ class TokenSessions:
         """Close all."""
         for name in list(self._open):
             await self._close(name)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class _Authenticated:

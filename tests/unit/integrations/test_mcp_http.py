@@ -17,12 +17,19 @@ from mcp.server.subscriptions import ResourceUpdated
 from starlette.applications import Starlette
 
 import blackboard
+from blackboard import Board
 from blackboard.cli.mcp.http_server import serve_http
 from blackboard.core import access
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import Unavailable
 from blackboard.integrations.mcp import board_app
 from blackboard.integrations.mcp.arguments import WAIT_S_MAX
-from blackboard.integrations.mcp.http import REQUESTS_MAX, SESSIONS_MAX, TokenSessions
+from blackboard.integrations.mcp.http import (
+    REQUESTS_MAX,
+    SESSIONS_MAX,
+    TokenSessions,
+    TooManyError,
+)
 from blackboard.limits import VALUE_BYTES_MAX
 from blackboard.server.http.serve import listen
 from blackboard.server.service import Service
@@ -230,9 +237,8 @@ async def test_a_client_that_goes_in_a_wait_leaves_nothing_behind(gateway: Gatew
                     await ann.client.call_tool(tool, call)
 
         async def is_over() -> bool:
-            requests = [one.requests for one in gateway.sessions._open.values()]
             calls = [one.session._calls for one in gateway.sessions._open.values()]
-            return not any(requests) and not any(calls)
+            return not gateway.sessions._requests and not any(calls)
 
         await wait_until(is_over)
         assert [one["waiting"] for one in (await bob("claims"))["claims"]] == [0]
@@ -286,6 +292,95 @@ async def test_one_token_has_a_limited_number_of_requests(gateway: Gateway) -> N
         assert (await post(gateway, token, HELLO)).status_code == 503
         assert (await post(gateway, gateway.token("bob"), HELLO)).status_code == 200
     assert (await post(gateway, token, HELLO)).status_code == 200
+
+
+async def test_requests_of_one_token_wait_for_the_service_together(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them asks; one after the other, the last would wait for as many times as long. They
+    count while they wait."""
+    sessions, token, asked, goes = gateway.sessions, gateway.token("ann"), [], asyncio.Event()
+    async with sessions.of(token) as session:
+        board = session.board
+    [connected] = sessions._open.values()
+
+    async def whoami() -> None:
+        asked.append(token)
+        await goes.wait()
+        raise Unavailable(what="the service", reason="it does not answer")
+
+    async def request() -> Board:
+        async with sessions.of(token) as session:
+            return session.board
+
+    monkeypatch.setattr(connected.client, "whoami", whoami)
+    waiting = [asyncio.create_task(request()) for _ in range(REQUESTS_MAX)]
+
+    async def is_asked() -> bool:
+        return bool(asked)
+
+    await wait_until(is_asked)
+    with pytest.raises(TooManyError), anyio.fail_after(TIMEOUT_S):
+        await request()
+    goes.set()
+    assert await asyncio.gather(*waiting) == [board] * REQUESTS_MAX
+    assert len(asked) == 1
+
+
+async def test_requests_that_came_during_a_check_are_checked_again(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together: the token may have been revoked since the check before them began."""
+    sessions, token, asked, goes = gateway.sessions, gateway.token("ann"), [], asyncio.Event()
+    async with sessions.of(token):
+        [connected] = sessions._open.values()
+    real = connected.client.whoami
+
+    async def whoami() -> Any:
+        asked.append(token)
+        await goes.wait()
+        return await real()
+
+    async def request() -> None:
+        async with sessions.of(token):
+            pass
+
+    monkeypatch.setattr(connected.client, "whoami", whoami)
+    waiting = [asyncio.create_task(request()) for _ in range(5)]
+
+    async def is_asked() -> bool:
+        return bool(asked)
+
+    await wait_until(is_asked)
+    goes.set()
+    await asyncio.gather(*waiting)
+    assert len(asked) == 2
+
+
+async def test_a_connection_that_cannot_be_made_fails_all_that_wait_for_it() -> None:
+    attempts, goes = [], asyncio.Event()
+
+    async def connect(token: str) -> Any:
+        attempts.append(token)
+        await goes.wait()
+        raise Unavailable(what="the service", reason="it does not answer")
+
+    sessions = TokenSessions(connect, "team")
+
+    async def request() -> None:
+        async with sessions.of("a token"):
+            pytest.fail("nobody answers")
+
+    waiting = [asyncio.create_task(request()) for _ in range(5)]
+
+    async def is_begun() -> bool:
+        return bool(attempts)
+
+    await wait_until(is_begun)
+    goes.set()
+    failures = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(failure) for failure in failures] == [Unavailable] * 5
+    assert len(attempts) == 1
 
 
 async def test_health_needs_no_token(gateway: Gateway) -> None:
