@@ -6,7 +6,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from blackboard.client.board import Board
+    from blackboard.runtime.agent import Agent
     from blackboard.runtime.trajectories import Replayed, Trajectory
 
 _PANEL = "Agents"
@@ -180,14 +181,27 @@ def retrace(
 
 async def _retraced(found: "list[Trajectory]", code: "ModuleType") -> "list[Replayed]":
     from blackboard.runtime.migrations import kinds_in
-    from blackboard.runtime.trajectories import replay
 
     kinds = kinds_in(code)
     known = [trajectory for trajectory in found if trajectory.kind in kinds]
     for trajectory in found:
         if trajectory.kind not in kinds:
             screen.say(f"{trajectory.agent} is a {trajectory.kind}, which the module has not")
-    return [await replay(kinds[each.kind](each.agent), each) for each in known]
+    return [await _repeated(kinds[each.kind], each) for each in known]
+
+
+async def _repeated(kind: "type[Agent[Any]]", found: "Trajectory") -> "Replayed":
+    from blackboard.errors import line_of
+    from blackboard.runtime.trajectories import Replayed, StepDifference, replay
+
+    try:
+        agent = kind(found.agent)
+    except Exception as error:  # noqa: BLE001 - the agent's own code may raise what it likes
+        why = f"its class does not make it of its name: {line_of(error)}"
+        first = found.steps[0].step if found.steps else 0
+        difference = StepDifference(step=first, what="error", recorded=None, replayed=why)
+        return Replayed(found.agent, 0, difference)
+    return await replay(agent, found)
 
 
 def _read(file: Path) -> "list[Trajectory]":

@@ -3,7 +3,8 @@
 `blackboard migrate MODULE --check` uses it; without `--check` it also rewrites the states.
 
 Invariants
-- A state that cannot be migrated, or fits no class of the module, is not changed, and reported.
+- A state that cannot be migrated, or fits no class of the module, or whose class cannot make an
+  agent of its name alone, is not changed, and reported.
 - A state is written only if its agent took no step since it was read.
 """
 
@@ -18,7 +19,7 @@ from blackboard.client.views import Entry
 from blackboard.core.commit import KeyAt, Put
 from blackboard.errors import BlackboardError, Conflict, InvalidRequest, LimitExceeded
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.state import Schema, StoredState, stored_in
+from blackboard.runtime.state import Schema, StoredState, error_line, stored_in
 from blackboard.wire.codec import encode_value
 
 Verdict = Literal["current", "migrates", "migrated", "fails", "unknown", "busy"]
@@ -84,7 +85,13 @@ async def _migrate(
     known = kinds.get(stored.kind)
     if known is None:
         return MigrationFinding(name, stored.kind, stored.version, stored.version, "unknown")
-    schema = known(name).schema
+    try:
+        schema = known(name).schema
+    except Exception as error:  # noqa: BLE001 - the agent's own code may raise what it likes
+        why = f"its class does not make it of its name: {error_line(error)}"
+        return MigrationFinding(
+            name, stored.kind, stored.version, known.schema_version, "fails", why
+        )
     try:
         # Also for a mere check: what could be read but not written again is found here.
         plain = schema.dump(name, schema.revive(name, stored))

@@ -94,6 +94,20 @@ def test_the_steps_are_taken_again(ran: Shell) -> None:
     ran.run("retrace", "nobody", "--data", "data", code=3)
 
 
+def test_a_class_that_cannot_make_its_agent_is_a_difference(ran: Shell) -> None:
+    """Of each of its agents, at its first step."""
+    needy = "    def __init__(self, name, need): super().__init__(name)"
+    (ran.home / "buyers.py").write_text(
+        f"{AGENTS}\nSTRIDE = 1\n".replace(
+            "class Buyer(Agent[Notes]):", f"class Buyer(Agent[Notes]):\n{needy}\n"
+        )
+    )
+    done = ran.run("retrace", "buyers", "--data", "data", "--json", code=1)
+    for found in json.loads(done.stdout)["agents"]:
+        assert (found["difference"]["step"], found["difference"]["what"]) == (1, "error")
+        assert "'need'" in found["difference"]["replayed"]
+
+
 def test_a_file_that_another_program_wrote_is_read(ran: Shell) -> None:
     """As `jq -c`, which leaves in a text what other programs take for the end of a line."""
     lines = ran.out("export", "trajectories", "--data", "data").splitlines()

@@ -152,6 +152,28 @@ async def test_a_state_that_cannot_be_written_stops_no_other(
     assert entry.value["version"] == 1
 
 
+class Needy(NewClerk):
+    """Cannot be made of a name alone."""
+
+    def __init__(self, name: str, need: str) -> None:
+        super().__init__(name)
+        self.need = need
+
+
+async def test_a_class_that_cannot_make_its_agent_stops_no_other(board: Board) -> None:
+    """It is reported, with its error."""
+    await board.as_agent("eve").put(
+        state_key("eve"), {"kind": "Other", "version": 1, "state": {"amount": "9"}}
+    )
+
+    class Other(NewClerk):
+        kind = "Other"
+
+    ada, bob, eve = await migrate(board, {"Clerk": Needy, "Other": Other}, write=True)
+    assert (ada.verdict, bob.verdict, eve.verdict) == ("fails", "fails", "migrated")
+    assert "'need'" in ada.reason
+
+
 async def test_an_agent_migrates_its_state_with_its_next_step(board: Board) -> None:
     """Until then the old one stands."""
     runner = Runner(NewClerk("ada"), LiveBoardPort(board.as_agent("ada")))
