@@ -92,15 +92,17 @@ class ArchivedBoard:
 
 
 class EngineBoard:
-    """A board as its engine has it."""
+    """A board as its engine has it, up to `until`: on a busy one there is always more."""
 
-    def __init__(self, store: Store, board: str) -> None:
+    def __init__(self, store: Store, board: str, until: Revision) -> None:
         self._store = store
         self._board = board
+        self._until = until
 
     async def log(self, after: Revision) -> Sequence[LogEntry]:
         """As `HistorySource.log`."""
-        return (await self._store.log(self._board, after, limit=LOG_ENTRIES_MAX)).entries
+        page = await self._store.log(self._board, after, limit=LOG_ENTRIES_MAX)
+        return [entry for entry in page.entries if entry.revision <= self._until]
 
     async def digest_at(self, revision: Revision) -> bytes | None:
         """As `HistorySource.digest_at`."""
@@ -243,7 +245,8 @@ class Shipper:
                 return None, ""  # a branch that is being made, or an archive that begins
             return ArchivedBoard(archive, board, mark), mark.called
         if await self._store.exists(board):
-            return EngineBoard(self._store, board), ""
+            head = await self._store.open(board)
+            return EngineBoard(self._store, board, head.revision), ""
         return None, ""
 
     async def _writer(self, board: str) -> BoardWriter:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,13 @@ from blackboard.archive.sql import archive_beside
 from blackboard.backup import manifest as manifests
 from blackboard.backup.place import BackupPlace
 from blackboard.backup.read import verify
-from blackboard.core.commit import Put
+from blackboard.backup.ship import Shipper
+from blackboard.core.commit import Commit, CommitId, LogPage, Put
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
 from blackboard.server.service import Service
+from blackboard.units import Revision
+from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.story import Story
 from tests.lowered import lowered
 from tests.waiting import wait_until
@@ -201,3 +205,40 @@ async def test_an_error_that_nobody_foresaw_does_not_end_it(
             patched.setattr(BackupPlace, "id", fails)
             await until_failing(service, failing=True)
         await until_failing(service, failing=False)
+
+
+async def test_a_board_that_never_rests_holds_up_no_other(tmp_path: Path) -> None:
+    """Without an archive, there is always one more log entry: of each only so much is shipped as
+    there was at the beginning."""
+    store = await SqliteStore.at(tmp_path / "data")
+    log, reads = store.log, 0
+
+    async def commit(board: str) -> None:
+        head = await store.open(board)
+        put = (Put("public/a", encode_value(head.revision)),)
+        await store.commit(
+            board, [prepare(Commit(CommitId("ann", 0, "w", head.revision + 1), head.epoch.id, put))]
+        )
+
+    async def read(board: str, after: Revision, **page: Any) -> LogPage:
+        nonlocal reads
+        if board == "busy":
+            reads += 1
+            assert reads < 20
+            await commit(board)
+        return await log(board, after, **page)
+
+    for board in ("busy", BOARD):
+        await commit(board)
+    place = BackupPlace.at(str(tmp_path / "backup"))
+    shipper = Shipper(place, store, None, QUICK)
+    await shipper.begin()
+    store.log = read  # type: ignore[method-assign]
+    shipped = await shipper.round(["busy", BOARD])
+    assert shipped.boards == 2
+    await commit("busy")
+    last = (await store.open("busy")).revision
+    await shipper.round(["busy"])
+    assert shipper.shipped("busy") == last
+    await shipper.end()
+    await store.aclose()
