@@ -11,13 +11,15 @@ Invariants
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
+import re
 import secrets
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -36,6 +38,10 @@ from blackboard.limits import DEFAULT, Limits
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+
+log = logging.getLogger(__name__)
+_DRAFT: Final = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{16}")
+"""What `_write` calls a file until it is complete."""
 
 
 class Blobs:
@@ -207,15 +213,22 @@ class Blobs:
     async def discard_all(self, names: Iterable[bytes]) -> None:
         """As `discard`, for several, a few at once. Errors: Unavailable: the first one, when no
         call is under way any more."""
-        left = iter(names)
+        left, folders = iter(names), set[str]()
         while few := list(islice(left, self._calls_max)):
-            ends = await asyncio.gather(*map(self.discard, few), return_exceptions=True)
+            ends = await asyncio.gather(*map(self._remove, few), return_exceptions=True)
             for end in ends:
                 if end is not None:
                     raise end
+            folders |= {blob_path(name).partition("/")[0] for name in few}
+        if self._directory is not None:
+            await self._sync_folders(self._directory, folders)
 
     async def discard(self, name: bytes) -> None:
-        """Remove a blob, however new it is; no error if there is none. Errors: Unavailable."""
+        """Remove a blob, however new it is; no error if there is none. It does not come back after
+        a power loss. Errors: Unavailable."""
+        await self.discard_all([name])
+
+    async def _remove(self, name: bytes) -> None:
         try:
             async with self._calls:
                 await obstore.delete_async(self._store, blob_path(name))
@@ -223,6 +236,27 @@ class Blobs:
             return
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
+
+    async def _sync_folders(self, directory: Path, names: Iterable[str]) -> None:
+        try:
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):  # none of its blobs was ever there
+                    await asyncio.to_thread(sync_path, directory / name)
+        except OSError as error:
+            raise self._unavailable(error) from error
+
+    async def remove_drafts(self) -> None:
+        """Remove the drafts that a killed process left. No other process may be writing here.
+
+        Nothing refers to a draft: neither a pruning nor a redaction would remove its copy of a
+        value. What cannot be removed now is removed the next time.
+        """
+        if self._directory is None:
+            return
+        try:
+            await asyncio.to_thread(_remove_drafts, self._directory)
+        except OSError as error:
+            log.warning("blobs at %s: drafts stay there: %s", self._where, error)
 
     def _unavailable(self, error: Exception) -> Unavailable:
         reason = str(error).partition("\n")[0]
@@ -267,6 +301,14 @@ def _write(directory: Path, path: str, value: bytes) -> None:
     # The folder may be new, so its own name has to be synced as well.
     for synced in (file.parent, directory):
         sync_path(synced)
+
+
+def _remove_drafts(directory: Path) -> None:
+    drafts = [file for file in directory.glob("*/*.*") if _DRAFT.fullmatch(file.name)]
+    for draft in drafts:
+        draft.unlink()
+    for folder in {draft.parent for draft in drafts}:
+        sync_path(folder)
 
 
 def blob_path(name: bytes) -> str:

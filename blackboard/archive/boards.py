@@ -13,6 +13,7 @@ Invariants
   least: so no crash leaves a blob that no row knows. Pruned versions get a row for this.
 """
 
+import contextlib
 from collections.abc import Collection, Sequence, Set
 from itertools import count
 from typing import Any, Final
@@ -30,7 +31,7 @@ from blackboard.core import digest
 from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Entry
 from blackboard.core.path import SYSTEM, namespace_of
-from blackboard.errors import Fenced
+from blackboard.errors import BlackboardError, Fenced
 from blackboard.limits import SEGMENT_BYTES_MAX
 from blackboard.units import Milliseconds, Revision
 
@@ -39,6 +40,20 @@ _NAME_KEPT: Final = SEGMENT_BYTES_MAX - 16
 REMOVED: Final = "~removed"
 _BLOBS_AT_ONCE: Final = 1_000
 """Names in one statement. SQLite takes 32,766 values, PostgreSQL about as many."""
+
+
+async def end_leases(database: Database) -> None:
+    """End the leases in a file that no process had open: their holders are dead, and what happened
+    before they were killed could not be read until their time was over.
+
+    Fences still go up, so that a process that opened the file in between loses nothing but its
+    turn. If the disk is full or the file damaged, the leases are left to end: the archive is opened
+    all the same, and each call says what it cannot do.
+    """
+    held = update(BOARD).where(BOARD.c.until_ms > 0, BOARD.c.owner != REMOVED)
+    with contextlib.suppress(BlackboardError):
+        async with database.writing() as connection:
+            await connection.execute(held, {"until_ms": 0})
 
 
 def vacant(board: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ Invariants
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -118,7 +117,8 @@ class SqlArchive:
         database = await Database.open(url, limits.engine.engine_timeout_ms)
         try:
             if database.was_alone:
-                await _end_leases(database)
+                await archive_boards.end_leases(database)
+                await store.remove_drafts()
         except BaseException:
             await database.aclose()
             raise
@@ -747,20 +747,6 @@ class SqlArchive:
     async def aclose(self) -> None:
         """As `Archive.aclose`."""
         await self._database.aclose()
-
-
-async def _end_leases(database: Database) -> None:
-    """End the leases in a file that no process had open: their holders are dead, and what happened
-    before they were killed could not be read until their time was over.
-
-    Fences still go up, so that a process that opened the file in between loses nothing but its
-    turn. If the disk is full or the file damaged, the leases are left to end: the archive is opened
-    all the same, and each call says what it cannot do.
-    """
-    held = update(BOARD).where(BOARD.c.until_ms > 0, BOARD.c.owner != archive_boards.REMOVED)
-    with contextlib.suppress(BlackboardError):
-        async with database.writing() as connection:
-            await connection.execute(held, {"until_ms": 0})
 
 
 def _commits(segment: Segment) -> Any:

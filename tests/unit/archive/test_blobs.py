@@ -10,7 +10,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from blackboard.archive.blobs import Blobs
+from blackboard.archive.sql import SqlArchive
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from blackboard.integrity.signing import Seal
 from tests.lowered import lowered
 from tests.s3 import BUCKET, S3
 
@@ -158,3 +160,48 @@ async def test_no_more_calls_are_begun_than_run_at_once(tmp_path: Path) -> None:
         assert most == 3, "itself, and two calls"
         await doing
     assert await blobs.sizes(names) == 0
+
+
+async def test_a_draft_that_a_killed_process_left_goes_when_the_archive_is_opened(
+    tmp_path: Path,
+) -> None:
+    """It has the whole value, and neither a pruning nor a redaction knows of it."""
+    url, blobs = f"sqlite:///{tmp_path}/archive.db", tmp_path / "blobs"
+    first = await SqlArchive.open(url, blobs=str(blobs), sealer=Seal(bytes(32)))
+    kept = blob_file(blobs, await Blobs.at(str(blobs)).put(b"kept"))
+    draft = kept.with_name(f"{kept.name}.{'0a' * 8}")
+    draft.write_bytes(b"canary")
+    (blobs / "READ.ME").write_text("a file of somebody else")
+    second = await SqlArchive.open(url, blobs=str(blobs), sealer=Seal(bytes(32)))
+    assert draft.exists(), "another process may be writing it"
+    await first.aclose()
+    await second.aclose()
+    await (await SqlArchive.open(url, blobs=str(blobs), sealer=Seal(bytes(32)))).aclose()
+    assert not draft.exists()
+    assert kept.read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize("calls_max", [1, 16])
+async def test_a_blob_that_was_removed_stays_away_after_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls_max: int
+) -> None:
+    """Its directory is synced: no row names the blob any more, so nothing would remove it again."""
+    blobs = Blobs.at(str(tmp_path), lowered(blob_calls_max=calls_max))
+    names = [await blobs.put(bytes([number])) for number in range(3)]
+    never = hashlib.sha256(b"never").digest()
+    synced = set()
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        real(file)
+        synced.add(os.fstat(file).st_ino)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    await blobs.discard_all([*names, never])
+    for name in names:
+        assert blob_file(tmp_path, name).parent.stat().st_ino in synced
+
+
+def blob_file(directory: Path, name: bytes) -> Path:
+    """Where a blob is in a directory."""
+    return directory / name.hex()[:2] / name.hex()
