@@ -137,10 +137,15 @@ class Host:
             log.warning("a revocation lies in the engine alone until it is archived: %s", error)
 
     async def look(self) -> None:
+        """As `look_at_engine`; then compare the engine's boards with those of the archive."""
+        await self.look_at_engine()
+        await self._look_for_lost()
+
+    async def look_at_engine(self) -> None:
         """Ask the engine for its settings, which may have been changed while it runs.
 
         Errors: EngineRefused: nothing is served until a later check succeeds. InvalidRequest when
-        two lock masters are the same server.
+        two lock masters are the same server. Unavailable; Corrupt.
         """
         try:
             facts = await self.store.facts()
@@ -150,7 +155,6 @@ class Host:
         self._refused = None
         found = () if self.lock_masters is None else await self.lock_masters.check()
         self._facts = with_fields(facts, warnings=facts.warnings + found)
-        await self._look_for_lost()
 
     async def _look_for_lost(self) -> None:
         """Find the archived boards that the engine does not have at all."""

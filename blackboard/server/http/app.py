@@ -21,7 +21,6 @@ from blackboard import telemetry
 from blackboard.core.access import Principal
 from blackboard.errors import (
     BlackboardError,
-    EngineRefused,
     LimitExceeded,
     Overloaded,
     RateLimited,
@@ -257,9 +256,9 @@ class _Routes:
             # Before the question, so that many requests at once ask it once.
             self._looked_at = time.monotonic()
             try:
-                await self._gate.service.host.look()
+                await self._gate.service.host.look_at_engine()
                 self._failure = None
-            except (EngineRefused, Unavailable) as error:
+            except BlackboardError as error:
                 self._failure = str(error)
         return self._failure
 

@@ -17,7 +17,7 @@ from blackboard.archive.sql import archive_beside
 from blackboard.core import access
 from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import Unavailable
+from blackboard.errors import BlackboardError, Corrupt, Unavailable
 from blackboard.limits import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX, Limits
 from blackboard.server.http.handshake import OriginPolicy
 from blackboard.server.service import Service
@@ -245,20 +245,49 @@ async def test_ready_and_metrics_tell_how_the_archive_keeps_up(
         assert "blackboard_archive_lag_seconds 0.0" in (await http.get("/metrics")).text
 
 
+async def test_it_is_ready_while_its_archive_hangs(
+    tmp_path: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No commit waits for the archive either."""
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
+    async with (
+        Service(store, archive=archive, limits=limits) as service,
+        serving(service) as served,
+        httpx.AsyncClient(base_url=served.url.replace("ws:", "http:"), trust_env=False) as http,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(archive, "boards", hang)
+            assert (await http.get("/readyz", timeout=PATIENCE_S)).status_code == 200
+
+
 class _Silent:
     """A store whose engine stopped answering."""
 
+    def __init__(self, error: BlackboardError) -> None:
+        self._error = error
+
     async def facts(self) -> EngineFacts:
-        raise Unavailable(what="engine", reason="no answer")
+        raise self._error
 
 
+@pytest.mark.parametrize(
+    "error", [Unavailable("engine", "no answer"), Corrupt("engine", "no answer")]
+)
 async def test_it_is_not_ready_without_its_engine(
-    http: httpx.AsyncClient, served: Served, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient,
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BlackboardError,
 ) -> None:
-    """503, with the reason."""
-    monkeypatch.setattr(served.service.host.store, "facts", _Silent().facts)
-    response = await http.get("/readyz")
-    assert (response.status_code, "no answer" in response.json()["reason"]) == (503, True)
+    """503, with the reason, also when it is not asked again yet."""
+    monkeypatch.setattr(served.service.host.store, "facts", _Silent(error).facts)
+    for _ in range(2):
+        response = await http.get("/readyz")
+        assert (response.status_code, "no answer" in response.json()["reason"]) == (503, True)
 
 
 async def test_metrics_count_and_tell_nothing_private(http: httpx.AsyncClient, post: Post) -> None:
