@@ -30,9 +30,15 @@ from mcp_types import (
 
 from blackboard.errors import BlackboardError, Compacted, Resync, RolledBack, Unavailable
 from blackboard.integrations.mcp import answers as said
-from blackboard.integrations.mcp.answers import AnswerRoom, entry_shown, explain, json_text
+from blackboard.integrations.mcp.answers import (
+    ANSWER_ITEMS,
+    AnswerRoom,
+    entry_shown,
+    explain,
+    json_text,
+)
 from blackboard.integrations.mcp.session import AgentSession
-from blackboard.types import Entry, Watch
+from blackboard.types import Entry, Listing, Watch
 
 SCHEME: Final = "blackboard://"
 SUBSCRIPTIONS_MAX: Final = 64
@@ -59,25 +65,38 @@ def uri_of(key: str) -> str:
 
 async def read_resource(session: AgentSession, uri: str) -> ReadResourceResult:
     """An entry as JSON, or a page of the entries that match a pattern. Errors: MCPError."""
-    key, room = key_in(uri), AnswerRoom()
+    key = key_in(uri)
     try:
         if "*" in key:
-            page = await session.board.list(key, limit=said.ANSWER_ITEMS)
-            entries = list(page.entries)
+            shown: Any = _page_shown(session, await session.board.list(key, limit=ANSWER_ITEMS))
+        elif (entry := await session.board.entry(key)) is not None:
+            session.saw([entry])
+            shown = _shown(entry, AnswerRoom())
         else:
-            found = await session.board.entry(key)
-            entries = [] if found is None else [found]
+            text = f"{key} does not exist"
+            raise MCPError(code=INVALID_PARAMS, message=text, data={"uri": uri})
     except BlackboardError as error:
         raise failed(error, uri) from error
-    if not entries and "*" not in key:
-        text = f"{key} does not exist"
-        raise MCPError(code=INVALID_PARAMS, message=text, data={"uri": uri})
-    session.saw(entries)
-    shown = [_shown(entry, room) for entry in entries if not room.is_used_up]
-    text = json_text(shown if "*" in key else shown[0])
+    text = json_text(shown)
     contents = TextResourceContents(uri=uri, mime_type="application/json", text=text)
     # Nobody may keep it: another agent changes it in the next moment, and it is this agent's.
     return ReadResourceResult(contents=[contents], ttl_ms=0, cache_scope="private")
+
+
+def _page_shown(session: AgentSession, page: Listing) -> dict[str, Any]:
+    """As much of a page as there is room for. The agent has read that, and nothing else."""
+    room, after = AnswerRoom(), page.next_key
+    shown: list[said.ShownEntry] = []
+    for entry in page.entries:
+        if room.is_used_up:
+            after = shown[-1]["key"]
+            break
+        shown.append(_shown(entry, room))
+        session.saw([entry])
+    answer: dict[str, Any] = {"entries": shown}
+    if after is not None:
+        answer["next"] = after
+    return answer
 
 
 def _shown(entry: Entry, room: AnswerRoom) -> said.ShownEntry:

@@ -39,6 +39,11 @@ async def text_of(client: Client, uri: str) -> Any:
     return json.loads(contents.text)
 
 
+async def entries_of(client: Client, uri: str) -> Any:
+    """The entries in the JSON of a pattern."""
+    return (await text_of(client, uri))["entries"]
+
+
 async def told(events: AsyncIterator[Any]) -> str:
     """The URI of the next event."""
     with anyio.fail_after(TIMEOUT_S):
@@ -55,8 +60,8 @@ async def test_entries_and_directories_are_resources(team: Board) -> None:
     await team.put("public/news/1", "begun")
     async with caller(team.as_agent("ann")) as ann:
         assert (await text_of(ann.client, PLAN))["value"] == {"usd": 1}
-        assert [one["key"] for one in await text_of(ann.client, NEWS)] == ["public/news/1"]
-        assert await text_of(ann.client, "blackboard://public/empty/**") == []
+        assert [one["key"] for one in await entries_of(ann.client, NEWS)] == ["public/news/1"]
+        assert await text_of(ann.client, "blackboard://public/empty/**") == {"entries": []}
         await team.put("public/plan", {"usd": 2})  # no stale copy
         assert (await text_of(ann.client, PLAN))["value"] == {"usd": 2}
         templates = (await ann.client.list_resource_templates()).resource_templates
@@ -91,12 +96,31 @@ async def test_resources_are_listed_in_pages_as_far_as_they_may_be_read(team: Bo
     assert not [uri for uri in found if "bob" in uri]
 
 
-async def test_a_large_directory_is_cut(team: Board) -> None:
-    for number in range(20):
-        await team.put(f"public/news/{number}", "x" * 9_000)
+async def test_a_large_directory_is_cut_and_says_so(team: Board) -> None:
+    """What was not shown was not read: no change can be based on it."""
+    keys = [f"public/news/{number:02}" for number in range(20)]
+    for key in keys:
+        await team.put(key, "x" * 9_000)
     async with caller(team.as_agent("ann")) as ann:
-        shown = await text_of(ann.client, NEWS)
+        page = await text_of(ann.client, NEWS)
+        shown = page["entries"]
         assert sum(len(one.get("text", "")) for one in shown) <= answers.ANSWER_CHARACTERS
+        given = {"directory": "public/news", "recursive": True, "after": page["next"]}
+        rest = (await ann("list", **given))["entries"]
+        assert [one["key"] for one in [*shown, *rest]] == keys
+        await ann("write", key="public/x", value=1, based_on=[shown[-1]["key"]])
+        refused = await ann.fails("write", key="public/x", value=2, based_on=[rest[0]["key"]])
+        assert refused["code"] == "not_read"
+
+
+async def test_a_directory_of_many_entries_is_cut_and_says_so(team: Board) -> None:
+    async with team.step() as step:
+        for number in range(answers.ANSWER_ITEMS + 1):
+            step.put(f"public/news/{number:03}", number)
+    async with caller(team.as_agent("ann")) as ann:
+        page = await text_of(ann.client, NEWS)
+    assert len(page["entries"]) == answers.ANSWER_ITEMS
+    assert page["next"] == page["entries"][-1]["key"]
 
 
 # --- streams of newer clients ---------------------------------------------------------------------
