@@ -31,7 +31,7 @@ from typing import Any, Protocol, TypeVar
 import anyio
 
 from blackboard.client.cancellation import finish
-from blackboard.client.leases.lock import Keeper, new_holder
+from blackboard.client.leases.lock import UNDELIVERED, Keeper, new_holder
 from blackboard.client.views import Entry, Listing, Receipt, RevisionEvent
 from blackboard.client.watch import Watch
 from blackboard.client.writer import CommitRequest, Hold, Writer
@@ -53,16 +53,12 @@ from blackboard.core.path import namespace_of, parse_pattern
 from blackboard.errors import (
     BlackboardError,
     BoardFrozen,
-    Compacted,
     Conflict,
     Fenced,
-    FutureRevision,
     InvalidRequest,
     LeaseHeld,
     LocalProtocolError,
     NothingToClaim,
-    Resync,
-    RolledBack,
     line_of,
 )
 from blackboard.limits import (
@@ -388,9 +384,8 @@ class Claim:
         while task is None:
             try:
                 task = await self._wait(seen, deadline_s)
-            except (Compacted, FutureRevision, Resync, RolledBack):
-                # A restore of much, a loss, or a log that has gone on without the watch: what
-                # became free cannot be delivered, so it is looked for.
+            except UNDELIVERED:
+                # What became free cannot be delivered, so it is looked for.
                 task, seen = await self._look()
         return task
 

@@ -20,7 +20,9 @@ the requesting commit leaves no gap in which a grant could be missed.
 """
 
 import asyncio
+import contextlib
 import logging
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
@@ -40,12 +42,16 @@ from blackboard.core.watch import Position
 from blackboard.errors import (
     BlackboardError,
     BoardFrozen,
+    Compacted,
     Fenced,
+    FutureRevision,
     InvalidRequest,
     LeaseHeld,
     LeaseLost,
     LocalProtocolError,
     OutcomeUnknown,
+    Resync,
+    RolledBack,
     StaleEpoch,
     Unavailable,
 )
@@ -53,6 +59,9 @@ from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, Limits
 from blackboard.units import Fence, Key, Milliseconds, Revision
 
 _UNIQUE_BYTES = 8
+UNDELIVERED = (Compacted, FutureRevision, Resync, RolledBack)
+"""A watch cannot go on: the log has gone on without it, a restore was too large to be delivered, or
+the engine lost commits. What it waited for has to be read."""
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -223,8 +232,16 @@ class Lock:
         await self._ask()
 
     async def _wait(self) -> None:
-        """Wait until all keys are granted, or a place is lost. Tickets are renewed during the
-        wait."""
+        """Wait until all keys are granted, or a place is lost; or for less, to be called again."""
+        try:
+            await self._watch()
+        except UNDELIVERED:
+            # What was granted meanwhile is in the answer to a renewal, from which the next watch
+            # goes on.
+            await self._finish(self._prolong())
+
+    async def _watch(self) -> None:
+        """As `_wait`. Tickets are renewed during the wait. Errors: also UNDELIVERED."""
         writer = self._writer
         # Fails if it may not be read: the wait would never end.
         await writer.link.read(writer.board, self.keys)
@@ -360,17 +377,27 @@ async def wait_free(writer: Writer, key: Key, timeout_ms: Milliseconds | None) -
 
     Errors: LeaseHeld when `timeout_ms` is over; AccessDenied when the key may not be read.
     """
+    patience = math.inf if timeout_ms is None else timeout_ms / 1000
+    deadline_s = asyncio.get_running_loop().time() + patience
     link, board = writer.link, writer.board
     await link.read(board, [key])  # fails if it may not be read: the lease would look free
-    reading = await link.leases(board, key, limit=1)
-    if not reading.leases:
-        return reading.revision
-    lease = reading.leases[0]
-    request = WatchRequest((key,), Position(reading.epoch, reading.revision))
-    patience = None if timeout_ms is None else timeout_ms / 1000
+    while True:
+        reading = await link.leases(board, key, limit=1)
+        if not reading.leases:
+            return reading.revision
+        start = Position(reading.epoch, reading.revision)
+        with contextlib.suppress(*UNDELIVERED):
+            return await _released(writer, reading.leases[0], start, deadline_s)
+
+
+async def _released(writer: Writer, lease: Lease, start: Position, deadline_s: float) -> Revision:
+    """The revision at which `lease`, which was held at `start`, is free. Errors: LeaseHeld after
+    `deadline_s`; UNDELIVERED."""
+    link, board, key = writer.link, writer.board, lease.key
+    request = WatchRequest((key,), start)
     try:
         async with (
-            asyncio.timeout(patience) as waiting,
+            asyncio.timeout_at(None if deadline_s == math.inf else deadline_s) as waiting,
             Watch(link, board, request, revision=None, snapshot=False, saw=writer.saw) as watch,
         ):
             while True:

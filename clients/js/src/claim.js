@@ -10,12 +10,9 @@
 //   claim is undone.
 //
 // Records and their places are those of the Python client, so both can work on the same tasks.
-import {
-  BlackboardError, Compacted, Conflict, Fenced, FutureRevision, InvalidRequest, LeaseHeld, NothingToClaim, Resync,
-  RolledBack
-} from './errors.js'
+import { BlackboardError, Conflict, Fenced, InvalidRequest, LeaseHeld, NothingToClaim } from './errors.js'
 import { LEASE_TTL_MS_MIN, NOTE_BYTES_MAX, READ_KEYS_MAX } from './limits.js'
-import { Lock, newHolder } from './lock.js'
+import { Lock, UNDELIVERED, newHolder } from './lock.js'
 import { encodeValue } from './msgpack.js'
 import { namespaceOf } from './paths.js'
 import { given } from './records.js'
@@ -38,8 +35,6 @@ import { endAfter, pause } from './waiting.js'
 
 const TRIES = '~tries'
 const DEAD = '~dead'
-/** Why a watch cannot go on: it has to begin again from what is there. */
-const UNDELIVERED = [Compacted, FutureRevision, Resync, RolledBack]
 const REASON_BYTES_MAX = NOTE_BYTES_MAX - 32
 
 /** An entry that is yours to work on, inside the body of `Board.withClaim`. */
@@ -170,8 +165,7 @@ export class Claim {
         try {
           task = await this._wait(seen, patience.signal)
         } catch (error) {
-          // A restore of much, a loss, or a log that has gone on without the watch: what became free
-          // cannot be delivered, so it is looked for.
+          // What became free cannot be delivered, so it is looked for.
           if (!UNDELIVERED.some(kind => error instanceof kind)) throw error
           ;({ task, seen } = await this._look())
         }

@@ -11,8 +11,8 @@
 // - The body runs only while every key is granted. `_deadline` is on a monotonic clock that was read
 //   before the last answered renewal was sent: the lease cannot have expired before.
 import {
-  BlackboardError, Fenced, InvalidRequest, LeaseHeld, LeaseLost, LimitExceeded, LocalProtocolError, OutcomeUnknown,
-  Unavailable
+  BlackboardError, Compacted, Fenced, FutureRevision, InvalidRequest, LeaseHeld, LeaseLost, LimitExceeded,
+  LocalProtocolError, OutcomeUnknown, Resync, RolledBack, Unavailable
 } from './errors.js'
 import { FENCES_MAX, SEGMENT_BYTES_MAX } from './limits.js'
 import { endAfter, pause, randomHex } from './waiting.js'
@@ -27,6 +27,11 @@ import { Watch } from './watch.js'
 
 const UNIQUE_CHARACTERS = 16
 const OWNER_CHARACTERS_MAX = SEGMENT_BYTES_MAX - UNIQUE_CHARACTERS - 1
+/**
+ * Why a watch cannot go on: the log has gone on without it, a restore was too large to be delivered, or
+ * the engine lost commits. What it waited for has to be read.
+ */
+export const UNDELIVERED = [Compacted, FutureRevision, Resync, RolledBack]
 const LOST = 'another holder has it, or it is free'
 
 /** Made by `Board.withLock`, which passes it to the body. */
@@ -136,7 +141,13 @@ export class Lock {
       await this._ask()
       while (!this._granted()) {
         patience.signal.throwIfAborted()
-        await this._wait(patience.signal)
+        try {
+          await this._wait(patience.signal)
+        } catch (error) {
+          if (!UNDELIVERED.some(kind => error instanceof kind)) throw error
+          // What was granted meanwhile is in the answer to a renewal, from which the next watch goes on.
+          await this._prolong()
+        }
         if (performance.now() >= this._due()) await this._prolong()
         if (this._outrun()) await this._askAgain()
       }

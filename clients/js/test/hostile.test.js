@@ -582,6 +582,26 @@ test('a claim that waits looks again when its watch cannot go on', { timeout: 30
   assert.equal(await board.withClaim('public/tasks/*', found => found.key), task.key)
 })
 
+test('a lock is waited for where the log does not reach back', { timeout: 30000 }, async t => {
+  const kinds = []
+  const url = await service(t, ({ id, method, params }, socket) => {
+    const send = message => socket.write(frame(Buffer.from(pack([message]))))
+    if (method === 'watch') {
+      send({ id, result: { position: params.after } })
+      const error = { code: -32010, message: 'gone', data: { code: 'compacted', fields: { revision: 1, oldest: 9 } } }
+      return send({ method: 'cancelled', params: { watch: params.watch, error } })
+    }
+    if (method !== 'commit') return { id, result: method === 'head' ? HEAD : { revision: 1, epoch: 'e', entries: [] } }
+    const [{ kind, holder }] = params.ops
+    kinds.push(kind)
+    const lease = { grant: ['bob~1', 1, 60000, holder, 60000, 60000], renew: [holder, 2, 60000], release: null }[kind]
+    return { id, result: { revision: kinds.length, time_ms: 0, results: [lease], level: 'disk' } }
+  })
+  const board = (await client(t, url, PATIENT)).board()
+  assert.equal(await board.withLock('public/lock', lock => lock.fences[0].fence, { ttl_ms: 60000 }), 2)
+  assert.deepEqual(kinds, ['grant', 'renew', 'release'])
+})
+
 for (const timeout_ms of [2 ** 31, Infinity]) {
   test(`a task is waited for up to ${timeout_ms} ms`, { timeout: 30000 }, async t => {
     const task = { key: 'public/tasks/1', value: encodeValue(1), mod_revision: 1, create_revision: 1, author: 'ada', account: 'ada', time_ms: 0, created_ms: 0 }

@@ -26,10 +26,11 @@ from blackboard.errors import (
     StepSuperseded,
     Unavailable,
 )
-from blackboard.limits import Limits
+from blackboard.limits import LIST_ENTRIES_MAX, Limits
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.units import Key
+from tests.conformance.team import PATIENCE_S
 from tests.conformance.workers import Block, apart, finished, lease_of, queued
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 from tests.waiting import let_pass
@@ -342,6 +343,7 @@ class BusyLink(RequestHandler):
     """A way on which something happens just before the next reading."""
 
     meanwhile: Callable[[], Awaitable[object]] | None = None
+    afterwards: Callable[[], Awaitable[object]] | None = None
 
     async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
         """As `Link.read`."""
@@ -349,6 +351,16 @@ class BusyLink(RequestHandler):
             meanwhile, self.meanwhile = self.meanwhile, None
             await apart(_done(meanwhile))
         return await super().read(board, keys, at=at)
+
+    async def leases(
+        self, board: str, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
+    ) -> Reading:
+        """As `Link.leases`; then something happens."""
+        found = await super().leases(board, pattern, after=after, limit=limit)
+        if self.afterwards is not None:
+            afterwards, self.afterwards = self.afterwards, None
+            await apart(_done(afterwards))
+        return found
 
 
 async def _done(work: Callable[[], Awaitable[object]]) -> None:
@@ -367,6 +379,61 @@ async def test_a_grant_between_the_asking_and_the_watch_is_not_missed(
     assert link.meanwhile is None
     assert [fence.fence for fence in held.fences] == [granted.revision + 2]
     await block.end()
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+async def test_a_lock_is_waited_for_where_the_log_does_not_reach_back(
+    opened: tuple[Service, HookedStore], ada: Board, *, is_free: bool
+) -> None:
+    """What happened meanwhile is read; a waiter that was cut off for long keeps its place."""
+    granted = await ada.commit([Grant(A, "ada~other", HOUR_MS)])
+    release = [Release(A, "ada~other", granted.revision)]
+    is_cut = asyncio.Event()
+
+    async def meanwhile() -> None:
+        if is_free:
+            await ada.commit(release)
+        last = (await ada.put("public/b", 1)).revision
+        await opened[1].compact("main", (await ada.put("public/b", 2)).revision)
+        assert (await ada.head()).oldest > last
+        is_cut.set()
+
+    link = BusyLink(opened[0].boards, access.agent("ada"))
+    link.meanwhile = meanwhile
+    block = Block(Board(link, "main").lock(A, ttl_ms=HOUR_MS))
+    with anyio.fail_after(PATIENCE_S):
+        await is_cut.wait()
+    if not is_free:
+        await ada.commit(release)
+    await block.entered()
+    await block.end()
+    assert await ada.leases() == ()
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+async def test_a_lease_becomes_free_where_the_log_does_not_reach_back(
+    opened: tuple[Service, HookedStore], ada: Board, *, is_free: bool
+) -> None:
+    """It is read again; while it is held, the wait goes on."""
+    granted = await ada.commit([Grant(A, "ada~other", HOUR_MS)])
+    release = [Release(A, "ada~other", granted.revision)]
+    is_cut = asyncio.Event()
+
+    async def afterwards() -> None:
+        if is_free:
+            await ada.commit(release)
+        await ada.put("public/b", 1)
+        await opened[1].compact("main", (await ada.put("public/b", 2)).revision)
+        is_cut.set()
+
+    link = BusyLink(opened[0].boards, access.agent("ada"))
+    link.afterwards = afterwards
+    waiting = apart(Board(link, "main").wait_free(A))
+    with anyio.fail_after(PATIENCE_S):
+        await is_cut.wait()
+    if not is_free:
+        await ada.commit(release)
+    assert await finished(waiting) > granted.revision
 
 
 async def test_news_from_before_a_grant_do_not_take_it_back(ada: Board) -> None:
