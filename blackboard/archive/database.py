@@ -126,11 +126,8 @@ class TrustedFile:
 
     def _make_sure(self) -> None:
         if not suspect.is_marked(self.path):
-            try:
+            with contextlib.suppress(SyncError):  # then it is marked
                 suspect.trust_journal(self.path)
-            except SyncError:  # then it is marked
-                pass
-            else:
                 return
         suspect.write_again(self.path, lambda _: None, self._look_at)
 
@@ -159,10 +156,13 @@ class TrustedFile:
         return self._is_suspect
 
     def frames(self) -> int:
-        """The frames in the journal. A connection must be open. Errors: OSError."""
-        if self._index is None:
-            self._index = open_index(self.path)
-        return valid_frames(self._index)
+        """The frames in the journal, while a connection is open; 0 if the disk does not say. No
+        error: what was committed before is in the file."""
+        with contextlib.suppress(OSError):
+            if self._index is None:
+                self._index = open_index(self.path)
+            return valid_frames(self._index)
+        return 0
 
     def close(self) -> None:
         """Release the lock. Call it after every connection of this process was closed; it may be

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import sqlite3
 import threading
 from itertools import count
@@ -74,6 +75,24 @@ async def test_a_transaction_is_whole_or_not(tmp_path: Path) -> None:
     async with database.reading() as reader:
         assert (await reader.execute(count)).scalar_one() == 2
     await database.sync()
+    await database.aclose()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+async def test_a_write_that_was_committed_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Whatever the disk says afterwards, when the length of the journal is looked at."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+
+    def fails(_: object) -> int:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr("blackboard.archive.database.valid_frames", fails)
+    async with database.writing() as connection:
+        await connection.execute(text("INSERT INTO kept (board, revision) VALUES (1, 1)"))
+    async with database.reading() as connection:
+        assert (await connection.execute(text("SELECT COUNT(*) FROM kept"))).scalar_one() == 1
     await database.aclose()
 
 
