@@ -32,6 +32,7 @@ from blackboard.errors import (
     Compacted,
     Corrupt,
     FutureRevision,
+    NoSuchBoard,
     Unavailable,
 )
 from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, Limits
@@ -203,6 +204,8 @@ class Shipper:
         for name in sorted(names):
             try:
                 total = total.plus(await self._ship(name))
+            except NoSuchBoard:  # removed meanwhile
+                continue
             except BlackboardError as error:
                 # The failure may have come after its manifest had got its name.
                 self._unsure.add(name)

@@ -5,6 +5,7 @@ from blackboard.backup.place import BackupPlace
 from blackboard.backup.ship import Shipped, Shipper
 from blackboard.core.access import OWN_BOARDS_ARCHIVED, is_reserved
 from blackboard.engines.base import Store
+from blackboard.errors import BlackboardError, NoSuchBoard, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.archiver import Archiver
 from blackboard.server.settings import Settings, make_archive, make_store
@@ -14,7 +15,7 @@ async def take_once(settings: Settings, url: str, limits: Limits = DEFAULT) -> S
     """Add to the backup at `url` everything that the boards of the settings have now.
 
     Errors: DataDirectoryInUse while a service has the embedded engine; InvalidRequest; Corrupt;
-    NewerFormat; Unavailable.
+    NewerFormat; Unavailable. A board that fails keeps no other out of the backup.
     """
     place = BackupPlace.at(url, limits)
     store = await make_store(settings, limits)
@@ -32,9 +33,13 @@ async def take_once(settings: Settings, url: str, limits: Limits = DEFAULT) -> S
 async def _take(
     place: BackupPlace, store: Store, archive: Archive | None, limits: Limits
 ) -> Shipped:
+    failure: BlackboardError | None = None
     if archive is not None:
-        # A board is shipped as far as its archive goes, so that has to be complete.
-        await complete(store, archive, limits)
+        try:
+            # A board is shipped as far as its archive goes, so that has to be complete.
+            await complete(store, archive, limits)
+        except BlackboardError as error:
+            failure = error
     shipper = Shipper(place, store, archive, limits)
     try:
         await shipper.begin()
@@ -43,17 +48,31 @@ async def _take(
         await shipper.note_removed(names)
     finally:
         await shipper.end()
+    if failure is not None:
+        raise failure
     return shipped
 
 
 async def complete(store: Store, archive: Archive, limits: Limits) -> None:
-    """Archive everything up to the present head of each board. Errors: Unavailable; Corrupt."""
+    """Archive everything up to the present head of each board. Errors: Unavailable at once: every
+    other board might wait as long; Corrupt: the first one, after the other boards."""
     archiver = Archiver(store, archive, limits)
+    failure: BlackboardError | None = None
     try:
         for name in await store.boards():
-            if name in OWN_BOARDS_ARCHIVED or not is_reserved(name):
+            if name not in OWN_BOARDS_ARCHIVED and is_reserved(name):
+                continue
+            try:
                 head = await store.open(name)
                 # A service that was just killed may have left its lease on the archive.
                 await archiver.reached(name, head.revision, archiver.takeover_ms)
+            except Unavailable:
+                raise
+            except NoSuchBoard:  # removed meanwhile
+                continue
+            except BlackboardError as error:
+                failure = failure or error
     finally:
         await archiver.aclose()
+    if failure is not None:
+        raise failure
