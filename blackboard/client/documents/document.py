@@ -54,6 +54,8 @@ from blackboard.wire.ysync import Awareness, AwarenessState, Edit, QueryAwarenes
 log = logging.getLogger(__name__)
 _PASSING = frozenset({"closed", "gap", "too_slow"})
 """Causes after which the document is opened again, with all local edits."""
+_CROWDED = frozenset({"DOCUMENTS_MAX", "DOCUMENT_SESSIONS_MAX"})
+"""Limits at which a service has no room for this replica now, and has room when others leave."""
 Waiting = list[asyncio.Future[None]]
 _TEXT = "text"
 _OWN = "own"
@@ -155,8 +157,9 @@ class Document:
         before is here.
 
         Errors: DocumentRefused; AccessDenied; Unavailable after `timeout_ms` (None: after
-        REQUEST_TIMEOUT_MS), or BoardFrozen: the edits are kept and still sent when the service is
-        back, or the board is thawed.
+        REQUEST_TIMEOUT_MS), BoardFrozen, or LimitExceeded (DOCUMENTS_MAX, DOCUMENT_SESSIONS_MAX):
+        the edits are kept and still sent when the service is back, or has room, or the board is
+        thawed.
         Cancellation: loses nothing.
         """
         if timeout_ms is None:
@@ -337,9 +340,14 @@ class Document:
                 elif refusal.cause not in _PASSING:
                     return self._give_up(refusal)
             except (InvalidRequest, LimitExceeded, DamagedError) as error:
-                return self._give_up(DocumentRefused(self.key, "malformed", str(error)))
+                if not (isinstance(error, LimitExceeded) and error.limit in _CROWDED):
+                    return self._give_up(DocumentRefused(self.key, "malformed", str(error)))
+                self._fail(error)
             except BlackboardError as error:
                 return self._give_up(error)
+            except Exception as error:  # a bug of ours: nobody awaits this task
+                log.exception("document %s: its replica ends", self.key)
+                return self._give_up(DocumentRefused(self.key, "closed", repr(error)))
             pauses_ms = self._limits.client.connect_pauses_ms
             pause_ms = pauses_ms[min(self._failures, len(pauses_ms) - 1)]
             self._failures += 1

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from websockets.asyncio.client import ClientConnection, connect as connect_websocket
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from blackboard.client.remote.connect import Address, end_if_silent, reason_of
 from blackboard.core.access import AccessGrant, Narrowing, Right
@@ -72,9 +72,10 @@ async def open_document(
             max_size=None,
             max_queue=4,
         )
-    except (OSError, InvalidHandshake, TimeoutError) as error:
+        end_if_silent(socket, limits)
+    # Of the last, more than handshakes: a proxy that is none, for example.
+    except (OSError, TimeoutError, WebSocketException) as error:
         raise Unavailable(what=address.websocket, reason=reason_of(error, url)) from error
-    end_if_silent(socket, limits)
     try:
         yield RemotePipe(socket, key, has_more_tokens=callable(address.token))
     finally:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.documents.document import Document
 from blackboard.client.link import Pipe, Transport
+from blackboard.client.remote.connect import Address
+from blackboard.client.remote.documents import open_document
 from blackboard.core import access
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import DocumentRefused, InvalidRequest, Unavailable
-from blackboard.limits import DOCUMENT_UPDATE_BYTES_MAX
+from blackboard.errors import DocumentRefused, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.limits import DOCUMENT_UPDATE_BYTES_MAX, Limits
 from blackboard.server.service import Service
 from blackboard.units import Key
 from blackboard.wire import ysync
@@ -29,9 +31,9 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture
-async def link(tmp_path: Path) -> AsyncIterator[Transport]:
+async def link(tmp_path: Path, limits: Limits) -> AsyncIterator[Transport]:
     """A way to a service."""
-    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+    async with Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as service:
         yield service.link(access.operator())
 
 
@@ -98,6 +100,79 @@ async def test_an_edit_that_cannot_be_sent_ends_the_replica_at_once(link: Transp
     with anyio.fail_after(PATIENCE_S), pytest.raises(DocumentRefused, match="too_large"):
         await doc.synced(timeout_ms=10**9)
     await doc.aclose()
+
+
+async def test_a_bug_ends_the_replica_and_says_so(link: Transport) -> None:
+    """Nobody awaits the task in which it comes up."""
+
+    async def sending(message: Message) -> None:
+        if isinstance(message, Edit):
+            raise RuntimeError("a bug of ours")
+
+    doc = await Document(Way(link, sending), BOARD, KEY)
+    doc.text().append("a")
+    with anyio.fail_after(PATIENCE_S), pytest.raises(DocumentRefused, match="a bug of ours"):
+        await doc.synced(timeout_ms=10**9)
+    with pytest.raises(DocumentRefused, match="a bug of ours"):
+        doc.text()
+    await doc.aclose()
+
+
+async def test_a_proxy_that_is_none_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt may find another one."""
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "nonsense://proxy.example:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(Unavailable, match="nonsense"):
+        async with open_document(Address("ws://board.example:1"), BOARD, KEY, None):
+            pass
+
+
+class Crowded(Way):
+    """Its connection breaks at the first edit; then another document takes its place, until the
+    third attempt."""
+
+    def __init__(self, link: Transport) -> None:
+        super().__init__(link, self._break)
+        self.attempts = 0
+        self._others = AsyncExitStack()
+
+    async def _break(self, message: Message) -> None:
+        if isinstance(message, Edit):
+            raise Unavailable("service", "the connection broke")
+
+    @asynccontextmanager
+    async def document(self, board: str, key: Key) -> AsyncIterator[Pipe]:
+        """As `Transport.document`."""
+        self.attempts += 1
+        if self.attempts == 2:
+            await self._others.enter_async_context(self._link.document(board, "public/other"))
+        if self.attempts == 3:
+            await self._others.aclose()
+        async with super().document(board, key) as pipe:
+            yield pipe
+
+
+@pytest.mark.limits(documents_max=1)
+async def test_a_replica_that_finds_no_room_keeps_its_edits(link: Transport) -> None:
+    """Until others have left."""
+    doc = await Document(Crowded(link), BOARD, KEY)
+    doc.text().append("kept")
+    with anyio.fail_after(PATIENCE_S), pytest.raises(LimitExceeded, match="DOCUMENTS_MAX"):
+        await doc.synced(timeout_ms=10**9)
+    async with doc:
+        with anyio.fail_after(PATIENCE_S):
+            await doc.synced(timeout_ms=10**9)
+    async with Document(link, BOARD, KEY) as again:
+        assert str(again.text()) == "kept"
+
+
+@pytest.mark.limits(documents_max=1)
+async def test_a_document_for_which_there_is_no_room_says_so_at_once(link: Transport) -> None:
+    async with link.document(BOARD, "public/other"):
+        with pytest.raises(LimitExceeded, match="DOCUMENTS_MAX"):
+            await Document(link, BOARD, KEY)
 
 
 async def test_synced_waits_for_edits_that_were_made_while_another_message_is_sent(
