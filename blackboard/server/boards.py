@@ -508,7 +508,7 @@ class Boards:
             await self.check_new(name)
             if again:
                 # What a removed board left in the archive must not become the past of this one.
-                await self.host.finish_removal(name)
+                await self.host.clear_past(name)
             await self.host.store.open(name, again=again)
             # It may have been removed while the engine opened it.
             self._check_stays(name)

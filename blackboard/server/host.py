@@ -257,6 +257,13 @@ class Host:
 
     async def finish_removal(self, name: str) -> None:
         """If the engine has removed the board, remove what is left of it elsewhere."""
+        if await self.store.removed(name) is not None:
+            await self.clear_past(name)
+            await self.begun.forget(name)
+
+    async def clear_past(self, name: str) -> None:
+        """As `finish_removal`, but leave the record of the account that began the board: it may be
+        of the next board of that name."""
         if await self.store.removed(name) is None:
             return
         is_shared = False
@@ -265,7 +272,6 @@ class Host:
         # A branch that shares the history reads it with these keys.
         if isinstance(self.store, SealedStore) and not is_shared:
             await self.store.keys.forget(name)
-        await self.begun.forget(name)
 
     async def aclose(self) -> None:
         """Close everything else after the boards, and the engine last."""

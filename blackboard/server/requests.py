@@ -10,11 +10,7 @@ import carry everything, private namespaces included, and need the admin right o
 """
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -741,8 +737,10 @@ class RequestHandler:
 
     async def _note_begun(self, board: str) -> None:
         """Record the owner of a new board. Errors: LimitExceeded."""
-        if self._beginner is not None and not await self._host.store.exists(board):
-            await self._host.begun.note(self._beginner, board)
+        if not await self._host.store.exists(board):
+            await self._host.finish_removal(board)  # first, as it forgets the owner before
+            if self._beginner is not None:
+                await self._host.begun.note(self._beginner, board)
 
     async def _check_whole(self, verb: str, board: str) -> None:
         """Check the right that the table of methods demands on the whole board, and the token

@@ -205,7 +205,7 @@ def _left_behind() -> Replacement:
     async def finish(_: Host, __: str) -> None:
         pass
 
-    return Host, "finish_removal", finish
+    return Host, "clear_past", finish
 
 
 def _script(name: str) -> Callable[[], Replacement]:

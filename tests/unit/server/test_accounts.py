@@ -71,6 +71,22 @@ async def test_an_account_begins_so_many_boards_in_however_many_lives_of_the_ser
         assert await client_of(service).boards() == ["b", "c", "d", "e"]
 
 
+@pytest.mark.limits(boards_per_account_max=1)
+async def test_a_removed_board_counts_to_the_account_that_begins_it_again(
+    tmp_path: Path, limits: Limits
+) -> None:
+    """And no longer to the one that began it before, also if it counts to nobody now."""
+    async with started(tmp_path, limits) as service:
+        await client(service, "ann").board("a").head()
+        await client_of(service).remove_board("a")
+        await client(service, "mallory").board("a").head()
+        await refused(client(service, "mallory").board("b"))
+        await client(service, "ann").board("b").head()
+        await client_of(service).remove_board("b")
+        await client_of(service).board("b").head()
+        await client(service, "ann").board("c").head()
+
+
 @pytest.mark.limits(boards_per_account_max=2)
 async def test_boards_that_begin_at_once_are_counted_one_by_one(
     tmp_path: Path, limits: Limits
