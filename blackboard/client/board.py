@@ -132,6 +132,11 @@ class Board:
         """Whether its client was closed: every further call raises Unavailable."""
         return self._link.is_closed
 
+    @property
+    def service(self) -> object:
+        """Its service: the URL, or an object of this process. Equal for boards of one service."""
+        return self._link.origin
+
     def as_agent(self, agent: str) -> "Board":
         """The same board with the name and the rights of `agent`; it needs its own `refresh`.
         Errors (on use): AccessDenied unless you are `agent`, or an operator."""

@@ -13,7 +13,7 @@ Invariants
   board (`public/~supervision/<agent>`), and the agent is not restarted.
 - An unrequested cancellation is a crash: only `stop` and the end of `run` stop the agent.
 - losing the identity, or the board for a while, does not count as a crash: the agent attaches
-  again, in the queue.
+  again, in the queue. The outage of another service, which a step uses, is one.
 - When the client of the board is closed, nothing is tried again: `run` ends with the error.
 - an agent that is asked to stop finishes its current step, or abandons it after `grace_ms`; either
   way the identity is released, and uncommitted work has no effect.
@@ -300,7 +300,10 @@ class Supervisor:
             except AWAY as error:
                 if self._board.is_closed:
                     raise
-                log.warning("agent %s cannot reach the board: %s", self.agent.name, error)
+                if await self._is_away(error):
+                    log.warning("agent %s cannot reach the board: %s", self.agent.name, error)
+                elif await self._crashes.add(error):
+                    return self._ended("crash_loop")
             except Exception as error:  # noqa: BLE001 - every crash of an agent is recorded
                 if _is_overtaken(self.agent.name, error):
                     log.info("agent %s waits for its identity: %s", self.agent.name, error)
@@ -310,6 +313,18 @@ class Supervisor:
             with anyio.move_on_after(0 if self._board.is_closed else self._crashes.pause_s()):
                 await self._stop.wait()
         return self._ended("stopped")
+
+    async def _is_away(self, error: BlackboardError) -> bool:
+        """Whether `error` may say that the agent's board is away; not if it names another service,
+        which a step uses, and the board answers."""
+        names_a_service = isinstance(error, Unavailable) and "://" in error.what
+        if not names_a_service or error.what == self._board.service:
+            return True
+        try:
+            await self._board.head()
+        except BlackboardError:
+            return True
+        return False
 
     async def _once(self) -> AgentExit:
         # A restore may have ended the last attempt: the writers still have the epoch before it.

@@ -97,6 +97,11 @@ class Board(Mirror[asynchronous.Board]):
         """Whether its client was closed: every further call raises Unavailable."""
         return self._inner.is_closed
 
+    @property
+    def service(self) -> object:
+        """Its service: the URL, or an object of this process. Equal for boards of one service."""
+        return self._inner.service
+
     def as_agent(self, agent: str) -> "Board":
         """The same board with the name and the rights of `agent`; it needs its own `refresh`.
         Errors (on use): AccessDenied unless you are `agent`, or an operator.

@@ -14,6 +14,7 @@ import pytest
 
 import blackboard
 from blackboard import Board
+from blackboard.core.commit import Head
 from blackboard.core.path import check_name, identity_key
 from blackboard.errors import (
     AccessDenied,
@@ -38,6 +39,7 @@ from blackboard.runtime.supervisor import (
     supervise,
     supervision_key,
 )
+from tests.ports import free_port
 from tests.unit.runtime.crew import Count, Counter, Hopeless, Patient, Slow, Stumbling
 from tests.waiting import wait_until
 
@@ -569,3 +571,49 @@ async def test_a_restore_of_another_board_is_not_one_of_the_agents_board(
             ended = await Supervisor(Reporting("ada", stale), board, QUICK).run()
     assert (ended.how, ended.crashes) == ("crash_loop", QUICK.crashes_max)
     assert ended.error.startswith("StaleEpoch")
+
+
+class Calling(Counter):
+    """Needs another service for each step, which is away as often as `away` says."""
+
+    kind = "Calling"
+
+    def __init__(self, name: str, away: int) -> None:
+        super().__init__(name)
+        self.url, self.away = f"ws://127.0.0.1:{free_port()}", away
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Count on, if it answers."""
+        if self.away:
+            self.away -= 1
+            async with blackboard.connect(self.url, token="nobody", patience_ms=1):
+                pass
+        await super().step(ctx)
+
+
+async def test_an_outage_of_another_service_is_not_one_of_the_board(board: Board) -> None:
+    """An agent that cannot go on without it crashes, and is not restarted for ever unnoticed."""
+    ada = Calling("ada", QUICK.crashes_max)
+    with anyio.fail_after(PATIENCE_S):
+        ended = await Supervisor(ada, board, QUICK).run()
+    assert (ended.how, ended.crashes) == ("crash_loop", QUICK.crashes_max)
+    assert ended.error.startswith(f"Unavailable: unavailable: what='{ada.url}")
+
+
+async def test_an_outage_of_both_services_is_one_of_the_board(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be the same one, under two addresses."""
+    ada, head = Calling("ada", QUICK.crashes_max), Board.head
+    asked = [ada.away]
+
+    async def away_after_a_step(of: Board) -> Head:
+        if ada.away < asked[-1]:
+            asked.append(ada.away)
+            raise Unavailable("the board", "it is away")
+        return await head(of)
+
+    monkeypatch.setattr(Board, "head", away_after_a_step)
+    with anyio.fail_after(PATIENCE_S):
+        ended = await Supervisor(ada, board, QUICK).run()
+    assert (ended.how, ended.crashes, len(asked)) == ("done", 0, QUICK.crashes_max + 1)
