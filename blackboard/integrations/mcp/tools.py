@@ -116,6 +116,9 @@ async def list_(session: AgentSession, args: given.ListArguments) -> said.ListAn
     """See what is on the board: the directories and keys below one. Begin here, with "", to see
     who you are and what there is."""
     under = args.directory.strip("/")
+    if "*" in under:
+        fix = 'Name the directory itself ("public/plan"), with recursive for all keys below it.'
+        raise refused("invalid_arguments", "directory: a pattern is no directory", fix)
     pattern = f"{under}/**" if under else "**"
     answer: said.ListAnswer = {"revision": 0, "directories": {}, "entries": []}
     if not under:

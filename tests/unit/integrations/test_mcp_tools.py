@@ -237,6 +237,15 @@ async def test_the_board_is_seen_by_directories(ann: Caller, bob: Caller) -> Non
     assert "value" not in below["entries"][0]
 
 
+@pytest.mark.parametrize("directory", ["public/*", "*", "public/**", "public/pl*"])
+async def test_a_pattern_is_no_directory(ann: Caller, directory: str) -> None:
+    """The names below it would be cut at the wrong place."""
+    await ann("write", key="public/plan/a", value=1)
+    error = await ann.fails("list", directory=directory)
+    assert (error["code"], error["retryable"]) == ("invalid_arguments", False)
+    assert "recursive" in error["fix"]
+
+
 async def test_a_long_list_is_continued_without_a_gap(ann: Caller, team: Board) -> None:
     for number in range(answers.ANSWER_ITEMS + 50):
         await team.put(f"public/n/{number:04}", number)
