@@ -19,7 +19,7 @@ from blackboard.types import Change, Entry
 VALUE_CHARACTERS: Final = 8_000
 """How much of one value an answer shows: about 2,000 tokens. `read` continues at `next_offset`."""
 PREVIEW_CHARACTERS: Final = 400
-"""How much of a value is shown where it is not what was asked for: in lists, waits, conflicts."""
+"""How much of a value is shown where it is not what was asked for: in lists and waits."""
 ANSWER_CHARACTERS: Final = 40_000
 """What one answer shows of values: about 10,000 tokens. Clients refuse or cut longer ones."""
 ANSWER_ITEMS: Final = 200
@@ -406,8 +406,8 @@ def _conflict(error: errors.Conflict) -> ErrorAnswer:
     if error.by:
         found["by"] = error.by
     if error.current is not None:
-        shown = AnswerRoom().show(error.current, PREVIEW_CHARACTERS * 5)
-        found["current"] = shown.get("value", shown.get("text"))
+        # Whole: the board sends small values only, and a model decides again from it.
+        found["current"] = plain(error.current)
     return found
 
 

@@ -122,6 +122,14 @@ async def test_a_conflict_with_a_long_value_sends_to_read(ann: Caller, bob: Call
     assert "Read public/plan" in error["fix"]
 
 
+@pytest.mark.parametrize("value", ["x" * 2_040, {"text": "x" * 2_030}, ["\x01" * 2_040]])
+async def test_a_conflict_shows_a_small_value_whole(ann: Caller, bob: Caller, value: Any) -> None:
+    """All that the board sends with it: a model decides again from that."""
+    await ann("write", key="public/plan", value=value)
+    error = await bob.fails("write", key="public/plan", value=2, expected_revision=0)
+    assert error["current"] == value
+
+
 async def test_a_conflict_with_a_removed_key_says_that_it_is_gone(ann: Caller) -> None:
     written = await ann("write", key="public/plan", value=1)
     assert (await ann("delete", key="public/plan"))["removed"] is True
