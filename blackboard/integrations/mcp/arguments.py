@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from blackboard.integrations.mcp.answers import ToolFailure, refused, without_titles
+from blackboard.limits import TTL_MS_MAX
 
 WAIT_S_MAX = 50
 """The longest wait of one call. Clients give up on a call after a minute."""
@@ -90,9 +91,10 @@ class WriteArguments(ToolArguments):
             description="Keys that you have read and rely on: refused if one has changed since.",
         ),
     ] = []
-    ttl_s: Annotated[float | None, Field(gt=0, description="Remove it after so many seconds.")] = (
-        None
-    )
+    ttl_s: Annotated[
+        float | None,
+        Field(gt=0, le=TTL_MS_MAX // 1000, description="Remove it after so many seconds."),
+    ] = None
     note: Note = ""
 
 

@@ -140,16 +140,17 @@ class AgentSession:
         It ends with the epoch in which that was looked at, so it confirms one restore.
         """
         until_s = int(time.time()) + CONFIRM_MS // 1000
-        return f"{revision}.{until_s}.{self._mac(revision, epoch, until_s)}"
+        return f"{revision}.{until_s}.{self._mac(revision, epoch, str(until_s))}"
 
     def is_sealed(self, token: str, revision: int, epoch: str) -> bool:
         """Whether `token` is one of `seal`, for that revision and epoch, and not too old."""
         match token.split("."):
-            case [sealed, until, mac] if sealed == str(revision) and until.isdecimal():
-                good = self._mac(revision, epoch, int(until)).encode()
+            case [sealed, until, mac] if sealed == str(revision):
+                good = self._mac(revision, epoch, until).encode()
+                # Only a time that was sealed is read as a number: it may be any text.
                 return hmac.compare_digest(mac.encode(), good) and int(until) >= time.time()
         return False
 
-    def _mac(self, revision: int, epoch: str, until_s: int) -> str:
-        said = f"{self.board.name}\n{self.board.agent}\n{revision}\n{epoch}\n{until_s}".encode()
+    def _mac(self, revision: int, epoch: str, until: str) -> str:
+        said = f"{self.board.name}\n{self.board.agent}\n{revision}\n{epoch}\n{until}".encode()
         return hmac.new(_SECRET, said, hashlib.sha256).hexdigest()[:32]

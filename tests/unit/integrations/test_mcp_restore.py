@@ -108,7 +108,9 @@ async def test_a_confirmation_is_of_one_restore_of_one_agent(
         token = (await boss("restore", to="one"))["confirm"]
         sealed, until, mac = token.split(".")
         later = f"{sealed}.{int(until) + 1}.{mac}"
-        for to, confirm in (("one", later), ("one", "x"), ("one", "1.²." + mac), (1, token)):
+        huge = f"{sealed}.{'9' * 5_000}.{mac}"
+        odd = (("one", later), ("one", "x"), ("one", "1.²." + mac), ("one", huge), (1, token))
+        for to, confirm in odd:
             error = await boss.fails("restore", to=to, confirm=confirm)
             assert error["code"] == "not_confirmed", (to, confirm)
         await team.put("public/x", 3)  # what happens meanwhile is taken back as well

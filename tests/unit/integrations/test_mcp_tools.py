@@ -535,7 +535,8 @@ async def test_a_value_that_is_too_large_is_refused_whole(ann: Caller) -> None:
     assert (await ann.fails("write", key="public/x", value=deep))["code"] == "limit_exceeded"
 
 
-ODD: list[Any] = [None, True, -1, 2**70, 1.5, "", "/", "~", "a b", "x" * 5_000, [], [1], {}, [[]]]
+ODD: list[Any] = [None, True, -1, 2**70, 1.5, 1e308, "", "/", "~", "a b", [], [1], {}, [[]]]
+ODD += ["x" * 5_000, "9" * 5_000, "*", "public/*"]
 
 
 @pytest.mark.parametrize("tool", [one.name for one in declared_tools()])
