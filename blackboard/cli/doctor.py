@@ -471,21 +471,10 @@ def _traces(readiness: Any) -> Finding:
 
 
 def _get(url: str, path: str, ca: str | None) -> Any:
-    """The answer of the service at `url` to a plain GET; no proxy is used for this machine."""
-    from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, build_opener
+    """As `target.get`."""
+    from blackboard.cli.target import get
 
-    from blackboard.client.contexts import CA_VARIABLE
-    from blackboard.client.remote.connect import Address
-
-    parts = urlsplit(url)
-    scheme = "https" if parts.scheme in ("wss", "https") else "http"
-    base = f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
-    own: list[BaseHandler] = [ProxyHandler({})] if parts.hostname in LOOPBACK else []
-    trusted = ca or os.environ.get(CA_VARIABLE)
-    tls = Address(url, ca=Path(trusted) if trusted else None).tls()
-    if isinstance(tls, ssl.SSLContext):
-        own.append(HTTPSHandler(context=tls))
-    return build_opener(*own).open(base + path, timeout=_HTTP_TIMEOUT_S)
+    return get(url, path, ca, timeout_s=_HTTP_TIMEOUT_S)
 
 
 def _document(answer: Any, bytes_max: int) -> Any:

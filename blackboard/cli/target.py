@@ -4,10 +4,12 @@ The rules are those of `client/contexts.py`, which `blackboard.connect` follows 
 added, and every error names the flag or command that helps.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from blackboard.cli.errors import LOOPBACK, CommandError, Exit, not_found, wrong_usage
@@ -37,6 +39,7 @@ __all__ = [
     "change",
     "config_directory",
     "data_directory",
+    "get",
     "load",
     "resolve",
 ]
@@ -120,13 +123,36 @@ def answering(context: ServiceContext | None) -> bool:
     """Whether a service answers at the address of `context`, on this machine."""
     if context is None or not _is_loopback(context.url):
         return False
-    from urllib.request import urlopen
+    from http.client import HTTPException
 
     try:
-        with urlopen(f"{kept.as_http(context.url)}/healthz", timeout=PROBE_TIMEOUT_S) as answer:
+        with get(context.url, "/healthz", context.ca, timeout_s=PROBE_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
-    except (OSError, ValueError):  # nothing there, another program, or not a URL
+    # Nothing there, another program, not a URL, or no authority to trust.
+    except (OSError, ValueError, HTTPException, InvalidRequest):
         return False
+
+
+def get(url: str, path: str, ca: str | None, *, timeout_s: float) -> Any:
+    """The answer of the service at `url` to a plain GET; no proxy is used for this machine.
+
+    `ca` is a file of authorities; None leaves it to BLACKBOARD_CA, and to what this machine trusts.
+    Errors: OSError, HTTPException; ValueError for what is no URL; InvalidRequest for another file.
+    """
+    import ssl
+    from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, build_opener
+
+    from blackboard.client.remote.connect import Address
+
+    parts = urlsplit(url)
+    scheme = "https" if parts.scheme in ("wss", "https") else "http"
+    base = f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+    own: list[BaseHandler] = [ProxyHandler({})] if parts.hostname in LOOPBACK else []
+    trusted = ca or os.environ.get(kept.CA_VARIABLE)
+    tls = Address(url, ca=Path(trusted) if trusted else None).tls()
+    if isinstance(tls, ssl.SSLContext):
+        own.append(HTTPSHandler(context=tls))
+    return build_opener(*own).open(base + path, timeout=timeout_s)
 
 
 def load(directory: Path) -> Contexts:

@@ -1,6 +1,8 @@
 """Flag before environment before context before the service on this machine."""
 
+import asyncio
 import stat
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,11 +14,16 @@ from blackboard.cli.target import (
     Contexts,
     ServiceContext,
     Target,
+    answering,
     change,
     data_directory,
     load,
     resolve,
 )
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.server.service import Service
+from tests.certificates import Authority
+from tests.serving import serving
 
 LOCAL = ServiceContext("ws://127.0.0.1:7420", token="local-token")
 PROD = ServiceContext("wss://boards.example.org", token="prod-token", board="expansion")
@@ -219,3 +226,64 @@ def test_a_service_is_here_by_its_address_or_by_its_data(
     """`serve` remembers the directory; a context of another machine has none."""
     known = Contexts().adding("team", context).using("team")
     assert resolve(Flags(url=url), {}, known).is_here is is_here
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service, not yet served."""
+    async with Service(await SqliteStore.at(tmp_path / "data", "memory")) as service:
+        yield service
+
+
+async def _answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A proxy that answers everything by itself."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+async def test_no_proxy_answers_for_a_service_on_this_machine(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither that it runs nor that it does not."""
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    proxy = await asyncio.start_server(_answers, "127.0.0.1", 0)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+    async with serving(service) as served:
+        there = ServiceContext(served.url)
+        assert await asyncio.to_thread(answering, there)
+    assert not await asyncio.to_thread(answering, there)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    async with serving(service) as served:
+        assert await asyncio.to_thread(answering, ServiceContext(served.url))
+    proxy.close()
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+async def test_a_service_with_a_certificate_of_ones_own_is_there(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
+) -> None:
+    """The authority is that of the context, or of the environment."""
+    authority = Authority(tmp_path)
+    if by_variable:
+        monkeypatch.setenv("BLACKBOARD_CA", str(authority.ca))
+    async with serving(service, pair=authority.issue()) as served:
+        there = ServiceContext(served.url, ca=None if by_variable else str(authority.ca))
+        assert await asyncio.to_thread(answering, there)
+        missing = ServiceContext(served.url, ca=str(tmp_path / "missing"))
+        assert not await asyncio.to_thread(answering, missing)
+
+
+async def test_a_program_that_does_not_speak_http_is_no_service() -> None:
+    async def talks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"220 mail.example.org\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(talks, "127.0.0.1", 0)
+    there = ServiceContext(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    assert not await asyncio.to_thread(answering, there)
+    server.close()
