@@ -30,7 +30,9 @@ def main(status: int) -> None:
     # Before the start: an orphan whose parent ends earlier would go to init, out of reach.
     _adopt_orphans()
     # Inherited by the command and by everything that it starts.
-    limit = order["file_bytes_max"]
+    limit, present = order["file_bytes_max"], resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    # A lower one, as of `ulimit -f`, stays: only root may raise it.
+    limit = limit if present == resource.RLIM_INFINITY else min(limit, present)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         command = subprocess.Popen(

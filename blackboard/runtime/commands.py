@@ -75,7 +75,10 @@ async def run_command(order: CommandOrder, directory: Path, lock: int) -> Comman
     Errors: CommandStopped after `timeout_ms`, or more output than it may print; FileRefused when it
     cannot be started. Cancellation: it is stopped.
     """
-    told, tells = os.pipe()
+    try:
+        told, tells = os.pipe()
+    except OSError as error:  # this process has no descriptors left
+        raise FileRefused(order.argv[0], error.strerror or str(error)) from error
     try:
         guard = await asyncio.create_subprocess_exec(
             # Isolated, and without site-packages: nothing else is loaded, and it starts quickly.
