@@ -369,7 +369,8 @@ class Channel:
             session: ClientSession | None = None
             try:
                 # A token for each attempt: the last one may have expired during the pauses.
-                async with self._dial(self._address, await self._address.fresh_token()) as socket:
+                token = await self._address.fresh_token(self.patience_ms)
+                async with self._dial(self._address, token) as socket:
                     session = await self._greet(socket)
                     failures = 0
                     await self._serve(socket, session)
@@ -494,7 +495,7 @@ class Channel:
             else:
                 await asyncio.sleep(max(left_s * percent / 100, _PAUSE_S_MIN))
             try:
-                params = {"token": await self._address.fresh_token()}
+                params = {"token": await self._address.fresh_token(self.patience_ms)}
                 identity = await self.ask("refresh", params)
             except (BlackboardError, LostError) as error:
                 # It is tried again, ever nearer to the end of the token that is in use.

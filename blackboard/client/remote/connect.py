@@ -28,6 +28,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, ConnectionLimits
+from blackboard.units import Milliseconds
 
 TokenSource = Callable[[], str | Awaitable[str]]
 """Returns a token whenever one is needed: to connect, and before the one in use expires."""
@@ -57,34 +58,20 @@ class Address:
     """A PEM file of the authorities that may sign the service's certificate. None = those that this
     machine trusts."""
 
-    async def fresh_token(self) -> str | None:
+    async def fresh_token(self, timeout_ms: Milliseconds) -> str | None:
         """The token to connect with now; a source is called each time.
 
-        Errors: Unavailable when the source raises an error: it may have a token the next time.
+        Errors: Unavailable when the source raises an error, or has no answer in `timeout_ms`: it
+        may have a token the next time.
         Unauthenticated for what is no token, such as the text of a file with its line break.
         """
         found = self.token
         if found is not None and not isinstance(found, str):
-            found = await self._token_of(found)
+            found = await _token_of(found, timeout_ms)
         if found is not None and not _IS_TOKEN(found):
             # Not by a library, whose error would have the token in it.
             raise Unauthenticated(reason="a token has no spaces, line breaks or other characters")
         return found
-
-    async def _token_of(self, source: TokenSource) -> str:
-        try:
-            # A source may read a file or call a service, so it is called here and not
-            # once at the start.
-            made = source()
-            found = made if isinstance(made, str) else await made
-            if not isinstance(found, str):
-                raise TypeError(f"it returned a {type(found).__name__}")
-            return found
-        except BlackboardError:
-            raise
-        except Exception as error:  # the source is user code, which may raise anything
-            reason = f"{type(error).__name__}: {error}"
-            raise Unavailable(what="the source of tokens", reason=reason) from error
 
     @property
     def websocket(self) -> str:
@@ -135,6 +122,25 @@ class Address:
         with contextlib.suppress(ValueError):
             return ipaddress.ip_address(host).is_loopback
         return host == "localhost"
+
+
+async def _token_of(source: TokenSource, timeout_ms: Milliseconds) -> str:
+    try:
+        async with asyncio.timeout(timeout_ms / 1000) as waiting:
+            # A source may read a file or call a service, so it is called here and not
+            # once at the start.
+            made = source()
+            found = made if isinstance(made, str) else await made
+        if not isinstance(found, str):
+            raise TypeError(f"it returned a {type(found).__name__}")
+        return found
+    except BlackboardError:
+        raise
+    except Exception as error:  # the source is user code, which may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        if waiting.expired():
+            reason = f"no token in {timeout_ms} ms"
+        raise Unavailable(what="the source of tokens", reason=reason) from error
 
 
 class ClientSocket(ClientConnection, asyncio.BufferedProtocol):

@@ -51,7 +51,7 @@ async def open_document(
     path = f"{address.websocket}/boards/{quote(board)}/docs/{quote(check_document(key))}"
     name = agent or address.agent
     url = f"{path}?agent={quote(name)}" if name else path
-    token = await address.fresh_token()
+    token = await address.fresh_token(limits.request_timeout_ms)
     try:
         tls = address.tls()
     except InvalidRequest as error:

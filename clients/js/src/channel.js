@@ -172,15 +172,20 @@ export class Channel {
     for (const close of [...this.closers]) close()
   }
 
-  /** The token to connect with now; a source is called each time. */
+  /** The token to connect with now; a source is called each time, and has `patience_ms` to answer. */
   async freshToken () {
     const { token } = this.address
     if (typeof token !== 'function') return token
+    const over = new AbortController()
+    const late = pause(this.patience_ms, over.signal).then(() => { throw new Error(`no token in ${this.patience_ms} ms`) })
+    late.catch(() => {})
     try {
-      return await token()
+      return await Promise.race([token(), late])
     } catch (error) {
       if (error instanceof BlackboardError) throw error
       throw new Unavailable({ what: 'the source of tokens', reason: String(error) })
+    } finally {
+      over.abort()
     }
   }
 

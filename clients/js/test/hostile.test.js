@@ -484,6 +484,12 @@ test('a source of tokens is left alone by a client whose clock is ahead', async 
   assert.equal(given, 1)
 })
 
+test('a source of tokens that hangs is given up', { timeout: 30000 }, async t => {
+  const url = await service(t, () => undefined)
+  const hangs = { ...OPTIONS, token: () => new Promise(() => {}) }
+  await assert.rejects(connect(url, hangs), error => error instanceof Unavailable && /no token in 300 ms/.test(error.message))
+})
+
 test('who lost a lock still gives its task back', async t => {
   const commits = []
   const abort = new AbortController()

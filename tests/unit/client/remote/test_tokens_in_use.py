@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -445,6 +446,33 @@ async def test_a_token_source_that_returns_something_else_is_reported(served: Se
     with pytest.raises(Unavailable, match="NoneType"):
         async with asyncio.timeout(PATIENCE_S), blackboard.connect(served.url, token=source):
             pass
+
+
+async def test_a_source_of_tokens_that_hangs_is_reported(served: Served) -> None:
+    """The first connection waits for it as long as for the service; a later one tries again."""
+    answers: list[str | None] = [None, served.token(ADA), None, served.token(ADA)]
+
+    async def source() -> str:
+        found = answers.pop(0)
+        if found is None:
+            await asyncio.Event().wait()
+        return found or ""
+
+    connecting = blackboard.connect(served.url, token=source, patience_ms=300)
+    with pytest.raises(Unavailable, match="no token in 300 ms"):
+        async with asyncio.timeout(PATIENCE_S), connecting:
+            pass
+    async with blackboard.connect(served.url, token=source, patience_ms=300) as client:
+        for connection in list(served.gate._open):
+            connection.drain()
+
+        async def is_back() -> bool:
+            with suppress(Unavailable):
+                return await client.board().increment("public/n") == 1
+            return False
+
+        await wait_until(is_back)
+    assert not answers
 
 
 async def test_a_failing_token_source_is_reported_and_asked_again(served: Served) -> None:
