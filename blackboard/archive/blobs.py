@@ -76,7 +76,7 @@ class Blobs:
             if parts.scheme in ("", "file"):
                 # The name of a directory may have # ? and %, which mean something in a URL. Made
                 # absolute, because the program may change its working directory.
-                path = Path(unquote(parts.path) if parts.scheme == "file" else url).absolute()
+                path = (path_of(url) if parts.scheme == "file" else Path(url)).absolute()
                 make_directory(path)
                 return cls(LocalStore(path), str(path), path, limits)
             store, where = object_store(url, limits)
@@ -261,6 +261,16 @@ class Blobs:
     def _unavailable(self, error: Exception) -> Unavailable:
         reason = str(error).partition("\n")[0]
         return Unavailable(what=f"blobs at {self._where}", reason=reason)
+
+
+def path_of(url: str) -> Path:
+    """The path of a file URL. Errors: ValueError for one that has more than a path."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError(f"{url} names the host {parts.netloc}: write file:///path")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{url} has more than a path: write ? as %3F, and # as %23")
+    return Path(unquote(parts.path))
 
 
 def object_store(url: str, limits: Limits) -> tuple[ObjectStore, str]:

@@ -20,14 +20,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import obstore
 from filelock import FileLock, Timeout
 from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
-from blackboard.archive.blobs import Blobs, blob_path, object_store
+from blackboard.archive.blobs import Blobs, blob_path, object_store, path_of
 from blackboard.backup.lease import LEASE, WriterLease
 from blackboard.engines.disk import file_identity, replace_file, sync_path
 from blackboard.errors import Corrupt, InvalidRequest, NewerFormat, Unavailable
@@ -44,6 +44,8 @@ VERSION: Final = 1
 _MARK: Final = "backup.json"
 _MARK_DRAFT: Final = re.compile(r"backup\.json\.[0-9a-f]{16}$")
 """What the mark is called while it is written: a process that was killed then leaves it."""
+_STORES: Final = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
+"""What begins with one of these is no path, also if its slashes were forgotten."""
 _LOCK: Final = "lock"
 _BLOBS: Final = "blobs"
 _ID_BYTES: Final = 8
@@ -78,13 +80,13 @@ class BackupPlace:
         Nothing is made. Credentials come from where the provider's own tools look for them. Errors:
         InvalidRequest for another kind of URL.
         """
-        parts = urlsplit(url)
-        if parts.scheme == "file" or "://" not in url:
-            # A plain path is not decoded: # ? and % may stand in the name of a directory.
-            path = Path(unquote(parts.path)) if parts.scheme == "file" else Path(url)
-            # Absolute, because the program may change its working directory.
-            return cls(str(path), path.absolute(), limits)
         try:
+            scheme = urlsplit(url).scheme
+            if scheme == "file" or ("://" not in url and scheme not in _STORES):
+                # A plain path is not decoded: # ? and % may stand in the name of a directory.
+                path = path_of(url) if scheme == "file" else Path(url)
+                # Absolute, because the program may change its working directory.
+                return cls(str(path), path.absolute(), limits)
             store, where = object_store(url, limits)
         except (BaseError, ValueError) as error:
             raise InvalidRequest(field="backup", reason=str(error).partition("\n")[0]) from error
@@ -114,7 +116,7 @@ class BackupPlace:
         if self._directory is not None:
             try:
                 await asyncio.to_thread(make_directory, self._directory)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise self._unavailable(error) from error
         found = await self.get(_MARK)
         if found is not None:

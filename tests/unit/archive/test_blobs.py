@@ -121,7 +121,7 @@ async def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, s3: S3) -> None:
         await Blobs.at(s3.url).put(b"x")
 
 
-@pytest.mark.parametrize("url", ["paper://desk", "s3:", "ftp://host/path"])
+@pytest.mark.parametrize("url", ["paper://desk", "s3:", "ftp://host/path", "file://host/path"])
 def test_what_is_no_object_store(url: str) -> None:
     """Refused, naming the setting."""
     with pytest.raises(InvalidRequest) as refused:

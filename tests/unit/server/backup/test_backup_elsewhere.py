@@ -151,3 +151,30 @@ async def test_a_backup_in_an_object_store(tmp_path: Path, monkeypatch: pytest.M
         s3.kill()
         with pytest.raises(Unavailable):
             await take_once(settings, url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://[x",
+        "s3:bucket/backup",
+        "S3:/bucket/backup",
+        "gs:bucket/backup",
+        "file://mnt/backup",
+        "file:///mnt/backup?part=1",
+        "file:///mnt/backup#1",
+    ],
+)
+def test_an_address_that_may_mean_another_place_is_refused(url: str) -> None:
+    """A bucket is no directory of that name, and another machine is not this one."""
+    with pytest.raises(InvalidRequest) as refused:
+        BackupPlace.at(url)
+    assert refused.value.field == "backup"
+
+
+async def test_a_name_that_no_system_takes_is_no_place(tmp_path: Path) -> None:
+    settings = load({"data": tmp_path / "data"})
+    with pytest.raises(Unavailable, match="null byte"):
+        await take_once(settings, f"file://{tmp_path}/a%00b")
+    assert BackupPlace.at(f"file://localhost{tmp_path}/a").where == f"{tmp_path}/a"
+    assert BackupPlace.at("./s3:bucket").where == "s3:bucket"
