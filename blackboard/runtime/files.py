@@ -29,6 +29,7 @@ from blackboard.runtime.commands import (
     run_command,
 )
 from blackboard.units import Milliseconds
+from blackboard.wire.codec import encode_text
 
 if TYPE_CHECKING:
     from blackboard.client.workspace.step_files import StepFiles
@@ -70,8 +71,8 @@ class AgentFiles:
         self, path: str, content: bytes | str, *, executable: bool | None = None
     ) -> None:
         """Write a file, text as UTF-8, and the directories above it. With None it stays executable
-        if it is."""
-        data = content.encode() if isinstance(content, str) else content
+        if it is. Errors: InvalidRequest for half of a surrogate pair in a text."""
+        data = encode_text(content, "content") if isinstance(content, str) else content
         await self._tree.write(self._path(path), data, executable)
 
     async def remove(self, path: str) -> None:

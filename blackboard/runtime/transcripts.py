@@ -44,7 +44,7 @@ from blackboard.limits import (
 )
 from blackboard.runtime.models import ChatMessage, Role
 from blackboard.units import Key, Milliseconds, Prefix, Revision
-from blackboard.wire.codec import encode_value
+from blackboard.wire.codec import encode_text, encode_value
 
 K = TypeVar("K", bound=BaseModel)
 _BYTES_PER_TOKEN: Final = 4
@@ -180,8 +180,11 @@ Summarise = Callable[[str, Sequence[Turn]], Awaitable[str]]
 
 
 def tokens_of(text: str) -> int:
-    """A quarter of its bytes, rounded up: near enough for a window, whatever the model."""
-    return -(-len(text.encode()) // _BYTES_PER_TOKEN)
+    """A quarter of its bytes, rounded up: near enough for a window, whatever the model.
+
+    Errors: InvalidRequest for half of a surrogate pair.
+    """
+    return -(-len(encode_text(text)) // _BYTES_PER_TOKEN)
 
 
 class Transcript:
@@ -201,8 +204,9 @@ class Transcript:
     # --- writing ----------------------------------------------------------------------------------
 
     def add(self, step: StepWriter, role: Role, text: str) -> None:
-        """Add a turn when `step` commits. Errors: LimitExceeded (TRANSCRIPT_TURN_BYTES_MAX)."""
-        size = len(text.encode())
+        """Add a turn when `step` commits. Errors: LimitExceeded (TRANSCRIPT_TURN_BYTES_MAX);
+        InvalidRequest for half of a surrogate pair."""
+        size = len(encode_text(text))
         if size > TRANSCRIPT_TURN_BYTES_MAX:
             raise LimitExceeded("TRANSCRIPT_TURN_BYTES_MAX", size, TRANSCRIPT_TURN_BYTES_MAX)
         turn = _Stored(role=role, text=text, tokens=self._count_tokens(text))

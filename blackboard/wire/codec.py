@@ -85,6 +85,15 @@ def encode_value(value: JsonValue) -> bytes:
     return encoded
 
 
+def encode_text(text: str, field: str = "text") -> bytes:
+    """A text as UTF-8. Errors: InvalidRequest, which names `field`, for half of a surrogate
+    pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(field=field, reason=f"is no Unicode text: {error}") from error
+
+
 def encode_large(value: JsonValue) -> bytes:
     """As `encode_value`, but up to LARGE_BYTES_MAX, for values that are stored in parts."""
     encoded = _encoded(value)

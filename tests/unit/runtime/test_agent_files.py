@@ -769,3 +769,13 @@ async def test_files_are_used_within_their_step(desk: Desk) -> None:
     ):
         with pytest.raises(LocalProtocolError):
             await call
+
+
+async def test_what_is_no_text_is_no_content(desk: Desk) -> None:
+    """Half of a surrogate pair, as of a text that was cut."""
+
+    async def body(ctx: Context[Notes]) -> None:
+        await ctx.files.write("a", "cut: \ud83d")
+
+    refused = await desk.refused(InvalidRequest, body)
+    assert refused.field == "content"

@@ -1,7 +1,9 @@
 """Transcripts on a real board: windows, pages, summaries, recall, accounts."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -419,3 +421,12 @@ async def test_what_is_no_turn_is_named(board: Board) -> None:
 def test_tokens_are_estimated() -> None:
     """A quarter of the bytes, rounded up."""
     assert [tokens_of(text) for text in ("", "a", "abcd", "abcde", "üü")] == [0, 1, 1, 2, 1]
+
+
+def test_what_is_no_text_is_refused() -> None:
+    """Half of a surrogate pair, as of a text that was cut: before it is in a step."""
+    no_step: Any = None
+    for call in (partial(tokens_of, "\ud83d"), partial(TALK.add, no_step, "user", "\ud83d")):
+        with pytest.raises(InvalidRequest) as refused:
+            call()
+        assert refused.value.field == "text"
