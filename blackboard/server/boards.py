@@ -21,7 +21,6 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -46,8 +45,8 @@ from blackboard.core.fields import check_note
 from blackboard.core.freeze import FROZEN_KEY, LAST_FREEZE_KEY, Freeze, freeze_in
 from blackboard.core.model import Outcome
 from blackboard.core.path import superseding_key
-from blackboard.engines.base import Store, VoteCounts, check_epoch, check_since, pages_of
-from blackboard.engines.disk import DiskSpace, space_of
+from blackboard.engines.base import Store, check_epoch, check_since, pages_of
+from blackboard.engines.disk import space_of
 from blackboard.errors import (
     AttemptTooOld,
     BlackboardError,
@@ -60,14 +59,11 @@ from blackboard.errors import (
 )
 from blackboard.limits import INTEGER_MAX, LOG_ENTRIES_MAX, NOTE_BYTES_MAX
 from blackboard.server import redlock_votes as quorum
-from blackboard.server.archiver import Archiver, ArchiveStatistics, check_archived
-from blackboard.server.backups.follow import BackupStatistics
+from blackboard.server.archiver import Archiver, check_archived
 from blackboard.server.commit_queue import CommitCounts, CommitQueue, salted, system_id
 from blackboard.server.continuity import go_above
 from blackboard.server.feed import Feed
-from blackboard.server.host import Host
-from blackboard.server.latency import Latencies
-from blackboard.server.overload.charges import ChargeStatistics
+from blackboard.server.host import Host, ServiceStatistics
 from blackboard.server.security.refusals import Refusals
 from blackboard.server.security.revocations import Permit
 from blackboard.units import Key, Milliseconds, Prefix, Revision
@@ -75,55 +71,12 @@ from blackboard.wire.codec import Prepared, encode_value, prepare
 
 log = logging.getLogger(__name__)
 SYSTEM_TRIES: Final = 5
+_BEING_REMOVED: Final = "it is being removed"
 _CLOSE_TRIES: Final = 3
 """Boards that are tried, if they are used just then, to make room for another one."""
 _FREEZE_TRIES: Final = 5
 """Attempts to freeze or thaw, if others freeze or thaw the board between the read and the
 commit."""
-
-
-@dataclass(frozen=True, slots=True)
-class SweeperStatistics:
-    """The work of this process's sweeper since it started."""
-
-    rounds: int = 0
-    """Passes over all boards that are open here."""
-    expired: int = 0
-    """Expired entries and leases that it removed."""
-    refused: int = 0
-    """Removals that were refused, because the lease or entry was renewed in time, or another
-    process had removed it already."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceStatistics:
-    """A snapshot for people and for metrics. Counts start at zero with the process."""
-
-    boards: int
-    watchers: int
-    commits: int
-    batches: int
-    refused: int
-    archive: ArchiveStatistics | None = None
-    """None without an archive."""
-    backup: BackupStatistics | None = None
-    """None if no backup is followed."""
-    lag_ms: float = 0
-    backlog_bytes: int = 0
-    sweeper: SweeperStatistics = SweeperStatistics()
-    votes: VoteCounts | None = None
-    """None without lock masters."""
-    charges: ChargeStatistics = field(default_factory=ChargeStatistics)
-    """Charges for requests that came over connections. Programs that use the service in their own
-    process are not charged."""
-    latencies: Latencies = field(default_factory=Latencies)
-    """How long commits, engine calls, deliveries and requests took."""
-    started_s: float = 0
-    """When this process began, in seconds since 1970."""
-    lost_boards: int = 0
-    """Boards of which the engine lost revisions that were not recovered yet."""
-    disk: DiskSpace | None = None
-    """The room where the data directory is; None if this service has none."""
 
 
 class OpenBoard:
@@ -171,14 +124,23 @@ class OpenBoard:
         return not (self.feed.watchers or self.queue.is_working)
 
     async def end(self, error: BlackboardError) -> None:
-        """Stop serving the board. Watchers get `error`, peers of its documents are disconnected,
-        and queued commits are carried out."""
+        """Stop serving the board: as `stop`; watchers get `error`, too."""
+        await self.stop(error)
+        await self.feed.end(error)
+
+    async def stop(self, error: BlackboardError) -> None:
+        """Refuse further commits with `error`, disconnect the peers of its documents, and carry out
+        the queued commits. Until `resume`, if the board goes on after all."""
         # First, so that nothing new gets into the queue while it is emptied.
         self._ended = error
-        await self.feed.end(error)
         if self.host.documents is not None:
             await self.host.documents.end(self.name)
         await self.queue.aclose()
+
+    def resume(self) -> None:
+        """Accept commits again, after `stop`. What was counted until then counts elsewhere."""
+        self._ended = None
+        self.queue.counts = CommitCounts()
 
     # --- its content ------------------------------------------------------------------------------
 
@@ -648,7 +610,7 @@ class Boards:
 
     def _check_stays(self, name: str) -> None:
         if name in self.host.removing:
-            raise Unavailable(what=f"board {name}", reason="it is being removed")
+            raise Unavailable(what=f"board {name}", reason=_BEING_REMOVED)
 
     async def _go_above(self, name: str) -> None:
         """Make a board continue above its archived revisions and those in the backup. If these are
@@ -675,7 +637,8 @@ class Boards:
         board either exists or does not. What is left outside the engine is removed by repeating
         `remove`, by the next search for lost boards, or by the next board of this name.
         Errors: NoSuchBoard if the board does not exist; StaleEpoch if it is not in `epoch`
-        ("" = there is none, None = any); Unavailable: it may have been removed.
+        ("" = there is none, None = any); Unavailable: it may have been removed; if not, its
+        watchers go on.
         Cancellation: the removal continues; CancelledError is raised when it is done, or after
         FINISH_TIMEOUT_MS.
         """
@@ -694,10 +657,18 @@ class Boards:
             await self._check_epoch(name, epoch)
             # The next board of the name begins above what was archived, too.
             mark = None if host.archive is None else await host.archive.mark(name)
-            await self.let_go(name, NoSuchBoard(name))
             # A process that was stopped until here must not take the next board of the name.
             above = 0 if mark is None else mark.revision
-            await host.store.remove(name, above=above, epoch=epoch)
+            opener = self._openers.get(name)
+            opened = await self._withdraw(name, Unavailable(f"board {name}", _BEING_REMOVED))
+            try:
+                await host.store.remove(name, above=above, epoch=epoch)
+            except BaseException:
+                # As on a full disk. If it was removed all the same, the sweeper lets it go.
+                if opened is not None:
+                    self._resume(opened, opener)
+                raise
+            await self._let_watchers_go(name, opened, NoSuchBoard(name))
             # Only after the engine has recorded the removal: without its record, what is left in
             # the archive would look like a board that the engine lost.
             await host.finish_removal(name)
@@ -710,13 +681,31 @@ class Boards:
             check_epoch(await self.host.store.open(name), epoch)
 
     async def let_go(self, name: str, error: BlackboardError) -> None:
-        """Stop serving a board. Its watchers get `error`."""
+        """Stop serving a board that was removed. Its users get `error`."""
+        await self._let_watchers_go(name, await self._withdraw(name, error), error)
+
+    async def _withdraw(self, name: str, error: BlackboardError) -> OpenBoard | None:
+        """Close a board, except to its watchers; others get `error`. Returns it if it was open."""
         opened = self._drop(name)
-        self.host.lost.pop(name, None)
+        if opened is not None:
+            await opened.stop(error)
         if self.host.archiver is not None:
             await self.host.archiver.unfollow(name)
+        return opened
+
+    async def _let_watchers_go(
+        self, name: str, opened: OpenBoard | None, error: BlackboardError
+    ) -> None:
+        self.host.lost.pop(name, None)
         if opened is not None:
             await opened.end(error)
+
+    def _resume(self, opened: OpenBoard, opener: str | None) -> None:
+        """Go on with a board that was withdrawn; nobody can have opened it meanwhile."""
+        opened.resume()
+        self._open[opened.name], self._openers[opened.name] = opened, opener
+        if self.host.archiver is not None:
+            self.host.archiver.follow(opened.name)
 
     async def check_new(self, name: str) -> None:
         """Errors: LimitExceeded when the engine has its maximum of boards already."""

@@ -1,4 +1,5 @@
-"""The parts that the boards of one process share: the engine, the archive, and access control.
+"""The parts that the boards of one process share: the engine, the archive, access control, and the
+counters.
 
 The state of a single board is in `server/boards.py`.
 """
@@ -24,18 +25,19 @@ from blackboard.core.access import (
 )
 from blackboard.core.checkpoints import ORIGIN_KEY, Lost, LostBoard
 from blackboard.encryption.store import SealedStore
-from blackboard.engines.base import EngineFacts, Store
+from blackboard.engines.base import EngineFacts, Store, VoteCounts
+from blackboard.engines.disk import DiskSpace
 from blackboard.errors import BlackboardError, EngineRefused, InvalidRequest, Unavailable
 from blackboard.limits import DEFAULT, Limits
-from blackboard.server.archiver import Archiver
-from blackboard.server.backups.follow import BackupFollower
+from blackboard.server.archiver import Archiver, ArchiveStatistics
+from blackboard.server.backups.follow import BackupFollower, BackupStatistics
 from blackboard.server.checkpoints.imports import Imports
 from blackboard.server.commit_queue import Load
 from blackboard.server.continuity import loss_message
 from blackboard.server.documents.rooms import Documents
 from blackboard.server.latency import Latencies
 from blackboard.server.overload.accounts import BegunBoards, WatchShares
-from blackboard.server.overload.charges import Charges, Shares
+from blackboard.server.overload.charges import Charges, ChargeStatistics, Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
 from blackboard.server.security.audit import Audit
 from blackboard.server.security.revocations import Permits, Revocations
@@ -48,6 +50,50 @@ log = logging.getLogger(__name__)
 _REVOCATION_ARCHIVED_MS: Final = 5_000
 """How long a revocation waits for the archive, which takes a few milliseconds if it is
 available."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweeperStatistics:
+    """The work of this process's sweeper since it started."""
+
+    rounds: int = 0
+    """Passes over all boards that are open here."""
+    expired: int = 0
+    """Expired entries and leases that it removed."""
+    refused: int = 0
+    """Removals that were refused, because the lease or entry was renewed in time, or another
+    process had removed it already."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatistics:
+    """A snapshot for people and for metrics. Counts start at zero with the process."""
+
+    boards: int
+    watchers: int
+    commits: int
+    batches: int
+    refused: int
+    archive: ArchiveStatistics | None = None
+    """None without an archive."""
+    backup: BackupStatistics | None = None
+    """None if no backup is followed."""
+    lag_ms: float = 0
+    backlog_bytes: int = 0
+    sweeper: SweeperStatistics = SweeperStatistics()
+    votes: VoteCounts | None = None
+    """None without lock masters."""
+    charges: ChargeStatistics = field(default_factory=ChargeStatistics)
+    """Charges for requests that came over connections. Programs that use the service in their own
+    process are not charged."""
+    latencies: Latencies = field(default_factory=Latencies)
+    """How long commits, engine calls, deliveries and requests took."""
+    started_s: float = 0
+    """When this process began, in seconds since 1970."""
+    lost_boards: int = 0
+    """Boards of which the engine lost revisions that were not recovered yet."""
+    disk: DiskSpace | None = None
+    """The room where the data directory is; None if this service has none."""
 
 
 class Signer(Protocol):

@@ -22,12 +22,12 @@ from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.backups.follow import BackupFollower
-from blackboard.server.boards import Boards, ServiceStatistics
+from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
 from blackboard.server.documents.awareness import Publishing, pubsub_of
 from blackboard.server.documents.rooms import Documents
-from blackboard.server.host import Host
+from blackboard.server.host import Host, ServiceStatistics
 from blackboard.server.overload.rate_limits import Rates
 from blackboard.server.requests import RequestHandler
 from blackboard.server.security.own_boards import OwnBoards

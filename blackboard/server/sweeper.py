@@ -36,8 +36,9 @@ from blackboard.limits import (
     REVISION_MAX,
     BoardLimits,
 )
-from blackboard.server.boards import Boards, OpenBoard, SweeperStatistics
+from blackboard.server.boards import Boards, OpenBoard
 from blackboard.server.commit_queue import salted, system_id
+from blackboard.server.host import SweeperStatistics
 from blackboard.server.security.own_boards import prune_audit
 from blackboard.wire.codec import SYSTEM_AGENT, prepare
 

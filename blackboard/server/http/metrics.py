@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from blackboard.core.commit import ENGINE, RECOVER, RESTORE
 from blackboard.engines.base import VoteCounts
 from blackboard.server.backups.follow import BackupStatistics
-from blackboard.server.boards import ServiceStatistics, SweeperStatistics
+from blackboard.server.host import ServiceStatistics, SweeperStatistics
 from blackboard.server.latency import Histogram, Latencies
 from blackboard.server.overload.charges import ChargeStatistics
 

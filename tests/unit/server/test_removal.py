@@ -187,6 +187,25 @@ async def test_a_removal_that_was_killed_in_the_middle_is_finished(
     await client.remove_board("main")
 
 
+async def test_a_removal_that_fails_sends_nobody_away(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: what went away for the removal comes back, and the board goes on."""
+    client = client_of(service)
+    board = await fill(client)
+
+    async def is_full(name: str, **_: object) -> None:
+        raise Unavailable(what="engine", reason=f"no room to remove {name}")
+
+    async with board.watch("public/**") as watch:
+        with monkeypatch.context() as patch:
+            patch.setattr(service.host.store, "remove", is_full)
+            with pytest.raises(Unavailable, match="no room"):
+                await client.remove_board("main")
+        receipt = await board.put("public/plan", 2)
+        assert (await anext(watch)).revision == receipt.revision
+
+
 async def test_an_agent_may_not_remove_a_board(service: Service) -> None:
     client = client_of(service)
     await fill(client)

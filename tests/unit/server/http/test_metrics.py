@@ -14,7 +14,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
 from blackboard.server.archiver import ArchiveStatistics
 from blackboard.server.backups.follow import BackupStatistics
-from blackboard.server.boards import ServiceStatistics, SweeperStatistics
+from blackboard.server.host import ServiceStatistics, SweeperStatistics
 from blackboard.server.http.metrics import Metrics, Traffic
 from blackboard.server.overload.charges import ChargeStatistics
 from blackboard.server.service import Service
