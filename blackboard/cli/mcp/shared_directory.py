@@ -66,6 +66,8 @@ class SharedDirectory:
         self._lock = FileLock(settings.data / "mcp.lock", mode=FILE_MODE, thread_local=False)
         self._url: str | None = None
         self._changed = asyncio.Event()
+        self._cannot_look = False
+        """Whether the last look at the lock failed, which was logged."""
         self.serves = False
         """Whether this process serves it now."""
 
@@ -132,6 +134,15 @@ class SharedDirectory:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
+            self._cannot_look = False
+            return False
+        except OSError as error:
+            # It may pass, such as too many open files: meanwhile another process serves.
+            if self._url is None:
+                raise
+            if not self._cannot_look:
+                log.warning("cannot take part in serving %s: %s", self._settings.data, error)
+            self._cannot_look = True
             return False
         return True
 

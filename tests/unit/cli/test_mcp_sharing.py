@@ -1,6 +1,7 @@
 """Processes of `blackboard mcp` on one directory, when something goes wrong at a bad moment."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from filelock import FileLock
 from mcp import Client
 
 import blackboard
@@ -23,7 +25,7 @@ from blackboard.server.http import serve as http
 from blackboard.server.service import Service
 from tests.serving import serving
 from tests.unit.integrations.mcp_clients import OLD, OldClient
-from tests.waiting import TIMEOUT_S
+from tests.waiting import TIMEOUT_S, wait_until
 
 SERVED: Any = SimpleNamespace(url="http://127.0.0.1:7421", token_path=None)
 
@@ -50,6 +52,42 @@ async def test_a_failure_of_any_kind_does_not_end_the_service(
         async with shared.running():
             await again.wait()
     assert attempts == [7421, 7421]
+
+
+async def test_a_failed_look_does_not_end_the_election(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process would never take over, and nobody would know. It says so once."""
+    served, failures = asyncio.Event(), [OSError(5, "Input/output error"), OSError(24, "Too many")]
+
+    async def serve(_: Any, **__: Any) -> None:
+        served.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(http, "serve", serve)
+    settings = config.load({"host": "127.0.0.1", "data": str(tmp_path)})
+    (tmp_path / "owner.json").write_text(json.dumps({"url": SERVED.url}))
+    shared = SharedDirectory(settings, lambda _: None, retry_s=0)
+    acquire = shared._lock.acquire
+
+    def acquire_at_last(**given: Any) -> Any:
+        if shared._url is not None and failures:
+            raise failures.pop()
+        return acquire(**given)
+
+    monkeypatch.setattr(shared._lock, "acquire", acquire_at_last)
+
+    async def has_failed() -> bool:
+        return not failures
+
+    owner = FileLock(tmp_path / "mcp.lock")
+    with owner, anyio.fail_after(TIMEOUT_S):
+        async with shared.running():
+            await wait_until(has_failed)
+            owner.release()
+            await served.wait()
+    assert [one.message for one in caplog.records if "Too many" in one.message]
+    assert not [one.message for one in caplog.records if "Input/output" in one.message]
 
 
 async def test_a_service_that_moved_is_asked_until_it_answers() -> None:
