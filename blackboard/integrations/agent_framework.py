@@ -13,7 +13,7 @@ from typing import Any
 
 from blackboard.errors import BlackboardError, InvalidRequest
 from blackboard.integrations.framework import framework
-from blackboard.integrations.sessions import AnyBoard, Records
+from blackboard.integrations.sessions import AnyBoard, Records, readable
 from blackboard.ops import ABSENT, Delete, KeyAt, encode_value
 
 with framework("agent-framework"):
@@ -65,17 +65,23 @@ class BlackboardCheckpointStorage:
 
     async def load(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint:
         """The checkpoint with that id. Errors: WorkflowCheckpointException if there is none."""
-        entry = await self._records.entry(self._records.key("checkpoints", checkpoint_id))
-        if entry is None:
+        found = await self._found(checkpoint_id)
+        if found is None:
             raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
-        return self._decoded(entry.value)
+        return found
+
+    async def _found(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint | None:
+        entry = await self._records.entry(self._records.key("checkpoints", checkpoint_id))
+        entry = readable(entry)
+        return None if entry is None else self._decoded(entry.value)
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
         """The checkpoints of a workflow, oldest first."""
         ids = await self.list_checkpoint_ids(workflow_name=workflow_name)
         keys = [self._records.key("checkpoints", one) for one in ids]
         found = await self._records.entries(keys)
-        return [self._decoded(found[key].value) for key in keys if key in found]
+        there = [entry for key in keys if (entry := readable(found.get(key))) is not None]
+        return [self._decoded(entry.value) for entry in there]
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
         """The ids of the checkpoints of a workflow, oldest first."""
@@ -85,13 +91,16 @@ class BlackboardCheckpointStorage:
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
         """The newest checkpoint of a workflow, or None."""
-        ids = await self.list_checkpoint_ids(workflow_name=workflow_name)
-        return await self.load(ids[-1]) if ids else None
+        for one in reversed(await self.list_checkpoint_ids(workflow_name=workflow_name)):
+            found = await self._found(one)
+            if found is not None:  # else it was deleted just now, or redacted
+                return found
+        return None
 
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
         """Remove a checkpoint; False when there is none with that id."""
         key = self._records.key("checkpoints", checkpoint_id)
-        entry = await self._records.entry(key)
+        entry = readable(await self._records.entry(key))
         if entry is None:
             return False
         index = self._index(entry.value["workflow_name"], checkpoint_id)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from blackboard.integrations.framework import framework
-from blackboard.integrations.sessions import AnyBoard, Op, Records
+from blackboard.integrations.sessions import AnyBoard, Op, Records, readable
 from blackboard.limits import COMMIT_BYTES_MAX, OPERATIONS_MAX
 from blackboard.ops import ABSENT, Append, KeyAt
 
@@ -61,7 +61,8 @@ class BlackboardSessionStore(SessionStore):
                 return
             ops: list[Op] = [operation for _, operation in fresh]
             ops += [self._records.put(mark, 1) for e, _ in fresh for mark in self._marks(place, e)]
-            ops.append(self._about(key, place, about and about.value, [e for e, _ in fresh]))
+            before = readable(about)
+            ops.append(self._about(key, place, before and before.value, [e for e, _ in fresh]))
             revision = about.mod_revision if about else ABSENT
             if await self._records.accepted(ops, KeyAt(f"{place}/about", revision)):
                 return

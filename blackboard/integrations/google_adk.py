@@ -16,7 +16,7 @@ from typing import Any
 
 from blackboard.errors import BlackboardError, Rejected
 from blackboard.integrations.framework import framework
-from blackboard.integrations.sessions import AnyBoard, Op, Records
+from blackboard.integrations.sessions import AnyBoard, Op, Records, readable
 from blackboard.ops import ABSENT, PRESENT, KeyAt
 from blackboard.types import Entry
 
@@ -76,7 +76,8 @@ class BlackboardSessionService(BaseSessionService):
     ) -> Session | None:
         """The session with its state and events, or None."""
         place = self._place(app_name, user_id, session_id.strip())
-        about = await self._records.entry(f"{place}/about")  # first: what is newer is found stale
+        # First: what is newer is found stale.
+        about = readable(await self._records.entry(f"{place}/about"))
         if about is None:
             return None
         newest = config.num_recent_events if config else None

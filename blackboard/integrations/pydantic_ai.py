@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from blackboard.errors import BlackboardError, Rejected
 from blackboard.integrations.framework import framework
-from blackboard.integrations.sessions import AnyBoard, Condition, Op, Records
+from blackboard.integrations.sessions import AnyBoard, Condition, Op, Records, readable
 from blackboard.limits import OPERATIONS_MAX
 from blackboard.ops import ABSENT, PRESENT, Delete, KeyAt
 from blackboard.types import Entry
@@ -49,7 +49,7 @@ class BlackboardConversationStore(ConversationStore):
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """The record of a conversation, or None."""
-        found = await self._records.entry(self._records.key("records", conversation_id))
+        found = readable(await self._records.entry(self._records.key("records", conversation_id)))
         return _record(found) if found else None
 
     async def read_records(
@@ -70,9 +70,10 @@ class BlackboardConversationStore(ConversationStore):
         """Store a record and its new entries (up to 1,000 and 4 MiB), all of it or nothing."""
         key = self._records.key("records", record.conversation_id)
         stored = await self._records.entry(key)
-        if (_record(stored).revision if stored else None) != expected_revision:
+        before = readable(stored)  # one that was redacted is replaced
+        if (_record(before).revision if before else None) != expected_revision:
             raise ConversationConflict(record.conversation_id)
-        roots: list[str] = list(stored.value["roots"]) if stored else []
+        roots: list[str] = list(before.value["roots"]) if before else []
         ops: list[Op] = []
         conditions: list[Condition] = [KeyAt(key, stored.mod_revision if stored else ABSENT)]
         if record.head_id is not None:
@@ -116,7 +117,7 @@ class BlackboardConversationStore(ConversationStore):
         tree: with this one, if it was not forked and is no fork. They go after the record: if the
         process dies in between, the next deletion of any conversation removes them."""
         key = self._records.key("records", conversation_id)
-        stored = await self._records.entry(key)
+        stored = readable(await self._records.entry(key))
         if stored is None or _record(stored).revision != expected_revision:
             raise ConversationConflict(conversation_id)
         ops: list[Op] = [Delete(key)]
@@ -152,9 +153,11 @@ class BlackboardConversationStore(ConversationStore):
         """Remove a tree that is being deleted; another process may do so at the same time, but none
         goes on once it is done, as a tree of that name may begin again."""
         tree, ops = self._records.key("trees", ending.value), list[Op]()
-        for entry in await self._records.all(f"{tree}/**"):
-            if entry.key.startswith(f"{tree}/entries/"):
-                ops.append(Delete(self._records.key("tips", entry.value[1]["id"])))
+        # By keys, so that what was redacted goes, too.
+        for entry in await self._records.all(f"{tree}/**", keys_only=True):
+            above, _, name = entry.key.rpartition("/")
+            if above == f"{tree}/entries":
+                ops.append(Delete(f"{self._records.key('tips')}/{name}"))
             ops.append(Delete(entry.key))
         ops.append(Delete(ending.key))
         for start in range(0, len(ops), OPERATIONS_MAX):
@@ -181,14 +184,14 @@ class BlackboardConversationStore(ConversationStore):
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """The entry with that id. Errors: KeyError."""
         root = await self._root(entry_id)
-        found = await self._records.entry(self._entry_key(root or "", entry_id))
+        found = readable(await self._records.entry(self._entry_key(root or "", entry_id)))
         if found is None:
             raise KeyError(entry_id)
         return _entry(found)
 
     async def _root(self, entry_id: str) -> str | None:
         """The tree that has an entry: known for ends of histories, else looked for in all trees."""
-        tip = await self._records.entry(self._records.key("tips", entry_id))
+        tip = readable(await self._records.entry(self._records.key("tips", entry_id)))
         if tip is not None:
             return str(tip.value)
         anywhere = self._records.below(f"{self._records.key('trees')}/*", "entries", entry_id)

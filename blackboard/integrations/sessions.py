@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import blackboard
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, LocalProtocolError
@@ -27,6 +27,8 @@ Op = Append | Delete | Put
 Condition = KeyAt | PrefixUnchanged
 DIGEST = "~sha256-"
 """Begins the segment of a name that is too long for one; `segment` returns none that does."""
+REDACTED: Final = {"$redacted": True}
+"""What a redaction leaves in place of a value: a restore to before it puts this back."""
 
 
 class Records:
@@ -81,8 +83,11 @@ class Records:
     async def all(
         self, pattern: str, *, newest: int | None = None, keys_only: bool = False
     ) -> list[Entry]:
-        """The entries that match, in the order of their keys, or the `newest` last of them. A page
-        (up to LIST_ENTRIES_MAX entries and 2 MiB) is of one revision, later pages of later ones."""
+        """The entries that match, in the order of their keys, or the `newest` last of them.
+
+        What was redacted is passed over, except with `keys_only`. A page (up to LIST_ENTRIES_MAX
+        entries and 2 MiB) is of one revision, later pages of later ones.
+        """
         found: list[Entry] = []
         after = None
         look = partial(self.board.list, pattern, reverse=newest is not None, keys_only=keys_only)
@@ -91,7 +96,7 @@ class Records:
                 LIST_ENTRIES_MAX if newest is None else min(newest - len(found), LIST_ENTRIES_MAX)
             )
             page = await self._ask(partial(look, after=after, limit=limit))
-            found += page.entries
+            found += [e for e in page.entries if keys_only or readable(e) is not None]
             after = page.next_key
             if after is None:
                 break
@@ -153,6 +158,11 @@ class Records:
             raise
         except BlackboardError as error:
             raise self._translate(error) from error
+
+
+def readable(entry: Entry | None) -> Entry | None:
+    """`entry`, or None if its value was redacted."""
+    return None if entry is None or entry.value == REDACTED else entry
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -75,6 +75,19 @@ async def losses(extra: str, folder: Path) -> dict[str, float]:
     return found
 
 
+async def redact_and_restore(url: str, token: str, *keys: str) -> None:
+    """Remove the values of `keys` for good, and restore the board `main` to before that: markers
+    are in their place then."""
+    async with blackboard.connect(url, token=token) as client:
+        board = client.board("main")
+        await board.checkpoint("before-redaction")
+        for key in keys:
+            await client.redact(key, board="main")
+        await board.restore("before-redaction")
+        marked = await board.entries(keys)
+        assert [marked[key].value for key in keys] == [{"$redacted": True}] * len(keys)
+
+
 @contextmanager
 def removals(board: blackboard.Board, count: int) -> Iterator[None]:
     """A block in which `board` cannot be reached any more after so many commits of deletions."""

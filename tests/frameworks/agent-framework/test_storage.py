@@ -26,7 +26,7 @@ from blackboard.errors import AccessDenied, LimitExceeded, Unavailable
 from blackboard.integrations.agent_framework import BlackboardCheckpointStorage
 from blackboard.limits import VALUE_BYTES_MAX
 from tests.frameworks.conftest import Service
-from tests.frameworks.shared import collide, examples_run, losses
+from tests.frameworks.shared import collide, examples_run, losses, redact_and_restore
 
 
 @dataclass
@@ -155,6 +155,24 @@ async def test_a_restore_takes_checkpoints_back(board: Board, service: Service) 
             await late.save(WorkflowCheckpoint("w", "hash", "third"))
     assert isinstance(caught.value.__cause__, blackboard.StaleEpoch)
     assert await storage.list_checkpoint_ids(workflow_name="w") == ["first"]
+
+
+async def test_what_is_redacted_ends_no_list(board: Board, service: Service) -> None:
+    """Though a restore brings its marker back: of a checkpoint, and of its time."""
+    storage, place = BlackboardCheckpointStorage(board), "public/agent-framework"
+    for name in "abc":
+        await storage.save(WorkflowCheckpoint("w", "hash", checkpoint_id=name))
+    marked = (f"{place}/workflows/w/a", f"{place}/checkpoints/c")
+    await redact_and_restore(service.url, service.token, *marked)
+    assert await storage.list_checkpoint_ids(workflow_name="w") == ["b", "c"]
+    found = await storage.list_checkpoints(workflow_name="w")
+    assert [checkpoint.checkpoint_id for checkpoint in found] == ["b"]
+    latest = await storage.get_latest(workflow_name="w")
+    assert latest is not None
+    assert latest.checkpoint_id == "b"
+    with pytest.raises(WorkflowCheckpointException, match="No checkpoint found with ID c"):
+        await storage.load("c")
+    assert await storage.delete("c") is False
 
 
 # --- bad input ------------------------------------------------------------------------------------

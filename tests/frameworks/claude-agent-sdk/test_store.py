@@ -23,7 +23,7 @@ from blackboard.errors import AccessDenied, LimitExceeded, Unavailable
 from blackboard.integrations.claude_agent_sdk import BATCH_LINES_MAX, BlackboardSessionStore
 from blackboard.limits import OPERATIONS_MAX, VALUE_BYTES_MAX
 from tests.frameworks.conftest import Service
-from tests.frameworks.shared import collide, examples_run, removals
+from tests.frameworks.shared import collide, examples_run, redact_and_restore, removals
 
 KEY: SessionKey = {"project_key": "p", "session_id": "s"}
 SUB: SessionKey = {"project_key": "p", "session_id": "s", "subpath": "subagents/agent-1"}
@@ -129,6 +129,23 @@ async def test_a_restore_takes_back_subagents_too(board: Board) -> None:
     assert await store.load(KEY) == [line("a")]
     assert await store.load(SUB) == [line("b")]
     assert await store.list_subkeys({"project_key": "p", "session_id": "s"}) == [SUB["subpath"]]
+
+
+async def test_what_is_redacted_ends_no_list(board: Board, service: Service) -> None:
+    """Though a restore brings its marker back: of a line, and of what says that there are lines."""
+    store = BlackboardSessionStore(board)
+    for session in "st":
+        where: Any = {**KEY, "session_id": session}
+        await store.append(where, [line("a"), line("b")])
+    [gone, _] = (await board.list("public/claude/p/s/main/lines/*")).entries
+    marked = ("public/claude/p/t/main/about", gone.key)
+    await redact_and_restore(service.url, service.token, *marked)
+    await board.refresh()
+    assert [one["session_id"] for one in await store.list_sessions("p")] == ["s"]
+    assert [one["session_id"] for one in await store.list_session_summaries("p")] == ["s"]
+    assert await store.load(KEY) == [line("b")]
+    await store.append({**KEY, "session_id": "t"}, [line("c")])
+    assert [one["session_id"] for one in await store.list_sessions("p")] == ["s", "t"]
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from blackboard.errors import AccessDenied, LimitExceeded, Unavailable
 from blackboard.integrations.google_adk import BlackboardSessionService
 from blackboard.limits import OPERATIONS_MAX, VALUE_BYTES_MAX
 from tests.frameworks.conftest import Service
-from tests.frameworks.shared import collide, examples_run, losses, removals
+from tests.frameworks.shared import collide, examples_run, losses, redact_and_restore, removals
 
 WHERE: dict[str, Any] = {"app_name": "app", "user_id": "u", "session_id": "s"}
 
@@ -210,6 +210,27 @@ async def test_a_restore_takes_sessions_back(board: Board) -> None:
     assert (found.state, found.events) == ({"user:k": 1}, [])
     with pytest.raises(StaleSessionError):
         await service.append_event(session, event())
+
+
+async def test_what_is_redacted_ends_no_list(board: Board, service: Service) -> None:
+    """Though a restore brings its marker back: of a session, of an event, of a state."""
+    sessions = BlackboardSessionService(board)
+    for name in "st":
+        session = await sessions.create_session(**{**WHERE, "session_id": name}, state={"k": 1})
+        await sessions.append_event(session, event("kept"))
+        await sessions.append_event(session, event("gone"))
+    place = "public/adk/app/sessions/u"
+    [_, gone] = (await board.list(f"{place}/s/events/*")).entries
+    marked = (f"{place}/t/about", gone.key, f"{place}/s/state/k")
+    await redact_and_restore(service.url, service.token, *marked)
+    await board.refresh()
+    found = await sessions.list_sessions(app_name="app", user_id="u")
+    assert [session.id for session in found.sessions] == ["s"]
+    session = await read(sessions)
+    assert (session.state, len(session.events)) == ({}, 1)
+    assert await sessions.get_session(**{**WHERE, "session_id": "t"}) is None
+    await sessions.append_event(session, event("more", k=2))
+    assert (await read(sessions)).state == {"k": 2}
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from blackboard.errors import AccessDenied, LimitExceeded, Unavailable
 from blackboard.integrations.pydantic_ai import BlackboardConversationStore
 from blackboard.limits import VALUE_BYTES_MAX
 from tests.frameworks.conftest import Service
-from tests.frameworks.shared import collide, examples_run
+from tests.frameworks.shared import collide, examples_run, redact_and_restore
 
 agent = Agent(TestModel())
 
@@ -268,6 +268,32 @@ async def test_a_restore_takes_conversations_back(board: Board) -> None:
     loaded = await store.load("c")
     assert loaded is not None
     assert len(loaded.messages) == 2
+
+
+async def test_what_is_redacted_ends_no_list(board: Board, service: Service) -> None:
+    """Though a restore brings its marker back: of a conversation, and of a message, which goes with
+    its conversation."""
+    store = BlackboardConversationStore(board)
+    for id_ in "cde":
+        await turn(store, id_)
+    record = await store.read_record("e")
+    assert record is not None
+    assert record.head_id is not None
+    root = (await store.read_history(record.head_id))[0].id
+    marked = ("public/pydantic-ai/records/d", store._entry_key(root, root))
+    await redact_and_restore(service.url, service.token, *marked)
+    await board.refresh()
+    assert {one.conversation_id for one in await store.read_records()} == {"c", "e"}
+    assert await store.load("d") is None
+    await turn(store, "d")
+    assert await store.load("d") is not None
+    with pytest.raises(KeyError):
+        await store.read_entry(root)
+    for id_ in "cde":
+        await store.delete(id_)
+    left = {key.split("/")[2] for key in await kept(board)}
+    assert "records" not in left
+    assert not [key for key in await kept(board) if f"/trees/{root}/" in key]
 
 
 # --- bad input ------------------------------------------------------------------------------------
