@@ -357,8 +357,7 @@ class Endpoint:
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        address = urlsplit(self.url)
-        if address.scheme not in ("http", "https") or not address.hostname:
+        if not _is_address(self.url):
             raise InvalidRequest(field="OPENAI_BASE_URL", reason=f"{self.url!r} is not an address")
         if not self.model:
             raise InvalidRequest(field="BB_MODEL", reason="the name of a model is needed")
@@ -384,6 +383,15 @@ class Endpoint:
         from blackboard.client.memory.endpoint import embeddings  # few programs ask for them
 
         return embeddings(self.url, self.model, self.key, texts)
+
+
+def _is_address(url: str) -> bool:
+    """Whether `url` has a host, and a port if it names one."""
+    try:
+        address = urlsplit(url)
+        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:  # a bracket without its other one, or a port that is no number
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,9 +201,7 @@ class ProviderModel:
                     raise failed from error
             if attempt == patience.attempts:
                 raise failed
-            # Random and growing, so that agents that failed together do not retry together.
-            longest_s = min(patience.first_pause_s * 2**attempt, self._longest_pause_s)
-            await anyio.sleep(max(asked_s, random.uniform(0, longest_s)))
+            await anyio.sleep(max(asked_s, _pause_s(patience, attempt, self._longest_pause_s)))
         raise AssertionError("the last attempt returns or raises")
 
     @property
@@ -294,6 +292,12 @@ class ProviderModel:
             usage=usage,
             attempts=attempts,
         )
+
+
+def _pause_s(patience: Patience, attempt: int, longest_s: float) -> float:
+    """Growing and random, so that agents that failed together do not retry together."""
+    # 30 doublings are beyond any pause, and a thousand of them beyond any number.
+    return random.uniform(0, min(patience.first_pause_s * 2.0 ** min(attempt, 30), longest_s))
 
 
 # --- between the library and ourselves ------------------------------------------------------------

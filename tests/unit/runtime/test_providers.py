@@ -33,7 +33,7 @@ from blackboard.runtime.models import (
     Reply,
     Tool,
 )
-from blackboard.runtime.providers import ProviderModel
+from blackboard.runtime.providers import ProviderModel, _pause_s
 
 KEY = "secret-key-1"
 GOOD: dict[str, Any] = {
@@ -184,6 +184,13 @@ async def test_what_may_pass_is_tried_again(status: int) -> None:
     async with serving(*answers) as teller, model_at(teller) as model:
         reply = await model.complete(Prompt.of("How much?"))
     assert (reply.text, reply.attempts, len(teller.asked)) == ("42", 3, 3)
+
+
+def test_pauses_grow_up_to_a_limit_however_many_attempts_there_are() -> None:
+    """A program may wait for its model all night."""
+    pauses_s = [_pause_s(Patience(), attempt, 60.0) for attempt in (1, 2, 2_000, 10**9)]
+    assert pauses_s[0] <= 1.0
+    assert max(pauses_s) <= 60.0
 
 
 async def test_attempts_are_bounded() -> None:
@@ -483,6 +490,8 @@ async def test_the_environment_names_the_model() -> None:
         ("BB_MODEL", "no-such-provider:x"),
         ("OPENAI_BASE_URL", "localhost:11434"),
         ("OPENAI_BASE_URL", "http://"),
+        ("OPENAI_BASE_URL", "http://[::1:8000/v1"),
+        ("OPENAI_BASE_URL", "http://localhost:80800/v1"),
         ("OPENAI_API_KEY", "two\nlines"),
         ("BB_MODEL_PRICES", "cheap"),
         ("BB_MODEL_PRICES", "1,nan"),
