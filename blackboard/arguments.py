@@ -15,6 +15,7 @@ Invariants
 - A wrong number or name of arguments stays Python's own TypeError.
 """
 
+import os
 import re
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -198,7 +199,11 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, Path) and "\0" not in str(value)
+    """No file has a name with a NUL, or one that cannot be encoded."""
+    try:
+        return isinstance(value, Path) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
 
 
 _PLAIN: dict[Any, tuple[Accepts, str]] = {
@@ -245,6 +250,8 @@ def _kind_of(value: Any) -> str:
         return "an int of too many digits"
     if isinstance(value, str) and not _is_text(value):
         return "text that is not Unicode"
+    if isinstance(value, Path) and not _is_path(value):
+        return "a path that no file can have"
     return _article(type(value).__name__)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from blackboard import telemetry
 from blackboard.archive.sql import archive_beside
+from blackboard.arguments import check_argument
 from blackboard.client.client import Client, Opening
 from blackboard.encryption.master_key import LocalWrapper, Wrapper
 from blackboard.engines.sqlite.file import Level
@@ -119,7 +120,8 @@ async def _begun(
 
 
 def _directory(path: str | PathLike[str]) -> Path:
-    """Errors: InvalidRequest for a URL, because a directory of that name would be created."""
+    """Errors: InvalidRequest for a URL, because a directory of that name would be created, and for
+    what no directory can be called."""
     text = str(path)
     if "://" in text:
         reason = (
@@ -127,4 +129,5 @@ def _directory(path: str | PathLike[str]) -> Path:
             " `blackboard serve --engine URL` and blackboard.connect() to it"
         )
         raise InvalidRequest(field="path", reason=reason)
+    check_argument("path", Path(path), Path)
     return Path(path)

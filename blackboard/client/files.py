@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from blackboard.arguments import checks_arguments
+from blackboard.arguments import check_argument, checks_arguments
 from blackboard.client.cancellation import finish
 from blackboard.client.export import check_replaceable
 from blackboard.client.views import Entry, Receipt
@@ -395,6 +395,8 @@ async def _pieces(source: Source) -> AsyncGenerator[bytes, None]:
         async for piece in source:
             yield _checked(piece)
     else:
+        if isinstance(source, Path):
+            check_argument("source", source, Path)
         pieces = _of_file(source) if isinstance(source, Path) else iter(source)
         try:
             # `_END`, because StopIteration cannot be raised into a future.

@@ -111,7 +111,7 @@ class Address:
             return True
         try:
             return ssl.create_default_context(cafile=self.ca)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: no file can have that name
             reason = f"{self.ca}: {_without_place(str(error))}"
             raise InvalidRequest(field="ca", reason=reason) from error
 

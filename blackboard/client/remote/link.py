@@ -85,11 +85,11 @@ def connect(
     be a function that returns one (or an awaitable): it is called whenever the client connects, and
     before the current token expires, and has `patience_ms` to answer. `agent` is the name to act
     as, if it is not the principal's own. `ca` is a PEM file with the only authorities to trust for
-    TLS; without one, those of this machine are trusted. When the connection breaks, requests and watches wait up to `patience_ms`
-    (at least 1) for a new one before they are Unavailable, and as long for an answer that is not
-    about a whole board (None: REQUEST_TIMEOUT_MS). `limits` are what this client waits for and
-    keeps. The first connection waits up to CONNECT_WAIT_MS, and no longer than `patience_ms`, for a
-    service that is starting; the log says that it does.
+    TLS; without one, those of this machine are trusted. When the connection breaks, requests and
+    watches wait up to `patience_ms` (at least 1) for a new one before they are Unavailable, and as
+    long for an answer that is not about a whole board (None: REQUEST_TIMEOUT_MS). `limits` are what
+    this client waits for and keeps. The first connection waits up to CONNECT_WAIT_MS, and no longer
+    than `patience_ms`, for a service that is starting; the log says that it does.
 
     Errors: Unavailable when nothing answers at `url` by then, at once for an unknown host and for a
     certificate that is not accepted; Unauthenticated, also when no token is known; AccessDenied

@@ -383,3 +383,26 @@ async def test_what_is_less_than_there_can_be_is_refused(client: Client) -> None
     ):
         with pytest.raises(InvalidRequest, match="is less than"):
             await call()
+
+
+NAMED_BY_PATHS: dict[str, Callable[[Client, Path], Any]] = {
+    "put": lambda client, path: client.board().files.put("public/a", path),
+    "save": lambda client, path: client.board().files.save("public/f", path),
+    "export": lambda client, path: client.board().export("c", path),
+    "import": lambda client, path: client.import_board(path, "new"),
+    "workspace": lambda client, path: client.board().as_agent("ada").workspace(path).snapshot(),
+    "open": lambda _, path: blackboard.open(path),
+    "authorities": lambda _, path: connect("wss://127.0.0.1:1", token="t", ca=path),
+}
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"], ids=["a NUL", "half a pair"])
+@pytest.mark.parametrize("call", NAMED_BY_PATHS.values(), ids=NAMED_BY_PATHS.keys())
+async def test_a_path_that_no_file_can_have_is_refused(
+    tmp_path: Path, call: Callable[[Client, Path], Any], name: str
+) -> None:
+    async with blackboard.open(tmp_path / "data", level="memory") as client:
+        await client.board().files.put("public/f", b"content")
+        await client.board().checkpoint("c")
+        with pytest.raises(InvalidRequest):
+            await call(client, tmp_path / name)
