@@ -77,18 +77,23 @@ async def _merged(place: BackupPlace, segment: SegmentFile) -> Sequence[bytes]:
     for other in segments:
         covers = other.after <= segment.after and segment.last <= other.last
         if covers and other.kind == segment.kind == LOG:
-            return _part_of(place, await packed_records(place, other), other, segment)
+            found = _part_of(place, await packed_records(place, other), other, segment)
+            if found is not None:
+                return found
     raise _changed(place)
 
 
 def _part_of(
     place: BackupPlace, records: Sequence[bytes], other: SegmentFile, segment: SegmentFile
-) -> Sequence[bytes]:
-    """The records of `segment` among those of `other`: the chain says where they begin and end."""
+) -> Sequence[bytes] | None:
+    """The records of `segment` among those of `other`: the chain says where they begin and end.
+    None if `other` is of another history with these revisions."""
     chain, begin = other.before, 0
     while chain != segment.before and begin < len(records):
         chain = link(chain, records[begin])
         begin += 1
+    if begin == len(records):
+        return None
     found = records[begin : begin + segment.records]
     for record in found:
         chain = link(chain, record)
