@@ -95,6 +95,8 @@ class TokenSessions:
         self._board = board
         self._sessions_max = sessions_max
         self._open: dict[str, _Connected] = {}
+        self._opening = 0
+        """Connections that are being made: each needs room as an open one does."""
         self._requests: Counter[str] = Counter()
         """Of each token, from before its connection is opened or checked: `close_idle` leaves that
         open."""
@@ -140,11 +142,14 @@ class TokenSessions:
                     return known
                 await self._close(name)
             await self._make_room()
+            self._opening += 1
             try:
                 client = await self._connect(token)
             except Unavailable as failure:
                 turn.found_s, turn.failure = _now_s(), failure
                 raise
+            finally:
+                self._opening -= 1
             turn.failure = None
             session = AgentSession(client.board(self._board))
             made = self._open[name] = _Connected(client, session, used_s=_now_s())
@@ -165,10 +170,10 @@ class TokenSessions:
         return True
 
     async def _make_room(self) -> None:
-        if len(self._open) < self._sessions_max:
+        if len(self._open) + self._opening < self._sessions_max:
             return
         await self.close_idle(0)
-        if len(self._open) >= self._sessions_max:
+        if len(self._open) + self._opening >= self._sessions_max:
             raise TooManyError
 
     async def close_idle(self, idle_s: float = IDLE_S) -> None:

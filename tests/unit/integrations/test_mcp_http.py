@@ -284,6 +284,35 @@ async def test_tokens_have_a_limit_and_idle_ones_make_room(tmp_path: Path) -> No
             assert len(gateway.sessions) == 2
 
 
+async def test_tokens_that_come_at_once_have_the_same_limit(gateway: Gateway) -> None:
+    """Each that is being connected counts, before it is."""
+    opened, goes = [], asyncio.Event()
+
+    async def connect(token: str) -> Any:
+        opened.append(token)
+        await goes.wait()
+        return await blackboard.connect(gateway.served.url, token=token)
+
+    sessions = TokenSessions(connect, "team", sessions_max=1)
+
+    async def request(name: str) -> int:
+        async with sessions.of(gateway.token(name)):
+            return len(sessions)
+
+    first, second = (asyncio.create_task(request(name)) for name in ("ann", "bob"))
+
+    async def is_begun() -> bool:
+        return bool(opened)
+
+    await wait_until(is_begun)
+    goes.set()
+    assert await first == 1
+    with pytest.raises(TooManyError):
+        await second
+    assert await request("bob") == 1  # the other one is idle by now, and makes room
+    await sessions.aclose()
+
+
 async def test_one_token_has_a_limited_number_of_requests(gateway: Gateway) -> None:
     token = gateway.token("ann")
     async with AsyncExitStack() as entered:
