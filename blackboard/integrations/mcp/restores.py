@@ -76,6 +76,9 @@ async def restore(
         return shown
     else:
         _check(session, args.confirm, target, epoch)
+    # The user may have thought about it for minutes. A restore is accepted in any epoch.
+    if (await board.head()).epoch.id != epoch:
+        raise _not_confirmed("another epoch began since this was looked at: nothing was changed")
     done = await board.restore(target, note=args.note)
     return {
         "done": True,
@@ -90,11 +93,14 @@ async def restore(
 def _check(session: AgentSession, token: str, target: int, epoch: str) -> None:
     """Errors: ToolFailure for a token that is of no preview of this restore."""
     if not session.is_sealed(token, target, epoch):
-        raise refused(
-            "not_confirmed",
-            "this confirmation is not of this restore, used or too old: nothing was changed",
-            "Call restore without `confirm` to see what it would change now.",
+        raise _not_confirmed(
+            "this confirmation is not of this restore, used or too old: nothing was changed"
         )
+
+
+def _not_confirmed(why: str) -> said.ToolFailure:
+    fix = "Call restore without `confirm` to see what it would change now."
+    return refused("not_confirmed", why, fix)
 
 
 def _can_elicit(ctx: "ServerRequestContext[Any]") -> bool:

@@ -89,6 +89,21 @@ async def test_a_model_cannot_agree_in_the_place_of_its_user(team: Board, mode: 
 
 
 @ERAS
+async def test_a_user_agrees_to_what_was_seen_of_the_board(team: Board, mode: str) -> None:
+    """Not to a second restore, over what was done since somebody else restored it."""
+
+    async def agree_late(context: Any, params: ElicitRequestParams) -> ElicitResult:
+        await team.restore("one")
+        await team.put("public/x", 3)
+        return ElicitResult(action="accept", content={"restore": True})
+
+    async with caller(team, mode, agree_late) as boss:
+        error = await boss.fails("restore", to="one")
+    assert error["code"] == "not_confirmed"
+    assert await team.get("public/x") == 3
+
+
+@ERAS
 async def test_a_client_that_cannot_ask_gets_a_preview_first(team: Board, mode: str) -> None:
     async with caller(team, mode) as boss:
         preview = await boss("restore", to="one")
