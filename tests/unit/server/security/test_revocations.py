@@ -232,6 +232,26 @@ async def test_who_hears_nothing_lets_nobody_in(parts: Parts) -> None:
     await wait_until(is_let_in)
 
 
+async def test_following_goes_on_after_an_error_that_nobody_foresaw(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else every token would be refused until the service is started again."""
+    service, store = parts
+    found, failed = service.host.revocations, asyncio.Event()
+
+    async def fail() -> None:
+        failed.set()
+        raise RuntimeError("nobody foresaw this")
+
+    store.hook("before open", fail)
+    await found._feed.end(Unavailable("engine", "away"))  # it begins to follow once more
+    await failed.wait()
+    store.hooks.clear()
+    before_s = found._heard_s
+    await wait_until(_asks(lambda: found._heard_s > before_s))
+    assert "nobody foresaw this" in caplog.text
+
+
 async def test_the_edge_of_staleness(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to ACCESS_STALE_MS what is known counts; a millisecond later it does not."""
     service, _ = parts
