@@ -38,6 +38,7 @@ from langgraph.store.base import (
     tokenize_path,
     validate_op_namespace,
 )
+from msgspec import ValidationError, convert
 
 import blackboard.sync
 from blackboard import Board
@@ -268,7 +269,7 @@ class BlackboardStore(BaseStore):
         wanted = await self.embeddings.aembed_query(query)
         vectors: dict[str, list[list[float]]] = {}
         async for entry in self._board.scan(self._below("v", prefix)):
-            vectors[entry.key] = entry.value
+            vectors[entry.key] = _vectors_in(entry)
         # Beside the loop: every vector below the namespace is compared.
         ranked = await asyncio.to_thread(
             lambda: [
@@ -447,6 +448,14 @@ def _is_match(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
         return False
     part = namespace[: len(path)] if kind == "prefix" else namespace[len(namespace) - len(path) :]
     return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
+
+
+def _vectors_in(entry: Entry) -> list[list[float]]:
+    """The vectors in an entry; none if it was redacted, or put by hand."""
+    try:
+        return convert(entry.value, list[list[float]])
+    except ValidationError:
+        return []
 
 
 def _nearest(wanted: Sequence[float], vectors: Sequence[Sequence[float]]) -> float | None:

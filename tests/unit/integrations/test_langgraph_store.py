@@ -1,6 +1,6 @@
 """A batch of the store: one commit, or nothing."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -48,3 +48,18 @@ async def test_of_a_batch_that_no_commit_takes_nothing_is_stored(
     with pytest.raises(LimitExceeded, match=limit):
         await BlackboardStore(board).abatch([large, *puts(count, size)])
     assert (await board.head()).revision == before.revision
+
+
+@pytest.mark.parametrize("value", [{"$redacted": True}, [["one", "two"]], [1.0], None])
+async def test_what_is_no_vector_ends_no_search(board: Board, value: object) -> None:
+    """Redacted, and back after a restore, or put by hand: the item counts as one without any."""
+
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        return [[1.0, 0.0] for _ in texts]
+
+    store = BlackboardStore(board, index={"dims": 2, "embed": embed})
+    await store.abatch(puts(2, 1))
+    [first, _] = (await board.list("public/langgraph-store/v/**")).entries
+    await board.put(first.key, value)
+    found = await store.asearch(("n",), query="x")
+    assert [(item.key, item.score) for item in found] == [("k1", 1.0), ("k0", None)]
