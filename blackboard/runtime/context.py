@@ -333,8 +333,9 @@ class Context(Generic[S]):
         in a thread. One with a keyword-only parameter `idempotency_key` gets it: the same text for
         the same call after a crash, to be passed to the called service.
 
-        Errors: CallFailed when it raised (as often as `terms` let it), also when that is known from
-        the journal. CallInterrupted, LimitExceeded: see Terms. Cancellation: as of `Journal.call`.
+        Errors: CallFailed when it raised, or returned what its annotation refuses (as often as
+        `terms` let it), also when that is known from the journal. CallInterrupted, LimitExceeded:
+        see Terms. Cancellation: as of `Journal.call`.
         """
         terms = terms or CallOptions()
         adapter, wants_key = adapter_of(function), takes_key(function)

@@ -322,9 +322,10 @@ class Journal:
         """The result of `call`: from the journal, from the team, or by making and recording it. It
         belongs to the caller.
 
-        A result of the team that `read` raises for is no result of this call. Errors: CallFailed,
-        CallInterrupted, LimitExceeded. Conflict when another process took a step as this agent.
-        Cancellation: nothing is recorded; the call may have been made.
+        A result of the team that `read` raises for is no result of this call; one that was made is
+        a failed attempt. Errors: CallFailed, CallInterrupted, LimitExceeded. Conflict when another
+        process took a step as this agent. Cancellation: nothing is recorded; the call may have been
+        made.
         """
         place = self.place(call)
         found = place.record
@@ -344,7 +345,14 @@ class Journal:
                 if encoded is not None and _is_read(encoded, read):
                     self.make_room(len(encoded))
                     return await self._done(place.slot, record, encoded, is_shared=True)
-            return await self._make(place.slot, record, work, terms)
+
+            async def read_work(key: str) -> bytes:
+                made = await work(key)
+                # A result that the call does not return must not be recorded as its result.
+                read(decode_value(made))
+                return made
+
+            return await self._make(place.slot, record, read_work, terms)
 
     def begin(self, place: CallPlace, call: Call) -> CallRecord:
         """The first record of a call, before any attempt."""

@@ -33,6 +33,7 @@ from blackboard.runtime.calls import (
 from blackboard.runtime.context import Context
 from blackboard.runtime.trial import try_step
 from blackboard.wire.codec import decode_value
+from tests.conformance.acting import Actor, Notes as Seen
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -202,6 +203,22 @@ class Search(Agent[Notes]):
 async def test_an_object_without_a_hash_can_be_a_tool() -> None:
     """As any other that can be called."""
     assert (await try_step(Search("ada"))).state.text == "http://a/tea"
+
+
+async def test_a_result_that_its_annotation_refuses_is_a_failed_attempt() -> None:
+    """It is not recorded: every later run of the step would get it."""
+    answers: list[object] = [None, {"tea": 3.5}]
+
+    def prices() -> dict[str, float]:
+        return answers.pop(0)  # type: ignore[return-value]
+
+    async def step(ctx: Context[Seen]) -> None:
+        terms = CallOptions(name="prices", retry=Retry(2, first_pause_ms=0))
+        ctx.state.seen = [str(await ctx.tool(prices, terms=terms))]
+
+    trial = await try_step(Actor("ada", step))
+    [call] = trial.calls
+    assert (trial.state.seen, len(call.failures)) == (["{'tea': 3.5}"], 1)
 
 
 def test_an_annotation_that_says_nothing_is_none() -> None:
