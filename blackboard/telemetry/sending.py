@@ -140,23 +140,42 @@ def span_provider(service: str) -> "TracerProvider":
 # --- the end of the process -----------------------------------------------------------------------
 
 _flushes: Final[list[Callable[[int], object]]] = []
+_flushing: Final[list[threading.Thread]] = []
+"""One for each of them. They wait from the beginning: some Pythons (3.12) start no thread in a
+process that ends."""
+_ending: Final = threading.Event()
 
 
 def flush_at_exit(flush: Callable[[int], object]) -> None:
     """Call `flush` with TELEMETRY_FLUSH_MS as the process ends."""
     if not _flushes:
         atexit.register(_flush_all)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_wait_in_child)
     _flushes.append(flush)
+    _wait_for_end(flush)
+
+
+def _wait_for_end(flush: Callable[[int], object]) -> None:
+    def send() -> None:
+        _ending.wait()
+        flush(TELEMETRY_FLUSH_MS)
+
+    thread = threading.Thread(target=send, name="telemetry", daemon=True)
+    thread.start()
+    _flushing.append(thread)
+
+
+def _wait_in_child() -> None:
+    """A process that was forked has none of the threads."""
+    _flushing.clear()
+    for flush in _flushes:
+        _wait_for_end(flush)
 
 
 def _flush_all() -> None:
     """Send what waits, all kinds at once: a collector that does not answer keeps no process."""
     until_s = time.monotonic() + TELEMETRY_FLUSH_MS / 1000
-    sending = [
-        threading.Thread(target=flush, args=(TELEMETRY_FLUSH_MS,), name="telemetry", daemon=True)
-        for flush in _flushes
-    ]
-    for thread in sending:
-        thread.start()
-    for thread in sending:
+    _ending.set()
+    for thread in _flushing:
         thread.join(max(0.0, until_s - time.monotonic()))

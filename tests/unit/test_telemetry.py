@@ -239,3 +239,28 @@ def test_the_queue_of_spans_is_bounded() -> None:
             process.communicate("go on\n", timeout=120)
         assert process.returncode == 0
         assert TELEMETRY_QUEUE_MAX <= len(collector.spans) <= TELEMETRY_QUEUE_MAX + BATCH
+
+
+ENDS = """
+import os, threading
+from blackboard.telemetry.sending import flush_at_exit
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+flush_at_exit(lambda timeout_ms: print("sent", flush=True))
+if os.fork() == 0:
+    print("forked", flush=True)
+else:
+    os.wait()
+threading.Thread.start = refuse
+"""
+
+
+def test_what_waits_is_sent_by_a_process_that_can_start_no_thread() -> None:
+    """As Python 3.12 does in one that ends; also by one that was forked."""
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS], capture_output=True, text=True, check=True, timeout=120
+    )
+    # Python 3.12 warns of each fork of a process with threads.
+    assert (ended.stdout.split(), "Error" in ended.stderr) == (["forked", "sent", "sent"], False)
