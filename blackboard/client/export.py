@@ -40,6 +40,7 @@ from typing import IO, Any, Final
 
 import msgpack
 
+from blackboard.client.cancellation import finish
 from blackboard.client.link import Transport
 from blackboard.core.checkpoints import ExportPage, ImportRequest
 from blackboard.core.commit import Entry
@@ -112,7 +113,7 @@ async def export_board(
         raise InvalidRequest(field="file", reason=str(error)) from error
     finally:
         with contextlib.suppress(OSError):  # the first error matters more than a leftover draft
-            await asyncio.to_thread(draft.unlink, missing_ok=True)
+            await finish(asyncio.to_thread(draft.unlink, missing_ok=True))
     return Exported(path, board, name, page.revision, writing.entries, size)
 
 

@@ -218,7 +218,8 @@ class Files:
         check_replaceable(path, overwrite=overwrite)
         draft = path.with_name(f"{path.name[:_NAME_KEPT]}.{secrets.token_hex(4)}.part")
         try:
-            with await asyncio.to_thread(open_new_binary, draft) as out:
+            # Not in a thread: after a cancellation, that would make it once it was removed.
+            with open_new_binary(draft) as out:
                 async with contextlib.aclosing(self._bytes_of(key, stored, entry, at)) as pieces:
                     async for piece in pieces:
                         await asyncio.to_thread(out.write, piece)
@@ -229,7 +230,7 @@ class Files:
             raise InvalidRequest(field="path", reason=str(error)) from error
         finally:
             with contextlib.suppress(OSError):  # the first error matters more
-                await asyncio.to_thread(draft.unlink, missing_ok=True)
+                await finish(asyncio.to_thread(draft.unlink, missing_ok=True))
         return _info(key, stored, entry.mod_revision, entry.author, entry.time_ms)
 
     async def delete(self, key: Key, *, expected: Revision | None = None) -> bool:

@@ -2,19 +2,22 @@
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
 import blackboard
+from blackboard.client import files
 from blackboard.client.board import Board
 from blackboard.client.files import PARTS_PER_COMMIT
 from blackboard.core.checkpoints import When
 from blackboard.core.path import check_file, file_info_key, file_parts_prefix, upload_key
 from blackboard.errors import Conflict, Corrupt, InvalidRequest, LimitExceeded
+from blackboard.integrity.private_files import open_new_binary
 from blackboard.limits import KEY_BYTES_MAX, LARGE_BYTES_MAX, LARGE_PART_BYTES
 
 KEY = "public/report"
@@ -142,6 +145,36 @@ async def test_what_is_said_of_a_saved_file_is_said_of_its_bytes(
     content = (tmp_path / "saved").read_bytes()
     assert hashlib.sha256(content).hexdigest() == info.sha256
     assert (content, info) == (b"before", before)
+
+
+async def test_a_save_that_is_cancelled_while_it_begins_leaves_nothing(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the disk is slow: what was to be its draft is not made afterwards."""
+    await board.files.put(KEY, b"content")
+    loop, removed, opened = asyncio.get_running_loop(), threading.Event(), threading.Event()
+    unlink = Path.unlink
+
+    def slowly(path: Path) -> BinaryIO:
+        loop.call_soon_threadsafe(saving.cancel)
+        removed.wait(0.3)
+        try:
+            return open_new_binary(path)
+        finally:
+            opened.set()
+
+    def noting(path: Path, *, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        removed.set()
+
+    monkeypatch.setattr(files, "open_new_binary", slowly)
+    monkeypatch.setattr(Path, "unlink", noting)
+    (tmp_path / "there").mkdir()
+    saving = asyncio.ensure_future(board.files.save(KEY, tmp_path / "there" / "saved"))
+    await asyncio.wait([saving])
+    assert saving.cancelled()
+    await asyncio.to_thread(opened.wait)
+    assert [*(tmp_path / "there").iterdir()] == []
 
 
 @pytest.mark.parametrize("at", [None, "now", datetime(2999, 1, 1, tzinfo=UTC)])
