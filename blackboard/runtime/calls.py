@@ -29,7 +29,12 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from blackboard.errors import InvalidRequest, line_of
-from blackboard.limits import CALL_ATTEMPTS_MAX, CALL_PAUSE_MS_MAX, CALL_REASON_BYTES_MAX
+from blackboard.limits import (
+    CALL_ATTEMPTS_MAX,
+    CALL_PAUSE_MS_MAX,
+    CALL_REASON_BYTES_MAX,
+    TTL_MS_MAX,
+)
 from blackboard.units import Milliseconds
 from blackboard.wire.codec import BYTES_KEY, encode_large
 
@@ -67,7 +72,9 @@ class CallOptions:
     recorded; if the process dies during the call, the step gets CallInterrupted instead of a second
     call. `shared_ms`: the team shares the result for that long, and an agent that makes the same
     call gets it without making the call. Every agent that may write below `public/~cache` can then
-    provide results.
+    provide results. A result that this agent may not share is recorded for itself alone.
+
+    Errors: InvalidRequest for a time that no entry can have.
     """
 
     name: str = ""
@@ -75,6 +82,10 @@ class CallOptions:
     retry: Retry = field(default_factory=Retry)
     at_most_once: bool = False
     shared_ms: Milliseconds | None = None
+
+    def __post_init__(self) -> None:
+        if self.shared_ms is not None and not 1 <= self.shared_ms <= TTL_MS_MAX:
+            raise InvalidRequest(field="shared_ms", reason=f"not in 1..{TTL_MS_MAX}")
 
 
 @dataclass(frozen=True, slots=True)

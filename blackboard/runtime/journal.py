@@ -39,6 +39,7 @@ from blackboard import telemetry
 from blackboard.client.views import Change, Entry, Receipt
 from blackboard.core.commit import Condition, Delete, DeletePrefix, KeyAt, Op, Put
 from blackboard.errors import (
+    AccessDenied,
     CallFailed,
     CallInterrupted,
     Corrupt,
@@ -93,7 +94,10 @@ def answer(digest: str, name: str, encoded: bytes, ttl_ms: Milliseconds) -> list
 async def find(port: BoardPort, digest: str) -> bytes | None:
     """The shared encoded result for the call with that digest; None if there is none."""
     key = f"{CACHE}/{digest}"
-    entry = await port.entry(key)
+    try:
+        entry = await port.entry(key)
+    except AccessDenied:  # a token with narrow grants: nothing is shared with it
+        return None
     shared = None if entry is None else entry.value
     if not isinstance(shared, dict):
         return None
@@ -439,17 +443,33 @@ class Journal:
         """Record the result, and share it if requested; returns it in the form in which it will be
         read."""
         done = _with_result(record, encoded, is_shared=is_shared)
-        ops: list[Op] = []
-        if share_ms is not None:
-            # `whole` makes the result visible to the team, and goes with the record.
-            *parts, whole = answer(record.digest, record.name, encoded, share_ms)
-            await self._put_before(large.batches(parts), record.name)
-            ops.append(whole)
-        ops += await self._put_beside(slot, done, encoded)
-        await self.write(slot, done, ops)
+        ops = await self._put_beside(slot, done, encoded)
+        if share_ms is None or not await self._write_shared(slot, done, ops, encoded, share_ms):
+            await self.write(slot, done, ops)
         if done.apart:
             self._kept.results[slot] = decode_value(encoded)
         return decode_value(encoded)  # another one: the step may change what it gets
+
+    async def _write_shared(
+        self,
+        slot: str,
+        done: CallRecord,
+        ops: Sequence[Op],
+        encoded: bytes,
+        share_ms: Milliseconds,
+    ) -> bool:
+        """Record the result as `write` does, and share it. False if the board refuses to share it:
+        then it is not recorded yet."""
+        # `whole` makes the result visible to the team, and goes with the record.
+        *parts, whole = answer(done.digest, done.name, encoded, share_ms)
+        try:
+            await self._put_before(large.batches(parts), done.name)
+            await self.write(slot, done, [*ops, whole])
+        except (AccessDenied, LimitExceeded) as error:
+            # The call was made: without its record it would be made again.
+            log.warning("the result of %s is not shared: %s", done.name, error)
+            return False
+        return True
 
     async def decided(
         self, place: CallPlace, call: Call, encoded: bytes, conditions: Sequence[Condition]

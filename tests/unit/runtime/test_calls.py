@@ -15,6 +15,7 @@ from blackboard.limits import (
     CALL_PAUSE_MS_MAX,
     CALL_REASON_BYTES_MAX,
     LARGE_BYTES_MAX,
+    TTL_MS_MAX,
 )
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.calls import (
@@ -251,6 +252,15 @@ def test_attempts_and_pauses_are_bounded(wrong: dict[str, int]) -> None:
     Retry(attempts=CALL_ATTEMPTS_MAX, first_pause_ms=0, pause_ms_max=CALL_PAUSE_MS_MAX)
     with pytest.raises(InvalidRequest):
         Retry(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shared_ms", [-1, 0, TTL_MS_MAX + 1])
+def test_a_result_is_shared_for_a_time_that_an_entry_can_have(shared_ms: int) -> None:
+    """It is refused before the call is made, not when its result is to be recorded."""
+    for bound in (None, 1, TTL_MS_MAX):
+        CallOptions(shared_ms=bound)
+    with pytest.raises(InvalidRequest, match="shared_ms"):
+        CallOptions(shared_ms=shared_ms)
 
 
 def test_of_an_error_so_much_is_kept() -> None:

@@ -1,5 +1,6 @@
 """What is shared is found by others as it was; anything else is nobody's result."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,16 +8,26 @@ import pytest
 from pydantic import BaseModel
 
 import blackboard
-from blackboard.limits import LARGE_BYTES_MAX, LARGE_PART_BYTES, VALUE_BYTES_MAX
+from blackboard.client.views import Entry, Receipt
+from blackboard.core.commit import Op, Put
+from blackboard.errors import AccessDenied, LimitExceeded, Rejected
+from blackboard.limits import (
+    CALL_INLINE_BYTES,
+    LARGE_BYTES_MAX,
+    LARGE_PART_BYTES,
+    VALUE_BYTES_MAX,
+)
 from blackboard.runtime import chunks as large, journal as shared
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.runtime.calls import Call, CallOptions
 from blackboard.runtime.context import Context
+from blackboard.runtime.journal import Journal, JournalOrigin
 from blackboard.runtime.models import Prompt, ScriptedModel
 from blackboard.runtime.runner import Runner
-from blackboard.runtime.state import state_key
+from blackboard.runtime.state import guard, state_key
 from blackboard.runtime.trial import MemoryBoardPort
+from blackboard.units import Key
 from blackboard.wire.codec import encode_large, encode_value
 
 CALL = "d" * 64
@@ -77,6 +88,54 @@ async def test_parts_of_something_else_are_as_good_as_none(tmp_path: Path) -> No
         assert await shared.find(port, CALL) is None
         await port.commit([parts[-1]])
         assert await shared.find(port, CALL) is not None
+
+
+class NarrowPort(MemoryBoardPort):
+    """A board on which the agent may not use what the team shares, or finds no room there."""
+
+    def __init__(self, refusal: Rejected, *, may_read: bool) -> None:
+        super().__init__("ada")
+        self.refusal, self.may_read = refusal, may_read
+
+    async def entry(self, key: Key) -> Entry | None:
+        """The entry at `key`."""
+        if key.startswith(shared.CACHE) and not self.may_read:
+            raise self.refusal
+        return await super().entry(key)
+
+    async def commit(self, ops: Sequence[Op], **parts: Any) -> Receipt:
+        """Carry out `ops`."""
+        if any(isinstance(op, Put) and op.key.startswith(shared.CACHE) for op in ops):
+            raise self.refusal
+        return await super().commit(ops, **parts)
+
+
+@pytest.mark.parametrize("size_bytes", [1, CALL_INLINE_BYTES, 5 * LARGE_PART_BYTES])
+@pytest.mark.parametrize(
+    ("refusal", "may_read"),
+    [
+        (AccessDenied("ada", "write", shared.CACHE), True),
+        (AccessDenied("ada", "read", shared.CACHE), False),
+        (LimitExceeded("NAMESPACE_BYTES_MAX", 2, 1), True),
+    ],
+)
+async def test_a_result_that_cannot_be_shared_is_recorded_all_the_same(
+    size_bytes: int, refusal: Rejected, *, may_read: bool
+) -> None:
+    """The call was made, and is not made again."""
+    port, made = NarrowPort(refusal, may_read=may_read), []
+
+    async def work(_: str) -> bytes:
+        made.append(1)
+        return encode_large("x" * size_bytes)
+
+    for _ in range(2):
+        origin = JournalOrigin(1, guard("ada", 0))
+        journal = Journal(port, origin, await shared.load(port), shared.unobserved)
+        call = Call("tool", "fetch", [])
+        assert await journal.call(call, work, CallOptions(shared_ms=60_000)) == "x" * size_bytes
+    assert made == [1]
+    assert (await port.list(f"{shared.CACHE}/**")).entries == ()
 
 
 class Price(BaseModel):
