@@ -172,8 +172,9 @@ class Document(Mirror[asynchronous.Document]):
         before is here.
 
         Errors: DocumentRefused; AccessDenied; Unavailable after `timeout_ms` (None: after
-        REQUEST_TIMEOUT_MS), or BoardFrozen: the edits are kept and still sent when the service is
-        back, or the board is thawed.
+        REQUEST_TIMEOUT_MS), BoardFrozen, or LimitExceeded (DOCUMENTS_MAX, DOCUMENT_SESSIONS_MAX):
+        the edits are kept and still sent when the service is back, or has room, or the board is
+        thawed.
         Cancellation: loses nothing.
         """
         self._portal.run(lambda: self._inner.synced(timeout_ms=timeout_ms))
