@@ -100,6 +100,7 @@ class Service:
 
         self._tasks = [
             asyncio.create_task(_every(sweep_ms, sweeper.sweep, sweep_ms // 4), name="sweeper"),
+            asyncio.create_task(_every(sweep_ms, sweeper.sweep_failed), name="second sweeper"),
             # By themselves: an archive that hangs holds them up.
             asyncio.create_task(_every(sweep_ms, self.boards.close_unused), name="unused boards"),
             asyncio.create_task(_every(sweep_ms, self.boards.open_due), name="due boards"),

@@ -9,8 +9,9 @@ fence, lets only one of them succeed, and keeps entries and leases that were ren
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
-from weakref import WeakKeyDictionary
+from collections.abc import Iterator, Sequence
+from typing import Final
+from weakref import WeakKeyDictionary, WeakSet
 
 from blackboard.client.leases.presence import entries_that_end_with
 from blackboard.core import history
@@ -45,6 +46,8 @@ from blackboard.wire.codec import SYSTEM_AGENT, prepare
 log = logging.getLogger(__name__)
 
 EXPIRED_NOTE = "expired"
+_BOARDS_AT_ONCE: Final = 16
+_SLOW_S: Final = 1.0
 
 
 class Sweeper:
@@ -64,6 +67,8 @@ class Sweeper:
         self._prunes_at_s = float("-inf")
         # Weak, so that boards that were closed or removed do not stay in memory.
         self._trimmed_at: WeakKeyDictionary[OpenBoard, float] = WeakKeyDictionary()
+        self._failed: WeakSet[OpenBoard] = WeakSet()
+        """Boards that could not be swept last time, or not soon."""
 
     @property
     def _limits(self) -> BoardLimits:
@@ -77,14 +82,34 @@ class Sweeper:
         """End the expired leases of every open board, then remove its expired entries.
 
         At most SWEEP_ENTRIES_MAX of each at a time. On a frozen board they stay until the thaw.
+        Boards that failed, or took longer than a second, are left to `sweep_failed`.
         """
-        for board in self._boards:
-            with _logged_failure(board):
-                try:
-                    await self._sweep(board)
-                except NoSuchBoard as error:  # another process removed it
-                    await self._boards.let_go(board.name, error)
+        swept = [board for board in self._boards if board not in self._failed]
+        await self._sweep_all(swept, _SLOW_S)
         self._rounds += 1
+
+    async def sweep_failed(self) -> None:
+        """As `sweep`, for the boards that are left to this: where an engine hangs, each of them
+        takes as long as ENGINE_RETRY_MS, and the others must not wait for that."""
+        await self._sweep_all([board for board in self._boards if board in self._failed], None)
+
+    async def _sweep_all(self, boards: Sequence[OpenBoard], within_s: float | None) -> None:
+        for first in range(0, len(boards), _BOARDS_AT_ONCE):
+            some = boards[first : first + _BOARDS_AT_ONCE]
+            await asyncio.gather(*[self._sweep_one(board, within_s) for board in some])
+
+    async def _sweep_one(self, board: OpenBoard, within_s: float | None) -> None:
+        with _logged_failure(board):
+            try:
+                async with asyncio.timeout(within_s):
+                    await self._sweep(board)
+                self._failed.discard(board)
+                return
+            except NoSuchBoard as error:  # another process removed it
+                await self._boards.let_go(board.name, error)
+            except TimeoutError:
+                pass
+        self._failed.add(board)
 
     async def tend_own(self, kept: int) -> None:
         """Remove the expired entries of the service's own boards, which are not open like others,

@@ -1,5 +1,6 @@
 """The sweeper ends what is over, once, and leaves the rest alone."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.leases.presence import presence_key
 from blackboard.core import access
-from blackboard.core.commit import Grant
+from blackboard.core.commit import Grant, Reading
 from blackboard.core.path import identity_key
+from blackboard.errors import Unavailable
 from blackboard.limits import Limits
 from blackboard.server.boards import Boards
 from blackboard.server.host import Host
@@ -121,6 +123,44 @@ async def test_a_presence_ends_in_the_commit_that_ends_its_lease(
     log = await board.log(after=head.revision)
     changed = {tuple(change.key for change in revised.changes) for revised in log}
     assert changed == {(keys[0], presence_key("ada")), (keys[1],), (keys[2],)}
+
+
+async def test_a_board_whose_engine_hangs_holds_up_no_other(
+    store: HookedStore, boards: Boards, board: Board, sweeper: Sweeper
+) -> None:
+    """One that hung last time is swept apart from the others, until it answers."""
+    hangs, goes_on, leases = asyncio.Event(), asyncio.Event(), store.leases
+    slow = Client(RequestHandler(boards, access.operator())).board("slow")
+    for each in (slow, board):
+        await each.commit([Grant("public/a", "dead", LEAST_MS)])
+        await each.put("public/x", 1, ttl_ms=1)
+    await until_due(store, 1)
+
+    async def hang(name: str, *, due: bool = False) -> Reading:
+        if name == "slow":
+            hangs.set()
+            await goes_on.wait()
+            raise Unavailable("engine", "no answer")
+        return await leases(name, due=due)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "leases", hang)
+        first = asyncio.create_task(sweeper.sweep())
+        await hangs.wait()
+        await wait_until(lambda: _is_so(sweeper.expired == 2))
+        goes_on.set()
+        await first
+        goes_on.clear()
+        again = asyncio.create_task(sweeper.sweep_failed())
+        await sweeper.sweep()
+        goes_on.set()
+        await again
+    await sweeper.sweep_failed()
+    assert sweeper.expired == 4
+
+
+async def _is_so(condition: bool) -> bool:
+    return condition
 
 
 @pytest.mark.limits(sweep_entries_max=2)
