@@ -363,7 +363,7 @@ class Revocations:
                 position = await self._load()
                 async with self._feed.watch(_VIEW, position) as watcher:
                     await self._take_in(watcher)
-            except Exception as error:  # noqa: BLE001 - nobody else would follow them
+            except Exception as error:  # nobody else would follow them
                 unforeseen = None if isinstance(error, BlackboardError) else error
                 log.warning("revocations: %s", error, exc_info=unforeseen)
                 await asyncio.sleep(_RETRY_S)
