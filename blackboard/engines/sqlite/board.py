@@ -159,7 +159,7 @@ class EmbeddedBoard:
         """As `Store.commit`. Cancellation: commits that were decided are written nevertheless."""
         self._check_alive()
         if self.read_only and not all(map(_only_renews, batch)):
-            raise Unavailable(what=f"board {self.name}", reason=self.read_only)
+            self._check_writable()
         if self._queued + len(batch) > self._limits.commits_queued_max:
             raise Unavailable(what=f"board {self.name}", reason="too many commits are waiting")
         self._queued += len(batch)
@@ -313,8 +313,9 @@ class EmbeddedBoard:
         self._check_alive()
 
     async def compact(self, oldest: Revision) -> Head:
-        """As `Store.compact`."""
+        """As `Store.compact`. Errors: Unavailable while it is open read-only."""
         await self._whole()
+        self._check_writable()
         state = self._state
         oldest = min(oldest, state.revision + 1)
         if oldest > state.oldest:
@@ -341,6 +342,7 @@ class EmbeddedBoard:
         Errors: Unavailable.
         """
         await self._whole()
+        self._check_writable()
         await self._settled(self._state.revision)
         while True:
             self._check_alive()
@@ -578,6 +580,11 @@ class EmbeddedBoard:
         await self._next_wake(within_s)
         self._check_alive()
 
+    def _check_writable(self) -> None:
+        """Errors: Unavailable while the file is open read-only. A write would fail the board."""
+        if self.read_only:
+            raise Unavailable(what=f"board {self.name}", reason=self.read_only)
+
     async def _settled(self, revision: Revision) -> None:
         """Wait until the file holds everything up to `revision`."""
         while self._durable.revision < revision:
@@ -586,7 +593,7 @@ class EmbeddedBoard:
     async def aclose(self) -> None:
         """Wait until every decided commit was written or failed, then close the file.
 
-        Errors: Unavailable when the file could not be marked as clean.
+        Errors: Corrupt, Unavailable when the file could not be marked as clean.
         """
         while self._starting or self._writing is not None:
             await self._next_wake()

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -572,3 +573,20 @@ async def test_a_board_that_can_only_be_read_leaves_its_tables_behind(
     assert opened.gate.writes == writes
     await board.aclose()
     assert opened.file.path.read_bytes() == content
+
+
+async def test_a_board_that_can_only_be_read_is_not_compacted(opened: Opened) -> None:
+    """It was loaded again instead, which let each lease begin anew, with every attempt."""
+    await opened.commit(3)
+    await opened.board.aclose()
+    file = BoardFile(opened.file.path, level="memory", read_only="the disk is full")
+    threads = Threads(writers=opened.gate, readers=opened.reading)
+    board = EmbeddedBoard(
+        NAME, file=file, loaded=file.load(NAME), threads=threads, now_ms=lambda: 1_000
+    )
+    for call in (partial(board.compact, 2), board.scrub):
+        with pytest.raises(Unavailable, match="the disk is full"):
+            await call()
+    assert board.failure is None
+    assert board.head.oldest == 1
+    await board.aclose()
