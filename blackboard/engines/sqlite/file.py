@@ -590,18 +590,20 @@ class BoardFile:
                 if self.level != "disk":
                     # Without a frame to copy, SQLite would not sync the file itself.
                     self._writer.execute("UPDATE head SET clean = 0")
-                    self._empty_journal()
                     # Only after everything else was synced: otherwise the mark could reach the disk
-                    # first.
-                    self._writer.execute("UPDATE head SET clean = 1")
+                    # first. While another program reads the file, nothing may be synced.
+                    if self._empty_journal():
+                        self._writer.execute("UPDATE head SET clean = 1")
                 self._empty_journal()
         except BaseException:
             self.abandon()
             raise
         return self._let_go()
 
-    def _empty_journal(self) -> None:
-        self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    def _empty_journal(self) -> bool:
+        """Returns whether no other program held it up. Errors: sqlite3.Error."""
+        [busy, *_] = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
 
     def abandon(self) -> None:
         """Close the file, and leave it and its journal unchanged."""
