@@ -24,6 +24,7 @@ import asyncio
 import hashlib
 import logging
 import random
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -105,7 +106,7 @@ async def find(port: BoardPort, digest: str) -> bytes | None:
         return encode_value(shared["result"])
     # Others write this entry: what it says decides how many keys are read below.
     found, size = shared.get("result_digest"), shared.get("result_bytes")
-    if type(found) is not str or type(size) is not int or not 0 < size <= LARGE_BYTES_MAX:
+    if type(size) is not int or not 0 < size <= LARGE_BYTES_MAX or not _is_digest(found):
         return None
     parts = []
     for part_key in large.keys_of_cut(f"{key}/{found}", size):
@@ -117,6 +118,11 @@ async def find(port: BoardPort, digest: str) -> bytes | None:
         return large.joined_bytes(key, parts, found)
     except Corrupt:
         return None
+
+
+def _is_digest(found: Any) -> bool:
+    """Whether it is a digest as `large.digest_of` writes it, and so a segment of a key."""
+    return isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found) is not None
 
 
 class StepPoint(StrEnum):

@@ -69,6 +69,12 @@ async def test_what_is_shared_is_found(tmp_path: Path, size_bytes: int, puts: in
         {"result_digest": "x", "result_bytes": 0},
         {"result_digest": "x", "result_bytes": LARGE_BYTES_MAX + 1},
         {"result_digest": "x", "result_bytes": 1},
+        {"result_digest": "*", "result_bytes": 5},
+        {"result_digest": "../x", "result_bytes": 5},
+        {"result_digest": "", "result_bytes": 5},
+        {"result_digest": "x" * 2_000, "result_bytes": 5},
+        {"result_digest": "A" * 64, "result_bytes": 5},
+        {"result_digest": "a" * 64 + "\n", "result_bytes": 5},
     ],
 )
 async def test_what_is_no_answer_is_as_good_as_none(tmp_path: Path, told: Any) -> None:
