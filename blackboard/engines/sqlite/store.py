@@ -371,10 +371,10 @@ class SqliteStore:
 
     def _check_head(self, name: str, head: Head) -> None:
         """In a thread. Errors: HeadMoved unless the file of a closed board is at `head`."""
-        file = self._file(self._path(name))
-        try:
-            state = file.follow(file.load(name)).state
-        finally:
+        with self._opened(name, self._path(name)) as file:
+            loaded = file.load(name)
+            file.update(loaded)
+            state = file.follow(loaded).state
             file.close()
         if (state.revision, state.epoch.id) != (head.revision, head.epoch.id):
             raise HeadMoved(head.revision, state.revision)

@@ -2,19 +2,22 @@
 
 import logging
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from blackboard.core.commit import ENGINE, Committed, Put
+from blackboard.core.commit import ENGINE, Committed, Epoch, Head, Put
 from blackboard.engines.disk import sync_path
 from blackboard.engines.sqlite import file as sqlite_file, suspect
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
+from blackboard.errors import Corrupt, OutcomeUnknown, StaleEpoch, Unavailable
 from blackboard.limits import EPOCH_JUMP
 from blackboard.wire.codec import Prepared, prepare
+from tests.conformance.rules_seed import a_seed, paged
 from tests.conformance.writer import Writer, packed
 from tests.faults.disk import Recorder, recorded
 from tests.waiting import wait_until
@@ -233,6 +236,50 @@ async def test_a_run_without_syncs_whose_last_sync_fails(disk: Disk, tmp_path: P
     again = await SqliteStore.at(tmp_path, "memory")
     assert (await again.open(BOARD)).epoch.number == 2
     await again.aclose()
+
+
+async def test_a_run_without_syncs_that_another_program_reads_at_its_end(tmp_path: Path) -> None:
+    """SQLite then leaves the journal, and may sync nothing."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", packed(1)))
+    with closing(sqlite3.connect(path_of(tmp_path), isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT count(*) FROM log").fetchone()
+        await writer.commit(Put("public/a", packed(2)))
+        await store.aclose()
+    again = await SqliteStore.at(tmp_path, "memory")
+    assert (await again.open(BOARD)).epoch.number == 2
+    await again.aclose()
+
+
+async def test_a_damaged_file_that_is_to_be_replaced_is_left_as_it_is(tmp_path: Path) -> None:
+    """With its journal, as by every other call."""
+    store, path = await SqliteStore.at(tmp_path), path_of(tmp_path)
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", packed(1)))
+    head = await store.open(BOARD)
+    store._boards.pop(BOARD)._file.abandon()
+    with (
+        suspect.kept_as_it_is(path),
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        other.execute("UPDATE head SET checksum = checksum + 1")
+    files = [path.with_name(f"{path.name}{end}") for end in ("", "-wal")]
+    before = [file.read_bytes() for file in files]
+    assert before[1]
+    with pytest.raises(Corrupt):
+        await store.seed(BOARD, a_seed(BOARD), paged([]), replaces=head)
+    assert [file.read_bytes() for file in files] == before
+    await store.aclose()
+
+
+async def test_a_distrusted_file_is_not_replaced(store: SqliteStore, disk: Disk) -> None:
+    """What it holds cannot be compared with the head that was seen."""
+    await fail(store, disk)
+    head = Head(2, Epoch(1, "e"), 1, 0, 2)
+    with pytest.raises(Unavailable, match="a sync of its file failed"):
+        await store.seed(BOARD, a_seed(BOARD), paged([]), replaces=head)
 
 
 async def test_a_board_whose_name_is_not_synced_is_not_made(
