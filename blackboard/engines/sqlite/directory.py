@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from blackboard.engines.disk import file_identity, is_full
 from blackboard.engines.sqlite.file import translated
 from blackboard.engines.sqlite.heads import FILE_NAME, KnownHeads
+from blackboard.engines.sqlite.new import finish_removals
 from blackboard.errors import DataDirectoryInUse, Unavailable
 from blackboard.integrity.private_files import (
     DIRECTORY_MODE,
@@ -84,6 +85,7 @@ def _take(where: DataDirectory, heads_max: int) -> TakenDirectory:
             # After the lock: until then the files may be those of a running process.
             close_tree(directory)
             write_owner(directory, None)
+            finish_removals(directory / "boards")
             identity = file_identity(directory / "lock")
         except BaseException:
             lock.release()

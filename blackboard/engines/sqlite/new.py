@@ -8,6 +8,7 @@ Invariants
 
 import contextlib
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -56,16 +57,40 @@ def create(path: Path, board: str, epoch: Epoch, time_ms: Milliseconds) -> None:
 
 def remove(path: Path) -> None:
     """Remove a board's file, and the files that a crash left beside it. Errors: Unavailable."""
-    dropped = path.with_name(f"{path.name}{_DROPPED}")
     with translated(path):
         if path.exists():
-            path.replace(dropped)  # first, so that no board is found with a part of its log
+            # First, so that no board is found with a part of its log.
+            path.replace(_dropped_path(path))
             sync_path(path.parent)
-        _remove_beside(path)
-        suspect.forget(path)
-        for gone in (dropped, seed_path(path)):
-            gone.unlink(missing_ok=True)
+        _clear(path)
         sync_path(path.parent)
+
+
+def finish_removals(boards: Path) -> None:
+    """Remove what a crash left of boards that were being removed: all of their data. Errors:
+    Unavailable."""
+    with translated(boards):
+        names = os.listdir(boards)  # noqa: PTH208 - ten times as fast
+        left = [boards / name.removesuffix(_DROPPED) for name in names if name.endswith(_DROPPED)]
+        for path in left:
+            if path.exists():  # a new board of that name, with files of its own beside it
+                _dropped_path(path).unlink()
+            else:
+                _clear(path)
+        if left:
+            sync_path(boards)
+
+
+def _clear(path: Path) -> None:
+    _remove_beside(path)
+    suspect.forget(path)
+    seed_path(path).unlink(missing_ok=True)
+    # Last: while it is there, the next start finds what is left.
+    _dropped_path(path).unlink(missing_ok=True)
+
+
+def _dropped_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}{_DROPPED}")
 
 
 def removed_path(path: Path) -> Path:

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.core.commit import BRANCH, Entry, Epoch, Seed
+from blackboard.core.commit import BRANCH, Entry, Epoch, Put, Seed
 from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.new import NewFile, create, remove, seed_path
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, Unavailable
+from tests.canary import files_with
+from tests.conformance.writer import Writer
 from tests.unit.core.trial import faults, packed
 
 NAME = "board"
@@ -98,6 +101,28 @@ def test_a_removed_board_leaves_nothing(path: Path) -> None:
     remove(path)
     assert names(path) == []
     remove(path)
+
+
+async def test_a_removal_that_a_crash_cut_off_is_finished_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """The board counts as removed, and nothing else would remove its data."""
+    store = await SqliteStore.at(tmp_path)
+    for board in ("gone", "again", "other"):
+        await (await Writer.open(store, board)).commit(Put("public/a", packed("canary")))
+    await store.remove("again")
+    await store.open("again", again=True)
+    await store.aclose()
+    boards = tmp_path / "boards"
+    (boards / "gone.db").rename(boards / "gone.db.dropped")
+    for name in ("gone.db-wal", "gone.db-shm", "gone.db.suspect", "gone.db.seed"):
+        (boards / name).write_bytes(b"canary")
+    (boards / "again.db.dropped").write_bytes(b"canary")
+    (boards / "again.db-wal").touch()
+    await (await SqliteStore.at(tmp_path)).aclose()
+    assert [file.name for file in files_with(boards, b"canary")] == ["other.db"]
+    left = sorted(file.name for file in boards.iterdir())
+    assert left == ["again.db", "again.db-wal", "other.db"]
 
 
 def test_a_full_disk_is_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
