@@ -123,10 +123,12 @@ async def _given_back(taking: asyncio.Task[TakenDirectory]) -> None:
 def let_go(taken: TakenDirectory) -> None:
     """Give a directory back. Errors: Unavailable."""
     with translated(taken.directory):
-        # While the lock is held: afterwards it may already be the record of the next owner.
-        if taken.is_there:
-            (taken.directory / "owner.json").unlink(missing_ok=True)
-        taken.lock.release()
+        try:
+            # While the lock is held: afterwards it may already be the record of the next owner.
+            if taken.is_there:
+                (taken.directory / "owner.json").unlink(missing_ok=True)
+        finally:
+            taken.lock.release()
 
 
 def write_owner(directory: Path, url: str | None) -> None:

@@ -82,6 +82,7 @@ from blackboard.engines.sqlite.new import (
     seed_path,
 )
 from blackboard.errors import (
+    Corrupt,
     HeadMoved,
     InvalidRequest,
     LimitExceeded,
@@ -530,7 +531,8 @@ class SqliteStore:
             try:
                 await _ended(closing)
             finally:
-                with contextlib.suppress(Unavailable):  # its file is the business of the caller
+                # Its file is the business of the caller.
+                with contextlib.suppress(Corrupt, Unavailable):
                     closing.result()
 
     async def _load(self, name: str, path: Path) -> EmbeddedBoard:
@@ -579,7 +581,7 @@ class SqliteStore:
     async def _close_one(self, board: EmbeddedBoard) -> None:
         try:
             await board.aclose()
-        except Unavailable as error:
+        except (Corrupt, Unavailable) as error:
             log.warning("board %s was not closed in order: %s", board.name, error)
         finally:
             if board.is_suspect:
@@ -728,12 +730,12 @@ class SqliteStore:
         self._distrusted.setdefault(name, reason)
 
     async def _close(self) -> None:
-        errors: list[Unavailable] = []
+        errors: list[Corrupt | Unavailable] = []
         await asyncio.gather(*self._loading.values(), *self._steps, return_exceptions=True)
         for board in self._boards.values():
             try:
                 await board.aclose()
-            except Unavailable as error:
+            except (Corrupt, Unavailable) as error:
                 errors.append(error)
         # After the boards: their last commits count as known heads, too.
         await self._heads_timer.aclose()

@@ -1,13 +1,15 @@
 """A directory, or the file of a board, that is removed or replaced while a process has it."""
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from blackboard.core.commit import Put
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import Unavailable
+from blackboard.errors import Corrupt, Unavailable
 from tests.conformance.writer import Writer, packed
 
 GONE = "removed or replaced"
@@ -27,6 +29,34 @@ async def test_nothing_is_acknowledged_in_a_directory_that_was_removed(tmp_path:
         await store.open("another")
     await store.aclose()
     assert not (tmp_path / "data").exists()
+
+
+async def test_a_directory_is_given_back_although_its_record_stays(tmp_path: Path) -> None:
+    """Otherwise this process could not have it again."""
+    store = await SqliteStore.at(tmp_path)
+    (tmp_path / "owner.json").unlink()
+    (tmp_path / "owner.json").mkdir()
+    with pytest.raises(Unavailable):
+        await store.aclose()
+    (tmp_path / "owner.json").rmdir()
+    await (await SqliteStore.at(tmp_path)).aclose()
+
+
+async def test_a_directory_is_given_back_although_a_board_is_damaged(tmp_path: Path) -> None:
+    """And the other boards are closed in good order; the damaged one can be removed, too."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    for board in ("damaged", "doomed", "sound"):
+        await store.open(board)
+    for board in ("damaged", "doomed"):
+        with closing(sqlite3.connect(tmp_path / "boards" / f"{board}.db")) as other:
+            other.execute("DROP TABLE head")
+    await store.drop("doomed")
+    with pytest.raises(Corrupt):
+        await store.aclose()
+    again = await SqliteStore.at(tmp_path, "memory")
+    assert (await again.open("sound")).epoch.number == 1
+    assert await again.boards() == ["damaged", "sound"]
+    await again.aclose()
 
 
 async def test_a_directory_of_its_name_belongs_to_the_process_that_made_it(tmp_path: Path) -> None:
