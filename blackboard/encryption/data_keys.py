@@ -552,10 +552,13 @@ def _key(board: str, namespace: str, key_id: bytes) -> str:
 
 
 def _place(key: str) -> tuple[str, str, bytes]:
-    """Board, namespace and key id of a record."""
+    """Board, namespace and key id of a record. Errors: Corrupt."""
     board, _, rest = key.removeprefix(_BELOW + "/").partition("/")
     namespace, _, key_id = rest.rpartition("/")
-    return board, namespace, bytes.fromhex(key_id)
+    try:
+        return board, namespace, bytes.fromhex(key_id)
+    except ValueError as error:
+        raise Corrupt(what=key, reason="no place of a data key") from error
 
 
 def _request_key(request: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from blackboard.core.access import KEYS_BOARD
-from blackboard.core.commit import Commit, CommitId, Put, Reading
+from blackboard.core.commit import Commit, CommitId, Delete, Put, Reading
 from blackboard.encryption.data_keys import DataKey, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.base import Store
@@ -359,6 +359,29 @@ async def test_a_record_that_was_changed_is_no_key(
     await put_record(raw, ada.key, forged)
     with pytest.raises(Corrupt):
         await others.current("a", ADA)
+
+
+@pytest.mark.parametrize("key", ["system/keys/a/private/ada/none", "system/other"])
+async def test_a_record_in_no_place_of_a_key_is_damage(
+    keys: DataKeys, others: DataKeys, raw: SqliteStore, key: str
+) -> None:
+    """And who follows the changes goes on."""
+    ada = await keys.current("a", ADA)
+    [record] = (await raw.list(KEYS_BOARD, "system/keys/a", limit=10)).entries
+    await others.current("a", ADA)
+    await put_record(raw, key, record.value)
+    if key.startswith("system/keys"):
+        with pytest.raises(Corrupt, match="no place of a data key"):
+            await DataKeys(raw, LocalWrapper.of(MASTER_KEY)).current("a", ADA)
+        epoch = (await raw.open(KEYS_BOARD)).epoch.id
+        away = Commit(CommitId("thief", 0, "away", 1), epoch, (Delete(key),))
+        await raw.commit(KEYS_BOARD, [prepare(away)])
+    await keys.destroy([ADA], "a")
+
+    async def is_known() -> bool:
+        return (found := others.known("a", ada.id)) is not None and found.cipher is None
+
+    await wait_until(is_known)
 
 
 async def test_a_branch_has_the_keys_that_it_needs_and_loses_them_too(keys: DataKeys) -> None:
