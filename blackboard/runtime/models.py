@@ -230,10 +230,16 @@ class Prices:
         return math.ceil(spent + usage.completion_tokens * self.completion_usd)
 
 
+_FENCE: Final = "```"
+
+
 def _without_fence(text: str) -> str:
     """The JSON in `text`: some models put it into a block of Markdown."""
-    fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", text, re.DOTALL)
-    return fenced[1] if fenced else text
+    # Not a regular expression: on white space alone, which models produce, it takes cubic time.
+    inner = text.strip()
+    if len(inner) < 2 * len(_FENCE) or not (inner.startswith(_FENCE) and inner.endswith(_FENCE)):
+        return text
+    return inner[len(_FENCE) : -len(_FENCE)].removeprefix("json").strip()
 
 
 # --- without a network ----------------------------------------------------------------------------

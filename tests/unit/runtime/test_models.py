@@ -81,7 +81,15 @@ def test_a_prompt_without_a_shape_is_recorded_as_ever() -> None:
     assert asked == earlier | {"output": Valuation.model_json_schema()}
 
 
-@pytest.mark.parametrize("text", ['{"usd_bn": 2900}', '```json\n{"usd_bn": 2900}\n```\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"usd_bn": 2900}',
+        '```json\n{"usd_bn": 2900}\n```\n',
+        '\n ```{"usd_bn": 2900}```',
+        '```json{"usd_bn": 2900}\n\n```',
+    ],
+)
 def test_an_answer_is_read_as_a_shape(text: str) -> None:
     """Also from a block of Markdown, which some models cannot do without."""
     reply = Reply(text=text, model="m", version="1")
@@ -93,6 +101,15 @@ def test_an_answer_of_another_shape_is_refused(text: str) -> None:
     """With the path, and the beginning of the text, so that the model can be asked again."""
     with pytest.raises(ModelFailed, match=r"not what was asked for: (usd_bn|it): "):
         Reply(text=text, model="m", version="1").parsed(Valuation)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("end", ["", "```", "``", "x"])
+def test_an_answer_of_white_space_is_refused_at_once(end: str) -> None:
+    """Models that fail produce it; the event loop waits until it is read."""
+    reply = Reply(text="```json" + "\n" * 100_000 + end, model="m", version="1")
+    with pytest.raises(ModelFailed, match="not what was asked for"):
+        reply.parsed(Valuation)
 
 
 def test_what_has_no_schema_cannot_be_asked_for() -> None:
