@@ -2,8 +2,8 @@
 
 SIGTERM (or the end of its standard input, when its parent is gone) stops it properly: the current
 step is finished, or abandoned after the grace period, the identity is released, and the exit code
-is 0. It is 75 if the board could not be reached. Without its parent it is killed if it does not
-stop in time.
+is 0. It is 75 if the board could not be reached, and 1 if a step calls `sys.exit`, which nobody
+asked for. Without its parent it is killed if it does not stop in time.
 """
 
 import asyncio
@@ -92,6 +92,9 @@ def main(order: str) -> int:
     except Unavailable as error:  # no crash of the agent, which has not begun
         sys.stderr.write(f"{error}\n")
         return AWAY_CODE
+    except SystemExit as error:  # of a step: a crash, whatever its code says
+        sys.stderr.write(f"its own code ended it: SystemExit: {error.code}\n")
+        return 1
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+import sys
 import threading
 
 from pydantic import BaseModel
@@ -156,6 +157,16 @@ class Forebear(Counter):
         leave_a_process()
         os.write(2, b"first words\nlast words\n")
         os._exit(3)
+
+
+class Quitting(Counter):
+    """Ends its process in the first step, as a script does that is done."""
+
+    kind = "Quitting"
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """End."""
+        sys.exit(0)
 
 
 class Blocking(Counter):

@@ -39,6 +39,7 @@ from tests.unit.runtime.crew import (
     Mortal,
     Parent,
     Patient,
+    Quitting,
     Slow,
 )
 from tests.waiting import wait_until
@@ -126,6 +127,16 @@ async def test_what_a_process_left_running_does_not_keep_it_from_its_restart(
             os.kill(pid, signal.SIGKILL)
     assert (ended.how, ended.crashes, ended.error) == ("crash_loop", 2, "exit 3: last words")
     assert len(left) == policy.crashes_max
+
+
+async def test_a_process_that_a_step_ends_is_started_again(
+    service: ServiceProcess, board: Board
+) -> None:
+    """Nobody asked it to stop, though its exit code would say that all is well."""
+    policy = replace(QUICK, crashes_max=2)
+    ended = await ProcessSupervisor(Quitting("ada"), board, place(service), policy).run()
+    assert (ended.how, ended.crashes) == ("crash_loop", policy.crashes_max)
+    assert ended.error == "exit 1: its own code ended it: SystemExit: 0"
 
 
 async def test_another_host_takes_over_when_one_is_gone(
