@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.errors import wrong_usage
+from blackboard.cli.errors import CommandError, Exit, wrong_usage
 from blackboard.cli.options import CommandGroup, Flags, ReadCommand, ServiceCommand, TakeBackCommand
 from blackboard.limits import REVISION_MAX
 
@@ -95,10 +95,14 @@ def rewind(
 def _take_back(flags: Flags, to: "When") -> None:
     from blackboard.cli import render as past, session
 
-    if not flags.yes:
-        _ask(flags, to)
+    seen = None if flags.yes else _ask(flags, to)
 
     async def work(board: "Board") -> "Restored":
+        # The answer may have taken minutes. A restore is accepted in any epoch.
+        if seen is not None and (await board.head()).epoch.id != seen:
+            message = "another epoch began since you were asked: nothing was changed"
+            fix = "Repeat the command: it shows what would change now."
+            raise CommandError("stale_epoch", Exit.CONFLICT, message, fix)
         return await board.restore(to, note=flags.note or "", keep_calls=flags.keep_calls)
 
     with screen.busy("restoring"):
@@ -106,20 +110,23 @@ def _take_back(flags: Flags, to: "When") -> None:
     past.print_restored(restored, as_json=flags.as_json)
 
 
-def _ask(flags: Flags, to: "When") -> None:
+def _ask(flags: Flags, to: "When") -> str:
     """Show the changes and the interrupted agents, and ask for confirmation. A no ends the
-    command."""
+    command. Returns the epoch in which that was seen."""
     import sys
 
     from blackboard.cli import render as past, session
 
-    async def preview(board: "Board") -> "RestorePreview":
-        return await board.preview_restore(to, keys_max=past.PREVIEW_KEYS)
+    async def look(board: "Board") -> "tuple[str, RestorePreview]":
+        epoch = (await board.head()).epoch.id  # before the preview, which is of it or a later one
+        return epoch, await board.preview_restore(to, keys_max=past.PREVIEW_KEYS)
 
-    past.print_preview(session.with_board(flags, preview), keep_calls=flags.keep_calls)
+    epoch, preview = session.with_board(flags, look)
+    past.print_preview(preview, keep_calls=flags.keep_calls)
     if not sys.stdin.isatty():
         raise wrong_usage("nobody is here to be asked", "Say --yes.")
     typer.confirm("Restore the board?", abort=True, err=True)
+    return epoch
 
 
 @board_app.command(

@@ -7,6 +7,7 @@ import pty
 import select
 import signal
 import subprocess
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -74,8 +75,11 @@ def _spoiled(shell: Shell) -> int:
     return revision
 
 
-def asked(shell: Shell, answer: bytes, *arguments: str) -> int:
-    """The exit code of a command that asks on a terminal; without an answer, it gets Ctrl-C."""
+def asked(
+    shell: Shell, answer: bytes, *arguments: str, meanwhile: Callable[[], object] = bool
+) -> int:
+    """The exit code of a command that asks on a terminal; without an answer, it gets Ctrl-C.
+    `meanwhile` is called between the question and the answer."""
     ours, theirs = pty.openpty()
     command = subprocess.Popen(
         [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=shell.environ
@@ -85,6 +89,7 @@ def asked(shell: Shell, answer: bytes, *arguments: str) -> int:
     with command, contextlib.suppress(OSError):  # EIO at its end
         while b"Restore the board? [y/N]: " not in shown:  # whole: what follows is the answer
             shown += os.read(ours, 65_536)
+        meanwhile()
         if answer:
             os.write(ours, answer)
         else:
@@ -157,6 +162,18 @@ def test_the_question_has_answers(shell: Shell, typed: bytes, code: int) -> None
     _spoiled(shell)
     assert asked(shell, typed, "restore", "good") == code
     shell.run("get", "public/noise", code=3 if code == 0 else 0)
+
+
+def test_a_yes_is_for_what_was_shown(shell: Shell) -> None:
+    """Not for a second restore, over what was done since somebody else restored the board."""
+    _spoiled(shell)
+
+    def restore_and_go_on() -> None:
+        shell.run("restore", "good", "--yes")
+        shell.run("set", "public/since", "1")
+
+    assert asked(shell, b"y\n", "restore", "good", meanwhile=restore_and_go_on) == 4
+    assert shell.json("get", "public/since") == 1
 
 
 def test_the_abandoned_future_can_come_back(shell: Shell) -> None:
