@@ -295,8 +295,10 @@ class Archiver:
                     pass
             finally:
                 await self._give_up(board)
-        except BlackboardError as error:
-            log.warning("board %s is not archived to its end: %s", board.name, error)
+        except Exception as error:  # the other boards are archived all the same
+            unforeseen = None if isinstance(error, BlackboardError) else error
+            text = "board %s is not archived to its end: %s"
+            log.warning(text, board.name, error, exc_info=unforeseen)
 
     async def _give_up(self, board: _ArchivedBoard) -> None:
         """Release the lease of a board, so that the next archiver need not wait until it ends."""

@@ -7,7 +7,7 @@ The state of a single board is in `server/boards.py`.
 import logging
 import time
 from collections.abc import Container, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace as with_fields
 from functools import partial
 from pathlib import Path
@@ -321,18 +321,18 @@ class Host:
 
     async def aclose(self) -> None:
         """Close everything else after the boards, and the engine last."""
-        try:
-            await self._looks.settled()
-            if self.lock_masters is not None:
-                await self.lock_masters.aclose()
+        # From its end to its beginning, each also after an error: nothing stays in use.
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self.store.aclose)
+            if self.archiver is not None:
+                closing.push_async_callback(self.archiver.archive.aclose)
             # Stopped before the archiver, finished after it: it ships what that adds last.
             if self.backup is not None:
-                await self.backup.stop()
+                closing.push_async_callback(self.backup.finish)
             if self.archiver is not None:
-                await self.archiver.aclose()
+                closing.push_async_callback(self.archiver.aclose)
             if self.backup is not None:
-                await self.backup.finish()
-            if self.archiver is not None:
-                await self.archiver.archive.aclose()
-        finally:  # else the directory would stay in use
-            await self.store.aclose()
+                closing.push_async_callback(self.backup.stop)
+            if self.lock_masters is not None:
+                closing.push_async_callback(self.lock_masters.aclose)
+            await self._looks.settled()

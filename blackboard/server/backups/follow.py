@@ -101,10 +101,11 @@ class BackupFollower:
                 failure = await self._compare()
                 if failure is not None:
                     raise failure
-        except (BlackboardError, TimeoutError) as error:
+        except Exception as error:  # the service starts without it, and `_run` tries again
             if not isinstance(error, InvalidRequest):  # there is no backup yet
                 reason = str(error) or "it does not answer"
-                log.warning("boards are not compared with the backup yet: %s", reason)
+                text = "boards are not compared with the backup yet: %s"
+                log.warning(text, reason, exc_info=_unforeseen(error))
         self._task = asyncio.create_task(self._run(), name="backup")
 
     def statistics(self) -> BackupStatistics:
@@ -126,9 +127,13 @@ class BackupFollower:
                 # A scan finds the boards that this process did not follow, too.
                 self._scanned_s = float("-inf")
                 await self._round()
-        except (BlackboardError, TimeoutError) as error:
+        except Exception as error:  # else the archive and the lock would stay open
+            why = str(error) or "timeout"
             log.warning(
-                "the backup %s is not complete: %s", self._place.where, str(error) or "timeout"
+                "the backup %s is not complete: %s",
+                self._place.where,
+                why,
+                exc_info=_unforeseen(error),
             )
         # Also after a failure: its lease would be renewed for as long as this process lives.
         with contextlib.suppress(BlackboardError, TimeoutError):
@@ -146,8 +151,7 @@ class BackupFollower:
                 # Bounded: the number of failures grows for as long as the place is away.
                 pause_ms = min(_FIRST_RETRY_MS << min(self._failures, 16), self._retry_ms)
                 if self._failures == 1:
-                    unforeseen = None if isinstance(error, BlackboardError) else error
-                    log.warning("the backup waits: %s", error, exc_info=unforeseen)
+                    log.warning("the backup waits: %s", error, exc_info=_unforeseen(error))
                 self._begun = self._is_compared = False  # what is there is read again
             heed_cancellation()
             await asyncio.sleep(pause_ms / 1000)
@@ -250,3 +254,8 @@ class BackupFollower:
         )
         self.warnings[board] = text
         log.warning("%s", text)
+
+
+def _unforeseen(error: Exception) -> Exception | None:
+    """The error if it is a bug, of which the log shows where it came from."""
+    return None if isinstance(error, BlackboardError | TimeoutError) else error

@@ -207,6 +207,40 @@ async def test_an_error_that_nobody_foresaw_does_not_end_it(
         await until_failing(service, failing=False)
 
 
+@pytest.mark.parametrize("what", ["archive", "backup"])
+async def test_an_error_that_nobody_foresaw_keeps_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    """It comes when the service ends: what follows is closed, and the backup released."""
+    backup, closed = tmp_path / "backup", list[bool]()
+
+    async def fails(*_: object) -> str:
+        raise RuntimeError("a bug")
+
+    async with following(tmp_path / "data", str(backup)) as service:
+        await put(service, 1)
+        await until_failing(service, failing=False)
+        archive = service.host.archive
+        assert archive is not None
+        close = archive.aclose
+
+        async def closes() -> None:
+            closed.append(True)
+            await close()
+
+        monkeypatch.setattr(archive, "aclose", closes)
+        if what == "archive":
+            monkeypatch.setattr(archive, "append", fails)
+            await put(service, 2)
+        else:
+            monkeypatch.setattr(BackupPlace, "id", fails)
+    assert closed
+    assert "a bug" in caplog.text
+    other = BackupPlace.at(str(backup))
+    await other.lock()
+    await other.unlock()
+
+
 async def test_a_board_that_never_rests_holds_up_no_other(tmp_path: Path) -> None:
     """Without an archive, there is always one more log entry: of each only so much is shipped as
     there was at the beginning."""
