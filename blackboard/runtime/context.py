@@ -27,7 +27,7 @@ from blackboard import telemetry
 from blackboard.client.step import Step
 from blackboard.client.views import Entry, Listing
 from blackboard.core.commit import Condition, Op, Put
-from blackboard.core.path import parse_pattern
+from blackboard.core.path import is_meant, parse_pattern
 from blackboard.errors import Corrupt, InvalidRequest, Rejected
 from blackboard.limits import INBOX_TAKE_MAX, Limits
 from blackboard.runtime import chunks as large
@@ -404,7 +404,8 @@ class Context(Generic[S]):
     async def wait(
         self, pattern: str, *, after: Revision = 0, timeout_ms: Milliseconds | None = None
     ) -> Entry | None:
-        """The first entry that matches and was written after revision `after`.
+        """The first entry that matches and was written after revision `after`. The runtime's
+        branches (such as `public/~agents`) count only if the pattern names them.
 
         Without one the step ends here, the process may end too, and the step runs again when there
         is one. None when `timeout_ms` is over by the service's clock, from when it first waited.
@@ -429,9 +430,10 @@ class Context(Generic[S]):
         while True:
             page = await self._port.list(pattern, after=page_after)
             for entry in page.entries:
-                # Its own state is put by the commit that records this wait, and
-                # would end it at once.
-                if entry.mod_revision > after and entry.key != state_key(self.agent):
+                # Its own state is put by the commit that records this wait, and would end it at
+                # once; so would its presence. What is not meant does not end the rest either.
+                is_own = entry.key == state_key(self.agent)
+                if entry.mod_revision > after and not is_own and is_meant(pattern, entry.key):
                     return entry
             page_after = page.next_key
             if page_after is None:

@@ -7,6 +7,7 @@ from blackboard.errors import Corrupt, LimitExceeded
 from blackboard.limits import INBOX_TAKE_MAX, LARGE_PART_BYTES, STEP_PARTS_MAX
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.runner import Runner
+from blackboard.runtime.state import Status
 from blackboard.runtime.trial import Inputs, MemoryBoardPort, try_step
 from blackboard.wire.codec import encode_value
 from tests.conformance.acting import Actor, Body, Notes
@@ -49,6 +50,35 @@ async def test_letters_are_taken_page_by_page() -> None:
 
     letters = [("bob", str(number)) for number in range(INBOX_TAKE_MAX + 2)]
     assert await seen_by(step, Inputs(inbox=letters)) == [str(INBOX_TAKE_MAX), str(INBOX_TAKE_MAX)]
+
+
+@pytest.mark.parametrize("pattern", ["public/**", "public/*/ada"])
+async def test_a_wait_does_not_end_by_what_the_runtime_writes(pattern: str) -> None:
+    """An agent's own presence is written after each of its commits."""
+    port = MemoryBoardPort("ada")
+    port.seed("ada", Put("public/~agents/ada", encode_value("waiting")))
+
+    async def step(ctx: Context[Notes]) -> None:
+        found = await ctx.wait(pattern)
+        ctx.state.seen = [found.key if found else ""]
+
+    acting = Runner(Actor("ada", step), port)
+    assert (await acting.step()).status is Status.WAITING
+    port.seed("bob", Put("public/plan/ada", encode_value(1)))
+    await acting.step()
+    assert (await acting.hydrate())[0].seen == ["public/plan/ada"]
+
+
+async def test_a_wait_for_what_the_runtime_writes_names_it() -> None:
+    """Then it ends by that."""
+    key = "public/~agents/bob"
+    seen = Inputs({key: "idle"})
+
+    async def step(ctx: Context[Notes]) -> None:
+        found = await ctx.wait("public/~agents/*")
+        ctx.state.seen = [found.key if found else ""]
+
+    assert await seen_by(step, seen) == [key]
 
 
 async def test_a_step_keeps_so_much() -> None:
