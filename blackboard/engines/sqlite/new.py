@@ -206,8 +206,10 @@ class NewFile:
             suspect.forget(self._path)
             self._beside.replace(self._path)
             self._sync_name()
-            # Not synced: a record that comes back does not count while there is a board.
-            removed_path(self._path).unlink(missing_ok=True)  # the board exists again
+            # The board exists again. Neither synced nor sure: the record that it was removed does
+            # not count while there is a board, and the board is in its place.
+            with contextlib.suppress(OSError):
+                removed_path(self._path).unlink(missing_ok=True)
 
     def _sync_name(self) -> None:
         """Sync the directory. If that fails there is no board, rather than one that a power loss

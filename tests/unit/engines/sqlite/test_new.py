@@ -8,7 +8,13 @@ import pytest
 
 from blackboard.core.commit import BRANCH, Entry, Epoch, Put, Seed
 from blackboard.engines.sqlite.file import BoardFile
-from blackboard.engines.sqlite.new import NewFile, create, remove, seed_path
+from blackboard.engines.sqlite.new import (
+    NewFile,
+    create,
+    remove,
+    removed_path,
+    seed_path,
+)
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, Unavailable
 from tests.canary import files_with
@@ -53,6 +59,15 @@ def test_a_finished_file_is_a_board(path: Path) -> None:
     assert not faults(loaded.state)
     [marker] = file.read_log(0, 99, limit=9)
     assert (marker.revision, marker.epoch) == (10, SEED.epoch)
+    file.abandon()
+
+
+def test_a_board_that_is_in_place_is_made_whatever_stays_beside_it(path: Path) -> None:
+    """The record that an earlier one was removed does not count beside a board."""
+    removed_path(path).mkdir()
+    made(path).finish(NAME, SEED)
+    file = BoardFile(path, level="disk")
+    assert file.load(NAME).state.revision == 10
     file.abandon()
 
 
