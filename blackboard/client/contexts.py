@@ -7,7 +7,8 @@ command line and `blackboard.connect` look in the same places, in the same order
 
 Invariants
 - A token is sent only to the address with which it was saved.
-- The file is replaced atomically: a reader sees the old or the new one.
+- The file is replaced atomically and durably: a reader sees the old or the new one, also after a
+  power cut.
 """
 
 import json
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from blackboard.engines.disk import replace_file
 from blackboard.errors import Corrupt, InvalidRequest, NewerFormat, Unauthenticated, Unavailable
 from blackboard.integrity.private_files import DIRECTORY_MODE, FILE_MODE
 
@@ -189,7 +191,7 @@ def load(directory: Path) -> Contexts:
 def change(directory: Path, how: Callable[[Contexts], Contexts]) -> None:
     """Change the contexts in `directory`; concurrent changes are not lost.
 
-    Errors: as of `load`; they are as before then.
+    Errors: as of `load`; they are as before then, or, after Unavailable, perhaps changed.
     """
     from filelock import FileLock
 
@@ -210,13 +212,4 @@ def _save(directory: Path, contexts: Contexts) -> None:
         "current": contexts.current,
         "contexts": {name: asdict(context) for name, context in contexts.by_name.items()},
     }
-    # In the same directory: a rename is atomic only within one file system.
-    new = directory / f"contexts.json.{os.getpid()}"
-    try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(kept, file, indent=2)
-        new.replace(directory / "contexts.json")
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    replace_file(directory / "contexts.json", json.dumps(kept, indent=2).encode())

@@ -1,6 +1,7 @@
 """Flag before environment before context before the service on this machine."""
 
 import asyncio
+import os
 import stat
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -183,6 +184,19 @@ def test_contexts_are_kept_for_this_user_only(tmp_path: Path) -> None:
     assert load(directory) == Contexts("prod", {"prod": PROD})
     assert stat.S_IMODE((directory / "contexts.json").stat().st_mode) == 0o600
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_contexts_outlast_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty file would make every command fail: content and name are on the disk."""
+    synced, real = set(), os.fsync
+
+    def fsync(file: int) -> None:
+        real(file)
+        synced.add(os.fstat(file).st_ino)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    change(tmp_path, lambda known: known.adding("prod", PROD))
+    assert {(tmp_path / "contexts.json").stat().st_ino, tmp_path.stat().st_ino} <= synced
 
 
 def test_changes_at_once_all_count(tmp_path: Path) -> None:
