@@ -28,7 +28,7 @@ from blackboard.client.link import Transport
 from blackboard.client.views import Entry
 from blackboard.core.checkpoints import Moment
 from blackboard.core.commit import Delete, Entry as Kept, Op, PutBack
-from blackboard.core.path import document_of, document_prefix, range_below
+from blackboard.core.path import document_prefix, range_below
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.limits import LIST_ENTRIES_MAX
 from blackboard.units import Key, Revision
@@ -37,11 +37,6 @@ from blackboard.wire.codec import decode_value
 _MARK_ROOT = "~restore"
 # Everything that the copy takes over is one step of undo, however long it takes.
 _FOR_EVER_MS = 10**9
-
-
-def documents_in(keys: Iterable[Key]) -> tuple[Key, ...]:
-    """The documents that some of `keys` belong to."""
-    return tuple(sorted({found for key in keys if (found := document_of(key)) is not None}))
 
 
 def restored(key: Key, then: Mapping[Key, bytes], now: Mapping[Key, bytes]) -> tuple[Op, ...]:

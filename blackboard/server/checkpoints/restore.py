@@ -30,7 +30,7 @@ from sortedcontainers import SortedDict
 
 from blackboard import telemetry
 from blackboard.archive.history import CHANGED_KEYS
-from blackboard.client.documents.inverse import documents_in, restored
+from blackboard.client.documents.inverse import restored
 from blackboard.core.access import Principal, narrowed_from
 from blackboard.core.checkpoints import (
     BEFORE_RESTORE,
@@ -331,16 +331,19 @@ class _Attempt:
     async def _documents(self, head: Head) -> list[Op]:
         """The operations that restore documents. Their peers have the abandoned content, so it is
         undone, not overwritten. Errors: HeadMoved; Corrupt."""
-        # A document that looks the same needs nothing, although its updates were logged.
-        changed = [key for key in sorted(self._parts) if self._then[key] != self._now[key]]
+        changed: dict[Key, list[Key]] = {}
+        for key in sorted(self._parts):
+            document = document_of(key)
+            # A document that looks the same needs nothing, although its updates were logged.
+            if document is not None and self._then[key] != self._now[key]:
+                changed.setdefault(document, []).append(key)
         found: list[Op] = []
-        for document in documents_in(changed):
+        for document, keys in sorted(changed.items()):
             now = await self._below(document_prefix(document), head)
             then = dict(now)
-            for key in changed:
-                if document_of(key) == document:
-                    held = self._then[key]
-                    then[key] = b"" if held is None else held[0]
+            for key in keys:
+                held = self._then[key]
+                then[key] = b"" if held is None else held[0]
             kept = {key: value for key, value in then.items() if value}
             found += restored(document, kept, now)
         return found

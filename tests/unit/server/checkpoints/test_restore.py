@@ -1,6 +1,7 @@
 """A restore while others commit: how often it is tried before they have to wait, and what rests."""
 
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from blackboard.core.checkpoints import (
 )
 from blackboard.core.commit import Commit, Grant, Head, Op, Put, Reading
 from blackboard.core.model import Outcome
+from blackboard.core.path import document_of
 from blackboard.engines.base import BatchAnswer
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import LimitExceeded, OutcomeUnknown, Unavailable
@@ -318,3 +320,26 @@ async def test_the_archiver_rests_meanwhile(
             await board.restore(before.revision)
         assert during == [0, 1]
         assert archiver._boards[BOARD].restores == 0
+
+
+async def test_each_part_of_a_document_is_looked_at_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many documents changed: counted, not timed."""
+    count, seen = 20, Counter[Key]()
+
+    def counting(key: Key) -> Key | None:
+        seen[key] += 1
+        return document_of(key)
+
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        board = Client(service.link(access.operator())).board(BOARD)
+        for number in range(count):
+            async with board.document(f"public/{number}") as document:
+                document.text("body").insert(0, "x")
+        monkeypatch.setattr(restore, "document_of", counting)
+        restored = await board.restore(0)
+    assert restored.put_back + restored.removed >= count
+    assert len(seen) >= count
+    assert max(seen.values()) <= 3
