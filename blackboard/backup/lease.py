@@ -56,8 +56,13 @@ class WriterLease:
     async def take(self) -> None:
         """Take it, or renew it. Errors: Unavailable also while another process has it."""
         owner, until_ms = await self._read()
-        if owner != self._owner and until_ms > _now_ms():
-            raise self._refused("another process writes to it")
+        left_ms = until_ms - _now_ms()
+        if owner != self._owner and left_ms > 0:
+            reason = "another process writes to it"
+            if left_ms > self._lease_ms:
+                reason += f", or its clock was ahead: its lease has {left_ms // 1000} s left,"
+                reason += f" more than one has. If no process writes to it, remove {LEASE}"
+            raise self._refused(reason)
         await self._write()
         # A task that was told to end may not have noticed yet, so the new one has its own event.
         if self._keeping is None or self._keeping.done() or self._over.is_set():
@@ -117,7 +122,7 @@ class WriterLease:
         try:
             lease = json.loads(found or b"{}")
             return str(lease.get("owner", "")), int(lease.get("until_ms", 0))
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError):
             # A damaged lease would otherwise keep every writer out for ever.
             return "", 0
 

@@ -1,7 +1,9 @@
 """Two processes that write to one backup in an object store: what is in it stays whole."""
 
 import asyncio
+import json
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -205,3 +207,30 @@ async def test_a_manifest_that_was_given_up_replaces_no_newer_one(
     await shipper.end()
     [found] = [each async for each in verify(place)]
     assert found.last == (await bucket.store.open(BOARD)).revision
+
+
+DAY_MS = 24 * 3600 * 1000
+
+
+async def test_a_lease_of_a_clock_that_is_ahead_says_how_to_go_on(bucket: Bucket) -> None:
+    """It would lock the backup until the true time is there, and nobody would know why."""
+    place = bucket.place()
+    until_ms = time.time_ns() // 1_000_000 + DAY_MS
+    await place.put(LEASE, json.dumps({"owner": "other", "until_ms": until_ms}).encode())
+    with pytest.raises(Unavailable, match=r"clock .* ahead.*remove lock\.json"):
+        await place.lock()
+    await place.remove(LEASE)
+    await place.lock()
+    with pytest.raises(Unavailable) as refused:
+        await bucket.place().lock()
+    assert refused.value.reason == "another process writes to it"
+    await place.unlock()
+
+
+@pytest.mark.parametrize("until", ["Infinity", "1e400", "NaN", "null", "{}"])
+async def test_a_lease_without_an_end_is_damaged(bucket: Bucket, until: str) -> None:
+    """It keeps nobody out."""
+    place = bucket.place()
+    await place.put(LEASE, f'{{"owner": "other", "until_ms": {until}}}'.encode())
+    await place.lock()
+    await place.unlock()
