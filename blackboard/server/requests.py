@@ -190,7 +190,7 @@ class RequestHandler:
             elif opened is None:
                 opened = await self._boards.use(board, self._opener)
             outcome = await opened.submit(prepared, self._permit())
-        return self.finish(outcome)
+        return self.finish(board, outcome)
 
     def start(
         self, board: str, wanted: Sequence[tuple[Ticket, CommitParams, str]], answered: Answered
@@ -231,14 +231,14 @@ class RequestHandler:
         ask."""
         return self._host.lock_masters is None and self._boards.get(board) is not None
 
-    def finish(self, outcome: Outcome | BlackboardError) -> Receipt:
-        """The receipt of a commit that took effect. Errors: why it did not."""
+    def finish(self, board: str, outcome: Outcome | BlackboardError) -> Receipt:
+        """The receipt of a commit to `board` that took effect. Errors: why it did not."""
         if isinstance(outcome, Committed):  # a success is not audited: the log has it
             level = outcome.level or self._host.level
             return Receipt(
                 outcome.revision, outcome.time_ms, outcome.results, level, outcome.duplicate
             )
-        raise self._refused("", self._as_seen(outcome))
+        raise self._refused(board, self._as_seen(outcome))
 
     async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
         """Entries of `keys` as of one revision. Errors: AccessDenied for the first unreadable

@@ -249,7 +249,7 @@ class Connection:
         self._progress: asyncio.Event | None = None  # while a task waits for it
         self._held: list[bytes] = []
         """Frames that the socket did not take at once; the writer sends them first."""
-        self._answering: tuple[RequestHandler, Answered] | None = None
+        self._answering: tuple[tuple[RequestHandler, str], Answered] | None = None
         self._is_flush_due = False
         self._is_listening = False
         """Whether the reader waits for a frame, and has nothing else to do."""
@@ -696,7 +696,7 @@ class Connection:
         try:
             link = self._link_of(agent)
             if isinstance(link, RequestHandler) and link.can_start(board):
-                refused = link.start(board, requests, self._answerer(link))
+                refused = link.start(board, requests, self._answerer(link, board))
             else:
                 for number, params, traceparent in requests:
                     self._spawn(self._serve(number, params, traceparent))
@@ -705,26 +705,26 @@ class Connection:
         for number, outcome in refused:
             self._answer(number, _COMMIT, outcome)
 
-    def _answerer(self, link: RequestHandler) -> Answered:
-        """What answers commits of `link`: the same for all frames, so that what an engine call
-        decided is answered in one."""
-        if self._answering is None or self._answering[0] is not link:
-            self._answering = link, partial(self._committed, link)
+    def _answerer(self, link: RequestHandler, board: str) -> Answered:
+        """What answers commits of `link` to `board`: the same for all frames, so that what an
+        engine call decided is answered in one."""
+        if self._answering is None or self._answering[0] != (link, board):
+            self._answering = (link, board), partial(self._committed, link, board)
         return self._answering[1]
 
-    def _committed(self, link: RequestHandler, outcomes: Outcomes) -> None:
+    def _committed(self, link: RequestHandler, board: str, outcomes: Outcomes) -> None:
         """Answer commits that were decided together."""
         try:
-            self._answer_commits(link, outcomes)
+            self._answer_commits(link, board, outcomes)
         except Exception:
             log.exception("a connection failed")
             self._end(CLOSE_INTERNAL_ERROR, "internal error")
 
-    def _answer_commits(self, link: RequestHandler, outcomes: Outcomes) -> None:
+    def _answer_commits(self, link: RequestHandler, board: str, outcomes: Outcomes) -> None:
         session, accepted = self._session, 0
         for number, outcome in outcomes:
             try:
-                receipt = link.finish(outcome)
+                receipt = link.finish(board, outcome)
             except BlackboardError as error:
                 self._answer(number, _COMMIT, error)
                 continue

@@ -14,6 +14,7 @@ from blackboard import limits
 from blackboard.archive.sql import archive_beside
 from blackboard.client.audit_record import FORGED, SEALED, UNKNOWN_KEY, AuditKeys, AuditRecord
 from blackboard.client.client import Client
+from blackboard.client.remote.link import connect
 from blackboard.core import access
 from blackboard.core.access import (
     AUDIT_BOARD,
@@ -40,6 +41,7 @@ from blackboard.server.service import Service
 from blackboard.server.sweeper import Sweeper
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.lowered import lowered
+from tests.serving import serving
 from tests.unit.server.hooked import service_over
 from tests.waiting import TIMEOUT_S, wait_until
 
@@ -97,6 +99,23 @@ async def test_what_is_recorded(service: Service) -> None:
         ("operator", "read", "private/ada/x", "private"),
         ("operator", "revoke", "bob", "ok"),
     ]
+
+
+async def test_the_board_of_a_fenced_commit_is_recorded(service: Service) -> None:
+    """Of one that a program makes in the same process, and of one that comes over a connection."""
+    async with (
+        serving(service) as served,
+        connect(served.url, token=served.token(access.agent("bob"))) as connected,
+    ):
+        for bob, name in ((client(service, access.agent("bob")), "here"), (connected, "there")):
+            board = bob.board(name)
+            await board.put("public/x", 1)
+            with pytest.raises(Fenced):
+                await board.commit(
+                    [Put("public/x", encode_value(2))], fences=[HeldFence("public/x", "bob", 1)]
+                )
+    found = await service.host.audit.read(None, 100)
+    assert [(r.board, r.outcome) for _, r in found] == [("here", "fenced"), ("there", "fenced")]
 
 
 async def test_a_look_into_a_private_document_is_recorded(service: Service) -> None:
