@@ -122,8 +122,7 @@ LEASE_WAITERS_PER_ACCOUNT_MAX: Final = LEASE_WAITERS_MAX // 2
 CLAIM_TRIES_MAX: Final = 5
 """Default number of attempts at a claimed entry before it becomes a dead letter."""
 RESTORE_CHANGES_MAX: Final = 65_536
-"""Keys that one restore changes: it is one atomic call, during which other commits wait. A branch
-is built aside and has no such limit."""
+"""Keys that one restore changes, while other commits wait. A branch has no such limit."""
 RESTORE_BYTES_MAX: Final = 68 * 1024 * 1024
 """One encoded restore with all the values that it puts back: the largest file or kept value, and
 another commit's worth of changes (LARGE_BYTES_MAX + COMMIT_BYTES_MAX)."""
@@ -477,8 +476,7 @@ class LoadLimits(LimitGroup):
     round costs by itself, short compared with the few milliseconds in which a commit is
     answered."""
     full_round_us: int = 4 * round_us
-    """The same including the first work of further accounts: many agents with little work each need
-    not queue."""
+    """The same with the first work of further accounts: many with little work need not queue."""
     lone_round_us: int = 10_000
     """Work per round for an account that is alone. A second account waits that long, once."""
     shared_ms: int = 250
@@ -561,8 +559,7 @@ class CheckpointLimits(LimitGroup):
     restore_holds_max: int = 5
     """Times that a restore makes others wait before it gives up."""
     restore_large_changes: int = 4_097
-    """Changes from which a restore takes more than a few milliseconds to encode: other commits are
-    held for it at once."""
+    """Changes from which a restore takes long to encode: other commits wait for it at once."""
     restore_kept_ms: int = 24 * 3600 * 1000
     """Time for which the answer to a restore is kept, so that a retry of it is recognised."""
     imports_max: int = 4
@@ -590,8 +587,7 @@ class DocumentLimits(LimitGroup):
     """The same in bytes, if that is also an eighth of the base: concurrent edits share an update,
     and reading a thousand edits takes as long in few updates as in many."""
     overlap_reports_max: int = 256
-    """Reports of overlaps that a document has at once; further ones are left out. With them and its
-    updates, it can still be deleted by one commit."""
+    """Reports of overlaps that a document has at once: one commit must be able to delete it."""
     compaction_delay_ms: int = 200
     """Longest pause before a compaction, drawn at random: of several processes one is first."""
     last_compaction_ms: int = 1_000
@@ -609,8 +605,7 @@ class SecurityLimits(LimitGroup):
     audit_queue_max: int = 10_000
     """Audit records of one process that wait to be written; further ones are only counted."""
     audit_window_ms: int = 60_000
-    """Refusals that repeat within this time are counted instead of recorded, so that a flood cannot
-    fill the disk."""
+    """Refusals that repeat within this time are only counted: a flood must not fill the disk."""
     audit_alike_max: int = 16
     """Refusals of one principal by one method that are recorded one by one in AUDIT_WINDOW_MS."""
     audit_refusals_max: int = 128
@@ -717,8 +712,7 @@ class ServiceLimits(LimitGroup):
     more, the oldest is closed: clients show their token in the first message, so this closes only
     those that wait."""
     strangers_per_peer_max: int = 1024
-    """The same for one address: as many as a listening socket hands over at once, when a team
-    behind one proxy reconnects."""
+    """The same for one address: all that a socket hands over at once may be behind one proxy."""
     ungreeted_max: int = 256
     """WebSockets among them that wait for a token in `hello`: each may send one frame."""
     ungreeted_per_peer_max: int = 128
