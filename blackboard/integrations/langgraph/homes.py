@@ -112,7 +112,7 @@ async def within(home: Home, block: AbstractAsyncContextManager[Any]) -> AsyncIt
         async with block:
             yield
         return
-    visit = _Visit(block)
+    visit = _BlockVisit(block)
     try:
         await home.arun(visit.enter)
     except asyncio.CancelledError:
@@ -128,7 +128,7 @@ async def within(home: Home, block: AbstractAsyncContextManager[Any]) -> AsyncIt
     await home.arun(lambda: block.__aexit__(None, None, None))
 
 
-class _Visit:
+class _BlockVisit:
     """Enters a block of a board's loop for a caller in another one. All of it runs in that loop."""
 
     def __init__(self, block: AbstractAsyncContextManager[Any]) -> None:
