@@ -305,5 +305,15 @@ async def over(rest: Rest, board: Board) -> str:
 
 
 def _wider(patterns: list[str]) -> list[str]:
-    """Fewer patterns that cover all of `patterns`: whole namespaces."""
-    return sorted({f"{namespace_of(pattern)}/**" for pattern in patterns})[:PATTERNS_MAX]
+    """Fewer patterns that cover all of `patterns`: whole namespaces, or those of all agents."""
+    wider = {_below(pattern, namespace_of(pattern)) for pattern in patterns}
+    if len(wider) > PATTERNS_MAX:
+        # A watch shows only what the agent may read, however wide its patterns are.
+        wider = {_below(pattern, pattern.partition("/")[0]) for pattern in patterns}
+    return sorted(wider) if len(wider) <= PATTERNS_MAX else ["**"]
+
+
+def _below(pattern: str, path: str) -> str:
+    """A pattern that matches all below `path`, where `pattern` begins; `pattern` itself where that
+    is wider already, or has one segment and matches no key."""
+    return pattern if "**" in path or "/" not in pattern else f"{path}/**"

@@ -126,6 +126,25 @@ async def test_what_was_missed_wakes_at_once(board: Board) -> None:
         await over(Rest.after(of(0, *many)), board)
 
 
+@pytest.mark.parametrize("key", ["public/last", "private/zoe/last", "inbox/zoe/last"])
+async def test_what_is_in_the_last_of_many_namespaces_wakes(board: Board, key: str) -> None:
+    """An agent may name more of them than a watch has patterns, and read few of them."""
+    many = [f"{space}/a{n}/x" for space in ("private", "inbox") for n in range(PATTERNS_MAX)]
+    await board.put(key, 1)
+    with anyio.fail_after(PATIENCE_S):
+        await over(Rest.after(of(0, *many, key)), board.as_agent("zoe"))
+
+
+@pytest.mark.parametrize("pattern", ["**", "private/**", "*/zoe/*", "*"])
+async def test_a_pattern_over_all_namespaces_can_be_one_of_many(board: Board, pattern: str) -> None:
+    """Together they are still patterns."""
+    many = [f"public/{n}" for n in range(PATTERNS_MAX)]
+    await board.put("private/zoe/last", 1)
+    with anyio.fail_after(PATIENCE_S):
+        last = "private/zoe/last" if pattern == "*" else pattern
+        await over(Rest.after(of(0, *many, pattern, last)), board.as_agent("zoe"))
+
+
 async def test_a_restore_wakes_a_resting_agent(board: Board) -> None:
     """Whatever it waits for: it may have another state."""
     await board.put("public/a", 1)
