@@ -185,7 +185,8 @@ def raise_file_limit(limits: Limits = DEFAULT) -> None:
     most = limits.open_files_max
     wanted = most if hard == unlimited else min(most, hard)
     if soft != unlimited and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        with contextlib.suppress(ValueError, OSError):  # the system allows less, or no change
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if wanted < most:
         # `doctor` reports it. At every start it would be noise.
         log.debug("this process may open %d files; %d would be enough", wanted, most)
@@ -340,7 +341,8 @@ def listen(host: str, port: int, limits: Limits = DEFAULT) -> socket.socket:
         except BaseException:
             found.close()
             raise
-    except OSError as error:
+    # UnicodeError: a host with an empty label, or a label of more than 63 characters.
+    except (OSError, UnicodeError) as error:
         raise InvalidRequest(field="host", reason=f"{host}:{port}: {error}") from error
     return found
 

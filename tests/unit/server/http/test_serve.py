@@ -24,7 +24,7 @@ from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import DataDirectoryInUse, InvalidRequest, Unavailable
 from blackboard.integrity.tokens import new_secret
-from blackboard.server.http.serve import Serving, listen, serve, show
+from blackboard.server.http.serve import Serving, listen, raise_file_limit, serve, show
 from blackboard.server.service import Service
 from blackboard.server.settings import load
 from tests.ports import free_port
@@ -225,8 +225,25 @@ async def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(InvalidRequest, match=str(port)):
             await serve(load({"data": tmp_path / "data", "port": port}))
-    with pytest.raises(InvalidRequest):
-        listen("nowhere.invalid", 0)
+    for host in ("nowhere.invalid", "..", f"{'l' * 64}.invalid"):
+        with pytest.raises(InvalidRequest, match="invalid request: host"):
+            listen(host, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
+@pytest.mark.parametrize("error", [ValueError("above the limit of the system"), OSError("denied")])
+def test_a_limit_of_files_that_stays_as_it_is_keeps_no_service_from_starting(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As in a container that forbids the call, or where the system has a lower limit."""
+    import resource
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    raise_file_limit()
 
 
 async def test_unsafe_settings_open_nothing(tmp_path: Path) -> None:
