@@ -44,9 +44,15 @@ def split(usd_bn: float, gdp: Mapping[str, float]) -> dict[str, float]:
 def answer_to(question: str, letters: Iterable[Any]) -> dict[str, float] | None:
     """The figures in the letter that answers `question`; None while there is none."""
     for letter in letters:
-        if isinstance(letter, dict) and letter.get("about") == question:
-            return dict(letter["gdp_usd_tn"])
+        match letter:
+            case {"about": about, "gdp_usd_tn": dict(figures)} if about == question:
+                if figures and all(_is_amount(figure) for figure in figures.values()):
+                    return figures
     return None
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and value > 0
 
 
 class Colleague:
@@ -78,8 +84,8 @@ class Architect(Agent[Planning]):
 
     async def step(self, ctx: Context[Planning]) -> None:
         """Plan on the valuation; rest until there is one."""
-        valuation: dict[str, Any] | None = await ctx.get(VALUATION)
-        if valuation is None:
+        valuation = await ctx.get(VALUATION)
+        if not (isinstance(valuation, dict) and _is_amount(valuation.get("usd_bn"))):
             return
         gdp = await ctx.tool(self.colleague.largest_markets, MARKETS)
         await ctx.inbox()  # the answer was read

@@ -2,15 +2,17 @@
 
 It publishes a first valuation from the filings that it has, and rests. With the answer to the first
 letter, in the same commit, it revises the valuation by the newest filing: an agent
-that still plans on the first one will learn so from the board.
+that still plans on the first one will learn so from the board. A letter that is no question is
+taken out of the inbox; the log and the note of the step say so.
 """
 
 import asyncio
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, ValidationError
 
 import blackboard
 from blackboard import Agent, Context
@@ -22,12 +24,20 @@ AT_FIRST, NEWEST = (2021, 2022), (2023,)
 # Gross domestic product 2022, USD trillion, current prices (World Bank).
 GDP_2022 = {"China": 17.88, "Japan": 4.26, "Germany": 4.08, "India": 3.35, "United Kingdom": 3.09}
 DISCOUNT_RATE, GROWTH_RATE = 0.09, 0.05
+log = logging.getLogger(__name__)
 
 
 class Research(BaseModel):
     """What the researcher remembers: free cash flow in USD million by fiscal year."""
 
     free_cash_flow: dict[int, int] = {}
+
+
+class Question(BaseModel):
+    """A letter: how many of the largest markets are wanted, and the id that the answer repeats."""
+
+    id: str
+    count: int = Field(ge=1)
 
 
 def free_cash_flow(year: int) -> int:
@@ -59,10 +69,16 @@ class Researcher(Agent[Research]):
             await self.work_in(ctx, AT_FIRST)
             return
         for letter in await ctx.inbox(limit=1):
+            try:
+                asked = Question.model_validate(letter.value)
+            except ValidationError as error:
+                log.warning("a letter of %s is no question: %s", letter.sender, error)
+                ctx.note(f"took out a letter of {letter.sender}, which is no question")
+                return
             ctx.note("fiscal year 2023 was filed")
             await self.work_in(ctx, NEWEST)
-            found = await ctx.tool(markets, letter.value["count"])
-            ctx.send(letter.sender, {"about": letter.value["id"], "gdp_usd_tn": found})
+            found = await ctx.tool(markets, asked.count)
+            ctx.send(letter.sender, {"about": asked.id, "gdp_usd_tn": found})
             ctx.done("every filing is in")
 
     async def work_in(self, ctx: Context[Research], years: Sequence[int]) -> None:

@@ -102,6 +102,20 @@ def test_letters_of_others_are_no_answers() -> None:
     assert answer_to("7", ["hello", {"review": "faulty"}, {"about": "8"}]) is None
 
 
+@pytest.mark.parametrize("figures", [None, "many", {}, {"A": "2"}, {"A": 0}])
+def test_an_answer_without_figures_is_none(figures: Any) -> None:
+    """A later one may have them."""
+    assert answer_to("7", [{"about": "7", "gdp_usd_tn": figures}, {"about": "7"}]) is None
+
+
+async def test_it_rests_until_the_valuation_can_be_read() -> None:
+    """Anybody may write there."""
+    for valuation in ("much", {"usd_bn": "2000"}, {}):
+        inputs = Inputs({"public/valuation": valuation})
+        trial = await try_step(Architect("architect", colleague=Told()), Planning(), inputs)
+        assert trial.stepped.idle
+
+
 def test_a_budget_is_split_by_product() -> None:
     """In whole cents of a billion."""
     assert split(1000.0, {"A": 2.0, "B": 1.0}) == {"A": 6.67, "B": 3.33}

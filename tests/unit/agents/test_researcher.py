@@ -45,6 +45,14 @@ async def test_a_letter_is_answered_in_the_commit_that_revises_the_valuation() -
     assert trial.stepped.status is Status.DONE
 
 
+@pytest.mark.parametrize("letter", ["hello", {"count": 2}, {"id": "7", "count": "two"}, None])
+async def test_a_letter_that_is_no_question_is_taken_out(letter: object) -> None:
+    """It would be read again for ever; the next one is answered."""
+    trial = await try_step(Researcher("researcher"), KNOWN, Inputs(inbox=[("bob", letter)]))
+    assert (len(trial.deleted), trial.sent, trial.state) == (1, (), KNOWN)
+    assert trial.stepped.status is Status.RUNNING
+
+
 def test_the_tools_compute_what_they_say() -> None:
     """Cash of 2021 as filed, the largest economies first, a perpetuity that grows."""
     assert free_cash_flow(2021) == 104_038 - 11_085 == 92_953

@@ -52,6 +52,25 @@ async def test_a_plan_whose_valuation_was_removed_waits_for_the_next_one() -> No
     assert later.written["public/review"]["verdict"] == "accepted"
 
 
+@pytest.mark.parametrize(
+    "plan", ["a plan", {}, GOOD | {"budget_usd_bn": {"A": "6"}}, GOOD | {"budget_usd_bn": None}]
+)
+async def test_what_is_no_plan_is_a_fault(plan: Any) -> None:
+    """Its author gets it back; else it would be read again for ever."""
+    trial = await try_step(Reviewer("reviewer"), None, inputs(plan))
+    [(to, message)] = trial.sent
+    assert (to, message["review"]) == ("world", "faulty")
+    assert "it is no plan" in message["findings"][0]
+    assert trial.state.reviews == 1
+
+
+async def test_a_plan_waits_for_a_valuation_that_can_be_read() -> None:
+    """Anybody may write there."""
+    for valuation in ("much", {"usd_bn": "1000"}):
+        trial = await try_step(Reviewer("reviewer"), None, inputs(GOOD, valuation))
+        assert trial.stepped.idle
+
+
 async def test_much_money_needs_a_person() -> None:
     """Yes, no, or not yet."""
     plan = {"on_valuation_usd_bn": 2000.0, "budget_usd_bn": {"A": 30.0}}
