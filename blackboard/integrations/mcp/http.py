@@ -72,7 +72,7 @@ class _Connected:
 
 
 @dataclass(eq=False)
-class _Turn:
+class _TokenGate:
     """The lock of those that open or check the connection of a token, and what the last of them
     found: it holds for all that came before `found_s`, which need not ask again."""
 
@@ -100,7 +100,7 @@ class TokenSessions:
         self._requests: Counter[str] = Counter()
         """Of each token, from before its connection is opened or checked: `close_idle` leaves that
         open."""
-        self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
+        self._gates: WeakValueDictionary[str, _TokenGate] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -128,17 +128,17 @@ class TokenSessions:
                 del self._requests[name]
 
     async def _connected(self, name: str, token: str) -> _Connected:
-        # This reference keeps the turn in the weak dictionary until the call ends.
-        turn = self._turns.setdefault(name, _Turn())
+        # This reference keeps the gate in the weak dictionary until the call ends.
+        gate = self._gates.setdefault(name, _TokenGate())
         came_s = _now_s()
-        async with turn.lock:
-            is_known = came_s < turn.found_s
-            if is_known and turn.failure is not None:
-                raise Unavailable(turn.failure.what, turn.failure.reason)
+        async with gate.lock:
+            is_known = came_s < gate.found_s
+            if is_known and gate.failure is not None:
+                raise Unavailable(gate.failure.what, gate.failure.reason)
             known = self._open.get(name)
             if known is not None:
                 # At each request: the token may have been revoked since the last one.
-                if is_known or await self._is_good(known, turn):
+                if is_known or await self._is_good(known, gate):
                     return known
                 await self._close(name)
             await self._make_room()
@@ -146,27 +146,27 @@ class TokenSessions:
             try:
                 client = await self._connect(token)
             except Unavailable as failure:
-                turn.found_s, turn.failure = _now_s(), failure
+                gate.found_s, gate.failure = _now_s(), failure
                 raise
             finally:
                 self._opening -= 1
-            turn.failure = None
+            gate.failure = None
             session = AgentSession(client.board(self._board))
             made = self._open[name] = _Connected(client, session, used_s=_now_s())
             return made
 
-    async def _is_good(self, connected: _Connected, turn: _Turn) -> bool:
+    async def _is_good(self, connected: _Connected, gate: _TokenGate) -> bool:
         """Whether the service still accepts the token. One that is away says nothing of it."""
         begun_s = _now_s()
         try:
             await connected.client.whoami()
         except Unavailable:
             # Those that came meanwhile would wait as long again, and find the same.
-            turn.found_s = _now_s()
+            gate.found_s = _now_s()
             return not connected.client.board().is_closed
         except BlackboardError:
             return False
-        turn.found_s = begun_s
+        gate.found_s = begun_s
         return True
 
     async def _make_room(self) -> None:
