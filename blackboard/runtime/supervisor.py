@@ -317,8 +317,8 @@ class Supervisor:
     async def _is_away(self, error: BlackboardError) -> bool:
         """Whether `error` may say that the agent's board is away; not if it names another service,
         which a step uses, and the board answers."""
-        names_a_service = isinstance(error, Unavailable) and "://" in error.what
-        if not names_a_service or error.what == self._board.service:
+        what = error.what if isinstance(error, Unavailable) else ""
+        if "://" not in what or what == self._board.service:
             return True
         try:
             await self._board.head()
