@@ -44,17 +44,21 @@ def value_bytes(entries: Sequence[LogEntry]) -> int:
     return sum(len(change.value or b"") for entry in entries for change in entry.changes)
 
 
-async def test_a_recovery_holds_one_page_of_values_at_a_time(tmp_path: Path) -> None:
+async def test_a_recovery_holds_one_page_of_values_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, manifest = await taken(tmp_path, 50)
     assert [segment.kind for segment in manifest.segments].count(LOG) == 1
     archive = await archive_beside(tmp_path / "new", DEFAULT)
     append, sizes = archive.append, list[int]()
 
-    async def weighed(board: str, fence: int, after: int, entries: Sequence[LogEntry]) -> Any:
+    async def weighed(
+        board: str, fence: int, after: int, entries: Sequence[LogEntry], *more: Any
+    ) -> Any:
         sizes.append(value_bytes(entries))
-        return await append(board, fence, after, entries)
+        return await append(board, fence, after, entries, *more)
 
-    archive.append = weighed  # type: ignore[method-assign]
+    monkeypatch.setattr(archive, "append", weighed)
     mark = await Replay(place, archive, manifest).run()
     assert mark.revision == manifest.last
     assert sum(sizes) > 50 * len(LARGE)
