@@ -291,7 +291,7 @@ export class Channel {
       } catch (error) {
         // A proxy that accepted it once, and does not know the service during a rollout, will again.
         const passes = error instanceof InvalidRequest
-        this._lose(passes ? new Unavailable({ what: this.address.url, reason: error.fields['reason'] }) : error)
+        this._lose(passes ? new Unavailable({ what: this.address.url, reason: String(error.fields['reason']) }) : error)
       }
     }
     return null

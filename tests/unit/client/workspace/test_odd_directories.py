@@ -167,7 +167,7 @@ def test_a_mount_is_refused_before_anything_is_done(
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "kept").write_text("of the volume")
     source = tmp_path / "other"
-    command = [sys.executable, "-c", MOUNTED, tmp_path / "files", source, place]
+    command: list[str | Path] = [sys.executable, "-c", MOUNTED, tmp_path / "files", source, place]
     if place == "none.txt":
         command[-2] = source / "kept"
     done = subprocess.run(
@@ -181,11 +181,11 @@ def test_a_mount_is_refused_before_anything_is_done(
 def test_mounts_are_read_as_linux_writes_them() -> None:
     """With spaces and backslashes in their names; not those of a neighbour, nor the top itself."""
     table = rb"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-30 22 254:0 /volume /home/a\040team rw,relatime - ext4 /dev/vda rw
-31 22 254:0 /volume /home/a\040team/node\134modules rw,relatime shared:2 master:1 - ext4 /dev/vda rw
-32 22 254:0 /volume /home/a\040team.old/x rw,relatime - ext4 /dev/vda rw
+30 22 254:0 /volume /srv/a\040team rw,relatime - ext4 /dev/vda rw
+31 22 254:0 /volume /srv/a\040team/node\134modules rw,relatime shared:2 master:1 - ext4 /dev/vda rw
+32 22 254:0 /volume /srv/a\040team.old/x rw,relatime - ext4 /dev/vda rw
 """
-    assert [*swap.mounts_below(b"/home/a team", table)] == [rb"node\modules"]
+    assert [*swap.mounts_below(b"/srv/a team", table)] == [rb"node\modules"]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="it is the mount that is looked for")
