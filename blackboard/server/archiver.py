@@ -85,6 +85,7 @@ class _ArchivedBoard:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: BlackboardError | None = None  # why it is not archived any more
 
     @property
     def revision(self) -> Revision:
@@ -104,6 +105,11 @@ class _ArchivedBoard:
     def reach(self, mark: Mark | None) -> None:
         """Record the archive's position, and wake the tasks that wait for it."""
         self.mark = mark
+        self.tell()
+
+    def end(self, error: BlackboardError) -> None:
+        """Give the tasks that wait for the archive `error`: it will not move any more."""
+        self.ended = error
         self.tell()
 
     def tell(self) -> None:
@@ -152,9 +158,12 @@ class Archiver:
             task = asyncio.create_task(self._run(board), name=f"archiver of {name}")
             self._tasks[name] = task
 
-    async def unfollow(self, name: str) -> None:
-        """Stop archiving a board, because it is or was removed."""
-        self._boards.pop(name, None)
+    async def unfollow(self, name: str, error: BlackboardError) -> None:
+        """Stop archiving a board, because it is or was removed. What waits for its archive gets
+        `error`."""
+        board = self._boards.pop(name, None)
+        if board is not None:
+            board.end(error)
         task = self._tasks.pop(name, None)
         if task is not None:
             task.cancel()
@@ -218,7 +227,8 @@ class Archiver:
         """Wait until a board is archived up to `revision`; returns the archive's position then.
 
         Errors: Unavailable after `timeout_ms` (None: ARCHIVE_WAIT_MS), with the reason of the
-        delay; Corrupt at once, when the archive is damaged.
+        delay; Corrupt at once, when the archive is damaged; NoSuchBoard, or the reason with which
+        `unfollow` was called.
         """
         if timeout_ms is None:
             timeout_ms = self._limits.archive_wait_ms
@@ -228,6 +238,9 @@ class Archiver:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while board.mark is None or board.mark.revision < revision:
+                    if board.ended is not None:
+                        # One error for all would share a traceback among tasks.
+                        raise type(board.ended)(**board.ended.fields())
                     # It does not mend by itself: waiting would only hide the reason.
                     if isinstance(board.failure, Corrupt):
                         raise Corrupt(board.failure.what, board.failure.reason)
@@ -323,9 +336,10 @@ class Archiver:
                 if await self._advance(board):
                     pause_ms = 0 if board.waiters or board.is_behind else self._pause_ms
                 board.failures, board.failure = 0, None
-            except NoSuchBoard:  # another process removed it
+            except NoSuchBoard as error:  # another process removed it
                 self._boards.pop(board.name, None)
                 self._tasks.pop(board.name, None)
+                board.end(error)
                 return
             except Exception as error:  # noqa: BLE001 - nobody else would begin again
                 pause_ms = self._failed(board, error)

@@ -690,7 +690,7 @@ class Boards:
         if opened is not None:
             await opened.stop(error)
         if self.host.archiver is not None:
-            await self.host.archiver.unfollow(name)
+            await self.host.archiver.unfollow(name, error)
         return opened
 
     async def _let_watchers_go(

@@ -19,7 +19,7 @@ from blackboard.core import access
 from blackboard.core.checkpoints import Mark, Point
 from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import Unavailable
+from blackboard.errors import NoSuchBoard, Unavailable
 from blackboard.limits import Limits
 from blackboard.server.archiver import _LOOK_MS, Archiver, _ArchivedBoard
 from blackboard.server.boards import Boards
@@ -172,6 +172,26 @@ async def test_a_gap_is_logged_once_by_the_process_that_archives(
     await archive.give_up(BOARD, fence)
     await archiver.reached(BOARD, 10, timeout_ms=PATIENCE_MS)
     assert caplog.text.count("missing from the archive") == 1
+    await archiver.aclose()
+
+
+@pytest.mark.parametrize("by", ["this process", "another process"])
+async def test_what_waits_for_the_archive_of_a_removed_board_learns_that(
+    store: SqliteStore, archive: Archive, by: str
+) -> None:
+    """At once: nothing will be archived any more."""
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", ONE))
+    archiver = Archiver(store, archive)
+    await archiver.reached(BOARD, 1)
+    waiting = asyncio.create_task(archiver.reached(BOARD, 2, timeout_ms=PATIENCE_MS))
+    await asyncio.sleep(0)
+    if by == "this process":
+        await archiver.unfollow(BOARD, NoSuchBoard(BOARD))
+    else:
+        await store.remove(BOARD)
+    with pytest.raises(NoSuchBoard):
+        await waiting
     await archiver.aclose()
 
 
