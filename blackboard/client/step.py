@@ -101,6 +101,17 @@ class Step:
         return tuple(self._ops)
 
     @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions that the commit of the step will have."""
+        conditions = list(self._conditions)
+        if self._validate:
+            conditions += [PrefixUnchanged(p, since) for p, since in self._listed.items()]
+            # What a listing covers needs no condition of its own: a commit has at most
+            # OPERATIONS_MAX.
+            conditions += [KeyAt(k, at) for k, at in self._read.items() if k not in self._covered]
+        return tuple(conditions)
+
+    @property
     def patterns(self) -> tuple[str, ...]:
         """Patterns of all that the step read: what it is conditioned on."""
         return (*self._read, *(f"{prefix}/**" for prefix in self._listed))
@@ -265,17 +276,11 @@ class Step:
 
     async def _commit(self) -> Receipt:
         self._check_standing()
-        conditions = list(self._conditions)
-        if self._validate:
-            conditions += [PrefixUnchanged(p, since) for p, since in self._listed.items()]
-            # What a listing covers needs no condition of its own: a commit has at most
-            # OPERATIONS_MAX.
-            conditions += [KeyAt(k, at) for k, at in self._read.items() if k not in self._covered]
         seen = self._grounds | self._read
         grounds = [(key, at) for key, at in seen.items() if at != ABSENT]
         return await self._board.commit(
             self._ops,
-            conditions=conditions,
+            conditions=self.conditions,
             fences=self._fences,
             # Provenance is for people: it is cut, where a missing condition would be an error.
             based_on=grounds[:BASED_ON_MAX],

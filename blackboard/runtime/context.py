@@ -29,7 +29,7 @@ from blackboard.client.views import Entry, Listing
 from blackboard.core.commit import Condition, Op, Put
 from blackboard.core.path import is_meant, parse_pattern
 from blackboard.errors import Corrupt, InvalidRequest, Rejected
-from blackboard.limits import INBOX_TAKE_MAX, Limits
+from blackboard.limits import INBOX_TAKE_MAX, OPERATIONS_MAX, Limits
 from blackboard.runtime import chunks as large
 from blackboard.runtime.approvals import Case, Decision, Request
 from blackboard.runtime.board_port import BoardPort
@@ -51,6 +51,8 @@ from blackboard.wire.codec import decode_value, encode_large, encode_value
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
+_OWN_OPS, _OWN_CONDITIONS = 8, 1
+"""What the runtime adds to the commit of a step, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +193,16 @@ class Context(Generic[S]):
         """Take the oldest messages, at most `limit` (up to INBOX_TAKE_MAX), perhaps none.
 
         They are removed when the step commits, so that each is processed by one step. A further
-        call returns the next ones.
+        call returns the next ones, or none when half of the operations of one commit are used: what
+        is left is for the next step.
         """
+        room = self._room_for_messages()
+        if room < 1:
+            return ()
         page = await self._port.list(
-            f"inbox/{self.agent}/messages/*", after=self._taken, limit=min(limit, INBOX_TAKE_MAX)
+            f"inbox/{self.agent}/messages/*",
+            after=self._taken,
+            limit=min(limit, INBOX_TAKE_MAX, room),
         )
         for entry in page.entries:
             # Also a read: the message is a ground of the step (`why`) and an input of its replay.
@@ -204,6 +212,17 @@ class Context(Generic[S]):
         return tuple(
             InboxMessage(e.key, e.author, e.value, e.time_ms, e.owner) for e in page.entries
         )
+
+    def _room_for_messages(self) -> int:
+        """How many more messages the step can take: each is an operation and a condition of its
+        commit."""
+        ops, conditions = len(self._step.ops), len(self._step.conditions)
+        room = OPERATIONS_MAX - _OWN_CONDITIONS - conditions
+        if self._taken is None:
+            # At least one: a step that is full before its first message fails, and says so.
+            return max(min(room, OPERATIONS_MAX - _OWN_OPS - ops), 1)
+        # Half is for what the step does about the messages.
+        return min(room, OPERATIONS_MAX // 2 - ops)
 
     # --- writing: gathered ------------------------------------------------------------------------
 

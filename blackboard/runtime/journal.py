@@ -32,7 +32,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from pydantic import ValidationError
 
@@ -120,7 +120,7 @@ async def find(port: BoardPort, digest: str) -> bytes | None:
         return None
 
 
-def _is_digest(found: Any) -> bool:
+def _is_digest(found: Any) -> TypeGuard[str]:
     """Whether it is a digest as `large.digest_of` writes it, and so a segment of a key."""
     return isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found) is not None
 

@@ -39,6 +39,11 @@ class Step(Mirror[asynchronous.Step]):
         return self._inner.ops
 
     @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions that the commit of the step will have."""
+        return self._inner.conditions
+
+    @property
     def patterns(self) -> tuple[str, ...]:
         """Patterns of all that the step read: what it is conditioned on."""
         return self._inner.patterns

@@ -2,9 +2,9 @@
 
 import pytest
 
-from blackboard.core.commit import Put
+from blackboard.core.commit import Append, Put
 from blackboard.errors import Corrupt, LimitExceeded
-from blackboard.limits import INBOX_TAKE_MAX, LARGE_PART_BYTES, STEP_PARTS_MAX
+from blackboard.limits import INBOX_TAKE_MAX, LARGE_PART_BYTES, OPERATIONS_MAX, STEP_PARTS_MAX
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.runner import Runner
 from blackboard.runtime.state import Status
@@ -50,6 +50,43 @@ async def test_letters_are_taken_page_by_page() -> None:
 
     letters = [("bob", str(number)) for number in range(INBOX_TAKE_MAX + 2)]
     assert await seen_by(step, Inputs(inbox=letters)) == [str(INBOX_TAKE_MAX), str(INBOX_TAKE_MAX)]
+
+
+@pytest.mark.parametrize("read", [0, OPERATIONS_MAX - 10])
+async def test_letters_are_taken_while_the_commit_has_room(read: int) -> None:
+    """An inbox that is emptied in a loop is emptied by several steps, each with its effects."""
+
+    async def step(ctx: Context[Notes]) -> None:
+        for number in range(read):
+            await ctx.get(f"public/{number}")
+        while letters := await ctx.inbox():
+            for letter in letters:
+                ctx.put(f"public/letters/{letter.value}", 1)
+                ctx.state.count += 1
+
+    port = MemoryBoardPort("ada")
+    for number in range(OPERATIONS_MAX + 1):
+        port.seed("bob", Append("inbox/ada/messages", encode_value(number)))
+    acting, taken = Runner(Actor("ada", step), port), 0
+    while not (await acting.step()).idle:
+        now = (await acting.hydrate())[0].count
+        assert now > taken
+        taken = now
+        if read:
+            break
+    assert read or (await port.list("inbox/ada/messages/*")).entries == ()
+
+
+async def test_what_a_listing_covers_leaves_room_for_letters() -> None:
+    """It is one condition, however many entries it has."""
+    entries = {f"public/{number}": 1 for number in range(OPERATIONS_MAX)}
+
+    async def step(ctx: Context[Notes]) -> None:
+        await ctx.list("public/**")
+        ctx.state.seen = [str(len(await ctx.inbox()))]
+
+    letters = [("bob", str(number)) for number in range(INBOX_TAKE_MAX)]
+    assert await seen_by(step, Inputs(entries, letters)) == [str(INBOX_TAKE_MAX)]
 
 
 @pytest.mark.parametrize("pattern", ["public/**", "public/*/ada"])
