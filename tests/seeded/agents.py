@@ -79,8 +79,8 @@ MUTANTS = (
     Mutant(
         "a state that cannot be read back is written",
         "blackboard/runtime/state.py",
-        "        self._load(agent, text)\n        plain",
-        "        plain",
+        "        self._load(agent, text)\n        # Sets",
+        "        # Sets",
         f"{UNIT}/runtime/test_state.py",
     ),
     Mutant(

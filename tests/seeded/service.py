@@ -122,6 +122,7 @@ MUTANTS = (
         "blackboard/server/pages.py",
         "            if not self._readable(entry.key):\n"
         "                continue\n"
+        "            # Only behind a readable key: that others follow must not end a page.\n"
         "            if self.is_full:\n"
         "                return False\n"
         "            self._seen += 1\n",
@@ -137,6 +138,7 @@ MUTANTS = (
         "blackboard/server/pages.py",
         "            if not self._readable(entry.key):\n"
         "                continue\n"
+        "            # Only behind a readable key: that others follow must not end a page.\n"
         "            if self.is_full:\n"
         "                return False\n"
         "            self._seen += 1\n"
@@ -144,6 +146,7 @@ MUTANTS = (
         "            self.last = entry.key\n"
         "            if not self._readable(entry.key):\n"
         "                continue\n"
+        "            # Only behind a readable key: that others follow must not end a page.\n"
         "            if self.is_full:\n"
         "                return False\n"
         "            self._seen += 1\n",
