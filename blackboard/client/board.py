@@ -133,9 +133,9 @@ class Board:
         return self._link.is_closed
 
     @property
-    def service(self) -> object:
-        """Its service: the URL, or an object of this process. Equal for boards of one service."""
-        return self._link.origin
+    def url(self) -> str:
+        """The URL of its service; "" if that is in this process."""
+        return self._link.origin if isinstance(self._link.origin, str) else ""
 
     def as_agent(self, agent: str) -> "Board":
         """The same board with the name and the rights of `agent`; it needs its own `refresh`.
@@ -147,9 +147,8 @@ class Board:
         return self._agents[agent]
 
     def waiting_for_thaw(self, wait_ms: Milliseconds) -> "Board":
-        """The same board, on which commits wait up to `wait_ms` (at most FROZEN_WAIT_MS_MAX) for
-        the thaw while it is frozen, before they are refused (BoardFrozen). Renewals do not wait.
-        """
+        """The same board, on which commits wait up to `wait_ms` (at most FROZEN_WAIT_MS_MAX) while
+        it is frozen, before they are refused (BoardFrozen). Renewals do not wait."""
         if not 0 <= wait_ms <= FROZEN_WAIT_MS_MAX:
             raise InvalidRequest("wait_ms", f"{wait_ms} is not in 0..{FROZEN_WAIT_MS_MAX}")
         board = self._like(self._link)
@@ -350,12 +349,9 @@ class Board:
 
         Errors: Conflict, Fenced and the other kinds of Rejected: nothing changed. Unavailable: not
         applied. OutcomeUnknown: sent, but no service could be reached within COMMIT_TIMEOUT_MS.
-
         The values of `ops` are encoded ones (`wire.codec.encode_value`).
         """
-        # A service takes what comes in its own process as it is.
-        encoded = [canonical(op) for op in ops]
-        return await self._send(encoded, conditions, fences, based_on, note)
+        return await self._send([*map(canonical, ops)], conditions, fences, based_on, note)
 
     async def _send(
         self,
@@ -378,8 +374,7 @@ class Board:
         With `validate` the commit is refused (Conflict) if anything that was read has changed.
         """
         board = self._as(agent)
-        check = board._writer.standing()
-        return Step(board, validate=validate, note=note, check=check)
+        return Step(board, validate=validate, note=note, check=board._writer.standing())
 
     async def run_step(
         self,

@@ -318,7 +318,7 @@ class Supervisor:
         """Whether `error` may say that the agent's board is away; not if it names another service,
         which a step uses, and the board answers."""
         what = error.what if isinstance(error, Unavailable) else ""
-        if "://" not in what or what == self._board.service:
+        if "://" not in what or what == self._board.url:
             return True
         try:
             await self._board.head()

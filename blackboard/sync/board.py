@@ -98,9 +98,9 @@ class Board(Mirror[asynchronous.Board]):
         return self._inner.is_closed
 
     @property
-    def service(self) -> object:
-        """Its service: the URL, or an object of this process. Equal for boards of one service."""
-        return self._inner.service
+    def url(self) -> str:
+        """The URL of its service; "" if that is in this process."""
+        return self._inner.url
 
     def as_agent(self, agent: str) -> "Board":
         """The same board with the name and the rights of `agent`; it needs its own `refresh`.
@@ -109,8 +109,8 @@ class Board(Mirror[asynchronous.Board]):
         return Board(self._portal, self._inner.as_agent(agent))
 
     def waiting_for_thaw(self, wait_ms: Milliseconds) -> "Board":
-        """The same board, on which commits wait up to `wait_ms` (at most FROZEN_WAIT_MS_MAX) for
-        the thaw while it is frozen, before they are refused (BoardFrozen). Renewals do not wait.
+        """The same board, on which commits wait up to `wait_ms` (at most FROZEN_WAIT_MS_MAX) while
+        it is frozen, before they are refused (BoardFrozen). Renewals do not wait.
         """
         return Board(self._portal, self._inner.waiting_for_thaw(wait_ms))
 
@@ -294,7 +294,6 @@ class Board(Mirror[asynchronous.Board]):
 
         Errors: Conflict, Fenced and the other kinds of Rejected: nothing changed. Unavailable: not
         applied. OutcomeUnknown: sent, but no service could be reached within COMMIT_TIMEOUT_MS.
-
         The values of `ops` are encoded ones (`wire.codec.encode_value`).
         """
         return self._portal.run(

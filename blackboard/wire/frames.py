@@ -240,7 +240,8 @@ SUBPROTOCOLS: Final[dict[str, Encoding]] = {
 
 
 def canonical(op: Op) -> Op:
-    """An operation with its encoded value in the only form that a board keeps.
+    """An operation with its encoded value in the only form that a board keeps. A service checks
+    that of what comes over a connection, and takes what comes in its own process as it is.
 
     Errors: InvalidRequest, LimitExceeded for bytes that are the form of no value.
     """
