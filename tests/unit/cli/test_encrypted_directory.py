@@ -65,18 +65,3 @@ def test_a_checkpoint_shows_what_an_agent_declared(
     declared = json.loads(capsys.readouterr().out)["declared"]["ada"]
     assert list(declared) == (["$sealed"] if public == "true" else ["model"])
     assert ended("checkpoint", "verify", "before", *at) == 0
-
-
-@pytest.mark.parametrize("option", ["--only-board", "--board", "-b"])
-def test_only_the_board_that_is_named_loses_its_data_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
-) -> None:
-    """By the option that names a board elsewhere, too: every board lost its keys."""
-    monkeypatch.setenv("BLACKBOARD_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.setenv("BLACKBOARD_MASTER_KEY", new_master_key())
-    data = ("--data", str(tmp_path / "data"))
-    for board in ("main", "trial"):
-        assert ended("set", NOTE, "dear diary", "-b", board, *data) == 0
-    assert ended("encryption", "erase", "ada", "--yes", option, "trial", *data) == 0
-    assert ended("get", NOTE, "-b", "main", *data) == 0
-    assert ended("get", NOTE, "-b", "trial", *data) != 0
