@@ -385,7 +385,7 @@ class Context(Generic[S]):
 
         With `into`, the text of the document at that key is the reply's while it comes, for all who
         may read it; what stood there before is removed. Keep it for this call. When the reply is
-        known from the journal, the text only gets what it lacks.
+        known from the journal of the step, the text only gets what it lacks.
 
         Errors: CallFailed when the model did not answer. Those of `Board.document`: if the model
         has answered by then, that is recorded. Cancellation: as of `Journal.call`.
@@ -396,8 +396,16 @@ class Context(Generic[S]):
         # Opened before the model is asked: an answer that cannot be written is not paid for.
         async with opening as document:
             text = DocumentText(document.text())
-            ask = partial(streamed, model, into=text)
+            is_written = self._journal.has_result(_call_of(model, prompt, terms))
+
+            async def ask(prompt: Prompt) -> Reply:
+                nonlocal is_written
+                is_written = True
+                return await streamed(model, prompt, text)
+
             reply = await self._reply(model, prompt, ask, terms)
+            if not is_written:  # the team shares the reply, or a restore kept it
+                text.restart()
             text.complete(reply.text)
             return reply
 
@@ -414,8 +422,8 @@ class Context(Generic[S]):
             _tell(model, prompt)
             return encode_large((await ask(prompt)).model_dump(mode="json"))
 
-        call = Call("model", model.name, prompt.plain(), terms.version)
         read = Reply.model_validate
+        call = _call_of(model, prompt, terms)
         return read(await self._journal.call(call, work, terms, read=read))
 
     # --- waiting: the step ends, and runs again ---------------------------------------------------
@@ -556,6 +564,11 @@ async def _called(bound: Callable[[], Any]) -> Any:
     # An object whose `__call__` is async is no coroutine function: its result is awaited below.
     result = await to_thread.run_sync(bound)
     return await result if inspect.isawaitable(result) else result
+
+
+def _call_of(model: Model, prompt: Prompt, terms: CallOptions | None) -> Call:
+    """The call that asks `model`."""
+    return Call("model", model.name, prompt.plain(), terms.version if terms else "")
 
 
 def _tell(model: Model, prompt: Prompt) -> None:

@@ -284,6 +284,11 @@ class Journal:
         """Whether the timer of `slot` was set and is not over."""
         return slot in self._kept.timers
 
+    def has_result(self, call: Call) -> bool:
+        """Whether the next such call of the step is answered by its own record."""
+        record = self._kept.records.get(call.slot(self._counts[call.digest]))
+        return record is not None and record.outcome == "done"
+
     def place(self, call: Call) -> CallPlace:
         """The place of the next call of the step. Errors: LimitExceeded; Diverged in a replay."""
         number, self._number = self._number, self._number + 1

@@ -13,10 +13,12 @@ import blackboard
 from blackboard import Agent, Board, Context, Model, Prompt, Reply, ScriptedModel
 from blackboard.errors import AccessDenied
 from blackboard.runtime.board_port import LiveBoardPort
+from blackboard.runtime.calls import CallOptions
 from blackboard.runtime.journal import Observer, StepPoint, unobserved
 from blackboard.runtime.models import TextSink
 from blackboard.runtime.runner import Runner
 from blackboard.runtime.trial import MemoryBoardPort
+from tests.conformance.acting import Notes, runner
 from tests.waiting import wait_until
 
 MEMO = "public/memo"
@@ -155,6 +157,41 @@ async def test_a_recorded_answer_completes_a_text_that_was_taken_back(board: Boa
     await run(board, Writer(model, nothing))
     assert len(model.prompts) == 1
     assert await text(board) == "A hundredth of its value."
+
+
+async def test_a_reply_that_the_team_shares_replaces_an_older_text(board: Board) -> None:
+    """Nobody is asked, and what stood there was of another call."""
+    model = ScriptedModel(lambda _: "A hundredth.")
+    shared = CallOptions(shared_ms=60_000)
+
+    async def ask(ctx: Context[Notes]) -> None:
+        await ctx.model(model, PROMPT, terms=shared)
+
+    async def ask_for_the_memo(ctx: Context[Notes]) -> None:
+        await ctx.model(model, PROMPT, into=MEMO, terms=shared)
+
+    async with board.document(MEMO) as document:
+        document.text().append("An older memo.")
+    for call in (ask, ask_for_the_memo):
+        await runner(board.as_agent("ada"), call).step()
+    assert len(model.prompts) == 1
+    assert await text(board) == "A hundredth."
+
+
+async def test_a_reply_that_a_restore_kept_replaces_an_older_text(board: Board) -> None:
+    """The restore brought the older one back."""
+    model = ScriptedModel(lambda _: "A hundredth.")
+    async with board.document(MEMO) as document:
+        document.text().append("An older memo.")
+    await board.checkpoint("before")
+    await run(board, Writer(model, nothing))
+    assert await text(board) == "A hundredth."
+    await board.restore("before", keep_calls=True)
+    await board.refresh()
+    assert await text(board) == "An older memo."
+    await run(board, Writer(model, nothing))
+    assert len(model.prompts) == 1
+    assert await text(board) == "A hundredth."
 
 
 async def test_a_model_that_cannot_stream_writes_at_its_end(board: Board) -> None:
