@@ -273,7 +273,8 @@ class Handshake:
 
     def _recheck(self) -> None:
         for visitor in [*self._open, *self._visitors]:
-            visitor.recheck(self._revocations.check)
+            with suppress(Unavailable):  # not known now; `changed` is called when it is
+                visitor.recheck(self._revocations.check)
 
     # --- the house --------------------------------------------------------------------------------
 

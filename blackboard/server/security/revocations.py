@@ -361,6 +361,7 @@ class Revocations:
         while self._follower is asyncio.current_task():  # some drivers swallow a cancellation
             try:
                 position = await self._load()
+                self._tell()  # what was revoked while nothing was heard does not come again
                 async with self._feed.watch(_VIEW, position) as watcher:
                     await self._take_in(watcher)
             except Exception as error:  # nobody else would follow them

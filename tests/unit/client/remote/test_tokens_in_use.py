@@ -55,6 +55,25 @@ def id_of(token: str) -> str:
 # --- revoking -------------------------------------------------------------------------------------
 
 
+async def test_a_token_that_is_revoked_while_that_cannot_be_told_ends_afterwards(
+    served: Served,
+) -> None:
+    """As long as the revocations are not known no connection is closed, and none is forgotten."""
+    revocations = served.service.host.revocations
+    token = served.token(ADA)
+    async with (
+        talking(served.url, token, greeting={}) as talk,
+        talking(served.url, served.token(ADA), greeting={}) as stays,
+    ):
+        revocations.hold_back("the archive has them, and is away")
+        await served.service.link(access.operator()).revoke(tokens=[id_of(token)])
+        answer = await talk.ask(1, "head", {"board": "main"})
+        assert answer["error"]["data"]["code"] == "unavailable"
+        revocations.hold_back("")
+        assert await talk.closed() == CLOSE_UNAUTHENTICATED
+        assert "result" in await stays.ask(1, "head", {"board": "main"})
+
+
 async def test_a_revoked_token_ends_everywhere_at_once(served: Served) -> None:
     """Connection, watch, HTTP, new handshake; and what was narrowed from it. Others stay."""
     token, other = served.token(ADA), served.token(ADA)

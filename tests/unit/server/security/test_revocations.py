@@ -252,6 +252,20 @@ async def test_following_goes_on_after_an_error_that_nobody_foresaw(
     assert "nobody foresaw this" in caplog.text
 
 
+async def test_what_was_revoked_while_nothing_was_heard_is_told_afterwards(parts: Parts) -> None:
+    """So that connections of its tokens are closed, although nothing comes with the watch."""
+    service, store = parts
+    found, other, told = service.host.revocations, Revocations(store), list[int]()
+    await other.ready()
+    await found._feed.end(Unavailable("engine", "away"))  # it pauses before it follows once more
+    found.changed.append(lambda: told.append(found.epoch))
+    await other.revoke(["token-1"], None, None, by=access.operator())
+    await other.aclose()
+    await wait_until(_asks(lambda: bool(told)))
+    with pytest.raises(Unauthenticated):
+        found.check(ADA)
+
+
 async def test_the_edge_of_staleness(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to ACCESS_STALE_MS what is known counts; a millisecond later it does not."""
     service, _ = parts
