@@ -156,6 +156,8 @@ _NAME_CHARACTERS_MAX = 200
 _KEY_DIGITS = 32
 _PARTS_MAX: Final = large.parts_of(LARGE_BYTES_MAX)
 """Parts of one large value."""
+_REMOVED_MAX: Final = OPERATIONS_MAX // 2
+"""Removals in one commit, which may have to answer a checkpoint as well."""
 _LEFT: Final = "left by earlier runs of the step"
 Work = Callable[[str], Awaitable[bytes]]
 """Makes a call with an idempotency key; returns the encoded result."""
@@ -638,7 +640,7 @@ class Journal:
         slot, _, part = key[len(journal_prefix(self._port.agent)) + 1 :].partition("/")
         return part in kept if slot == AHEAD else slot in self._met
 
-    async def _remove(self, ops: Sequence[Op], note: str, at_once: int = OPERATIONS_MAX) -> None:
+    async def _remove(self, ops: Sequence[Op], note: str, at_once: int = _REMOVED_MAX) -> None:
         """Carry out operations that remove, `at_once` in each commit."""
         for start in range(0, len(ops), at_once):
             some = ops[start : start + at_once]
