@@ -671,7 +671,7 @@ class Connection:
         if found is None:
             found = self._owner.link(self._principal, agent)
             if len(self._links) >= _LINKS_MAX:
-                self._links.clear()
+                self._links = self._watches.links()  # a newer token must reach these
             self._links[agent] = found
         return found
 

@@ -72,6 +72,7 @@ class Sending:
 @dataclass(slots=True)
 class _Watch:
     request: RequestId
+    link: Transport
     pump: "asyncio.Task[None] | None" = None
     stream: Stream | None = None
     sent: Position | None = None
@@ -103,6 +104,10 @@ class Watches:
     def __len__(self) -> int:
         return len(self._open)
 
+    def links(self) -> dict[str, Transport]:
+        """The links of the open watches, by agent."""
+        return {watch.link.agent: watch.link for watch in self._open.values()}
+
     def open(self, number: RequestId, params: WatchParams, link: Transport) -> None:
         """Begin a watch. Request `number` is answered when the watch is live or refused.
 
@@ -113,7 +118,7 @@ class Watches:
         if len(self._open) >= WATCHES_PER_CONNECTION_MAX:
             limit = "WATCHES_PER_CONNECTION_MAX"
             raise LimitExceeded(limit, len(self._open) + 1, WATCHES_PER_CONNECTION_MAX)
-        watch = self._open[params.watch] = _Watch(number)
+        watch = self._open[params.watch] = _Watch(number, link)
         watch.pump = self._spawn(self._pump(number, params, link, watch))
 
     def close(self, number: int) -> None:

@@ -35,7 +35,7 @@ from blackboard.server.service import Service
 from tests.lowered import lowered
 from tests.redis_process import RedisProcess
 from tests.serving import TOKEN_TTL_MS, Served, serving
-from tests.unit.server.http.conversation import PATIENCE_S, talking
+from tests.unit.server.http.conversation import PATIENCE_S, Talk, talking
 from tests.waiting import let_pass, wait_until
 
 ADA, BOB = access.agent("ada"), access.agent("bob")
@@ -312,12 +312,35 @@ async def test_a_connection_outlives_its_token_if_it_is_refreshed(
         over_ms = (unverified(first).expires_at_ms or 0) + 1
         monkeypatch.setattr(revocations, "_now_ms", lambda: over_ms)
         await blackboard.Client(served.service.link(BOB)).board("main").put("public/a", 1)
-        while (message := await talk.receive()).get("method") != "changes" or not (
-            message["params"].get("revisions")
-        ):
-            pass
+        await received_changes(talk)
         answer = await talk.ask(3, "head", {"board": "main"})
         assert answer["result"]["revision"] == 1
+
+
+async def received_changes(talk: Talk) -> None:
+    """Read until a watch tells of changes."""
+    while (message := await talk.receive()).get("method") != "changes" or not (
+        message["params"].get("revisions")
+    ):
+        assert message.get("method") != "cancelled", message
+
+
+async def test_a_watch_outlives_its_token_however_many_agents_its_connection_has(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than the connection keeps ready: that of an agent with a watch stays."""
+    first, hour_ms = served.token(), 3_600_000
+    async with talking(served.url, first, greeting={}) as talk:
+        watch = {"board": "main", "watch": 1, "patterns": ["public/**"], "agent": "watching"}
+        assert "result" in await talk.ask(1, "watch", watch)
+        for number in range(2, 260):
+            answer = await talk.ask(number, "whoami", {"agent": f"agent-{number}"})
+            assert answer["result"]["agent"] == f"agent-{number}"
+        await talk.ask(300, "refresh", {"token": served.token(ttl_ms=2 * hour_ms)})
+        over_ms = (unverified(first).expires_at_ms or 0) + 1
+        monkeypatch.setattr(revocations, "_now_ms", lambda: over_ms)
+        await blackboard.Client(served.service.link(BOB)).board("main").put("public/a", 1)
+        await received_changes(talk)
 
 
 async def test_a_connection_stays_whose_it_is(served: Served) -> None:
