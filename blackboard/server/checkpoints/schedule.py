@@ -12,6 +12,7 @@ The module also prunes checkpoints. Invariants:
 - A checkpoint that is kept can be read, restored and branched as before.
 """
 
+import asyncio
 import contextlib
 import logging
 import secrets
@@ -230,11 +231,16 @@ class AutomaticCheckpoints:
                 log.warning("board %s: its checkpoints were not pruned: %s", board.name, error)
 
     async def at_shutdown(self) -> None:
-        """Take a last checkpoint of each board that changed since its last one."""
+        """Take a last checkpoint of each board that changed since its last one, within
+        DRAIN_TIMEOUT_MS."""
         if not self._settings.at_shutdown:
             return
-        for board in self._teams():
-            await self._at_end(board)
+        timeout_ms = self._boards.host.limits.service.drain_timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await asyncio.gather(*[self._at_end(board) for board in self._teams()])
+        except TimeoutError:
+            log.warning("not all boards have a checkpoint at shutdown: it takes too long")
 
     async def _at_end(self, board: OpenBoard) -> None:
         try:

@@ -14,6 +14,7 @@ archiver makes it only after the checkpoint was accepted, and would also store a
 than MANIFEST_BYTES_MAX, which no board could import.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -70,11 +71,12 @@ async def check_manifest(board: OpenBoard, archive: Archive, name: str, record: 
     would be too large to be imported.
 
     Cost: a query of the archive, which knows the namespaces and agents up to its position. While it
-    is unavailable, nothing is refused.
+    is unavailable, or takes longer than ENGINE_TIMEOUT_MS, nothing is refused.
     """
     try:
-        size = ROOM_BYTES + await _size(board, archive, name, record)
-    except BlackboardError:
+        async with asyncio.timeout(board.host.limits.engine.engine_timeout_ms / 1000):
+            size = ROOM_BYTES + await _size(board, archive, name, record)
+    except (BlackboardError, TimeoutError):
         return
     if size > MANIFEST_BYTES_MAX:
         raise LimitExceeded("MANIFEST_BYTES_MAX", size, MANIFEST_BYTES_MAX, board.name)

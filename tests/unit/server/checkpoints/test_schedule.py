@@ -1,5 +1,6 @@
 """Checkpoints that nobody asks for."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,11 +11,13 @@ from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.core.checkpoints import RetentionPolicy
+from blackboard.core.checkpoints import CHECKPOINTS, RetentionPolicy
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints, Retention
 from blackboard.server.service import Service
+from tests.lowered import lowered
+from tests.unit.server.hooked import client_of, service_over
 
 DAY_NS = 24 * 3600 * 10**9
 
@@ -225,6 +228,28 @@ async def test_one_is_taken_at_shutdown_of_what_was_looked_at_before(service: Se
     await automatic.at_shutdown()
     await automatic.at_shutdown()
     assert [c.kind for c in await board.checkpoints()] == ["shutdown"]
+
+
+@pytest.mark.parametrize("limit", ["engine_timeout_ms", "drain_timeout_ms"])
+async def test_an_archive_that_hangs_does_not_hold_up_a_shutdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """The checkpoints are taken without what it would say, as far as there is time for them."""
+    limits = lowered(**{limit: 300})
+    async with service_over(tmp_path, limits) as (service, store):
+        service.host.archive = archive = await archive_beside(tmp_path)
+        for name in "abc":
+            await client_of(service).board(name).put("public/n", 1)
+        monkeypatch.setattr(archive, "mark", _hang)
+        await AutomaticCheckpoints(service.boards, Automatic(at_shutdown=True)).at_shutdown()
+        service.host.archive = None
+        found = [(await store.list(name, CHECKPOINTS, limit=9)).entries for name in "abc"]
+        assert [len(each) for each in found] == [limit == "engine_timeout_ms"] * 3
+    await archive.aclose()
+
+
+async def _hang(_: str) -> None:
+    await asyncio.Event().wait()
 
 
 async def test_a_clock_that_is_put_back_puts_none_off(
