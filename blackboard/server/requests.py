@@ -291,7 +291,7 @@ class RequestHandler:
         self, board: str, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
     ) -> Reading:
         """A page of the readable leases whose keys match `pattern`."""
-        with self._audited("leases", board):
+        with self._audited("leases", board, pattern):
             self._check(board)
             check_limit(limit, LIST_ENTRIES_MAX)
             parsed = parse_pattern(pattern)

@@ -431,7 +431,7 @@ def _record(key: Key, value: bytes) -> AuditRecord:
 
 _REFUSALS: Final = (AccessDenied, Unauthenticated, Fenced)
 _LOOKS: Final = frozenset(
-    {"read", "list", "log", "watch", "why", "history", "differences", "document"}
+    {"read", "list", "leases", "log", "watch", "why", "history", "differences", "document"}
 )
 _AT_ALL: Final = frozenset({"log", "differences"})
 """Reads that name no key and no pattern."""

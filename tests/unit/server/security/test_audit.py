@@ -23,7 +23,7 @@ from blackboard.core.access import (
     Credential,
     Principal,
 )
-from blackboard.core.commit import Append, Commit, CommitId, Delete, HeldFence, Put, Reading
+from blackboard.core.commit import Append, Commit, CommitId, Delete, Grant, HeldFence, Put, Reading
 from blackboard.core.model import Outcome
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
@@ -116,6 +116,15 @@ async def test_the_board_of_a_fenced_commit_is_recorded(service: Service) -> Non
                 )
     found = await service.host.audit.read(None, 100)
     assert [(r.board, r.outcome) for _, r in found] == [("here", "fenced"), ("there", "fenced")]
+
+
+async def test_a_look_at_private_leases_is_recorded(service: Service) -> None:
+    """By its pattern; not one at public leases, or by an agent."""
+    operator, ada = (client(service, each) for each in (access.operator(), access.agent("ada")))
+    await ada.board("main").commit([Grant("private/ada/lock", "ada", 3_600_000)])
+    for reader, pattern in ((operator, "public/**"), (ada, "private/**"), (operator, "private/**")):
+        await reader.board("main").leases(pattern)
+    assert await records(service) == [("operator", "leases", "private/**", "private")]
 
 
 async def test_a_look_into_a_private_document_is_recorded(service: Service) -> None:
