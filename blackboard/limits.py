@@ -137,7 +137,7 @@ BARRIER_GRACE_MS: Final = 5_000
 FROZEN_WAIT_MS_MAX: Final = 86_400_000
 """Longest time that a commit waits for the thaw of its board: a working day and a night."""
 CHECKPOINTS_MAX: Final = 10_000
-"""Checkpoints of one board; pruning makes room."""
+"""Checkpoints of one board; pruning makes room. A restore takes one all the same."""
 CHECKPOINTS_PAGE_MAX: Final = 1_024
 """Checkpoints of one page of their list."""
 DIFF_KEYS_MAX: Final = 10_000

@@ -134,13 +134,15 @@ async def test_a_search_has_an_edge(main: Board) -> None:
 async def test_checkpoints_of_a_board_have_an_edge(
     main: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CHECKPOINTS_MAX of them."""
+    """CHECKPOINTS_MAX of them; but a restore, which takes one, is never refused for that."""
     monkeypatch.setattr(checkpoints, "CHECKPOINTS_MAX", 2)
     await main.checkpoint("one")
     await main.checkpoint("two")
     with pytest.raises(LimitExceeded) as refused:
         await main.checkpoint("three")
     assert (refused.value.limit, refused.value.value) == ("CHECKPOINTS_MAX", 3)
+    await main.restore("one")
+    assert [each.kind for each in await main.checkpoints()] == ["named", "named", "before-restore"]
 
 
 async def test_imports_have_an_edge(main: Board, service: Service) -> None:
