@@ -14,6 +14,7 @@ from blackboard.core import access
 from blackboard.core.checkpoints import CHECKPOINTS, RetentionPolicy
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
+from blackboard.limits import DEFAULT
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints, Retention
 from blackboard.server.service import Service
 from tests.lowered import lowered
@@ -235,7 +236,7 @@ async def test_an_archive_that_hangs_does_not_hold_up_a_shutdown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """The checkpoints are taken without what it would say, as far as there is time for them."""
-    limits = lowered(**{limit: 300})
+    limits = lowered(DEFAULT, **{limit: 300})
     async with service_over(tmp_path, limits) as (service, store):
         service.host.archive = archive = await archive_beside(tmp_path)
         for name in "abc":
