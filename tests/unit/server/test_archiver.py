@@ -185,7 +185,11 @@ async def test_what_waits_for_the_archive_of_a_removed_board_learns_that(
     archiver = Archiver(store, archive)
     await archiver.reached(BOARD, 1)
     waiting = asyncio.create_task(archiver.reached(BOARD, 2, timeout_ms=PATIENCE_MS))
-    await asyncio.sleep(0)
+
+    async def is_waiting() -> bool:
+        return archiver._boards[BOARD].waiters > 0
+
+    await wait_until(is_waiting)
     if by == "this process":
         await archiver.unfollow(BOARD, NoSuchBoard(BOARD))
     else:
