@@ -17,7 +17,6 @@ Invariants
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -535,10 +534,13 @@ class Boards:
         unused = [board for board in sorted(boards, key=_by_use) if board.is_unused]
         for board in unused[:_CLOSE_TRIES]:
             if self.host.archiver is not None:
-                # If the archive is away, the board is not at rest, and `_close` leaves it open.
-                with contextlib.suppress(BlackboardError):
+                try:
                     revision = (await board.head()).revision
                     await self.host.archiver.reached(board.name, revision)
+                except Unavailable:  # the others would wait for the archive as long
+                    return
+                except BlackboardError:  # such as a damaged archive: it stays open
+                    continue
             await self._close(board)
             if board.name not in self._open:
                 return

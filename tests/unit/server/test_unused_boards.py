@@ -406,6 +406,34 @@ async def test_a_round_of_closing_ends_with_the_first_failure_of_the_archive(
         assert "".join(board.name for board in service.boards) == "ef"
 
 
+@pytest.mark.limits(boards_open_max=3, archive_wait_ms=50)
+async def test_room_is_waited_for_once_while_the_archive_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: Limits
+) -> None:
+    """For one board: the others would wait for the same archive."""
+    async with serving(tmp_path, limits) as (service, _):
+        archiver, waited = service.host.archiver, list[str]()
+        assert archiver is not None
+        reached = archiver.reached
+
+        async def counting(board: str, revision: int) -> object:
+            waited.append(board)
+            return await reached(board, revision)
+
+        async def fail(*_: object) -> None:
+            raise Unavailable("archive", "it is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(archiver, "reached", counting)
+            patch.setattr(archiver.archive, "append", fail)
+            for name in "abc":
+                await client_of(service).board(name).put("public/x", 1)
+            with pytest.raises(LimitExceeded):
+                await client_of(service).board("d").head()
+        assert waited == ["a"]
+        await client_of(service).board("d").head()
+
+
 async def test_what_waits_for_room_ends_with_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
