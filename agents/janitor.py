@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 import blackboard
 from blackboard import Agent, Board, Context, Endpoint, Model, Prompt, Transcript
+from blackboard.errors import LimitExceeded
 from blackboard.types import Memory, MemoryPolicy, Remembered, Turn
 
 EVERY, KEEP = 32, 32
@@ -91,12 +92,20 @@ class Janitor(Agent[Rounds]):
     async def step(self, ctx: Context[Rounds]) -> None:
         """Archive a page of each conversation that has grown, and consolidate memories; rest if
         there is nothing to do."""
-        await self.archive(ctx)
+        done = await self.archive(ctx)
         for memory in self.memories.stores:
-            await self.consolidate(ctx, memory)
+            done += await self.consolidate(ctx, memory)
+        if done or isinstance(ctx.refused, LimitExceeded):
+            return
+        # It rests on these: a new memory wakes it. In a step that commits they are conditions, for
+        # which large stores have too many entries.
+        for memory in self.memories.stores:
+            await ctx.list(f"{memory.prefix}/entries/**")
 
-    async def archive(self, ctx: Context[Rounds]) -> None:
-        """Move old turns out of conversations, in the commit of the step."""
+    async def archive(self, ctx: Context[Rounds]) -> int:
+        """Move old turns out of conversations, in the commit of the step; returns of how many
+        conversations."""
+        done = 0
 
         async def summarise(before: str, turns: Sequence[Turn]) -> str:
             if self.model is None:
@@ -110,9 +119,12 @@ class Janitor(Agent[Rounds]):
             if summary is not None:
                 ctx.state.archived[transcript.agent] = summary.archived
                 ctx.note(f"archived turns of {transcript.agent}")
+                done += 1
+        return done
 
-    async def consolidate(self, ctx: Context[Rounds], memory: Memory) -> None:
-        """Exchange what the policy does not keep for summaries, each in a commit of its own."""
+    async def consolidate(self, ctx: Context[Rounds], memory: Memory) -> int:
+        """Exchange what the policy does not keep for summaries, each in a commit of its own;
+        returns how many memories that were."""
 
         async def summarise(group: Sequence[Remembered]) -> str:
             if self.model is None:
@@ -122,11 +134,11 @@ class Janitor(Agent[Rounds]):
             return (await ctx.model(self.model, prompt)).text
 
         done = await self.memories.shorten(memory, summarise)
-        await ctx.list(f"{memory.prefix}/entries/**")  # what it rests on: a new memory wakes it
         if done:
             before = ctx.state.consolidated.get(memory.prefix, 0)
             ctx.state.consolidated[memory.prefix] = before + done
             ctx.note(f"consolidated {done} memories")
+        return done
 
 
 def memory_of(board: Board, agent: str) -> Memory:

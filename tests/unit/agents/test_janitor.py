@@ -167,6 +167,19 @@ async def test_a_new_memory_wakes_the_janitor(service: Service) -> None:
         assert {one.text for one in await memory.newest()} == {"a\nb", "c", "d"}
 
 
+async def test_stores_that_are_too_large_for_a_condition_are_kept_short(service: Service) -> None:
+    """The first step has its state to put, and the second one a summary: neither says what a whole
+    store has to be."""
+    ada = board_of(service, agent("ada"))
+    cleaning = janitor_of(service, MEMORY)
+    async with ada.memory() as memory, cleaning.memory(namespace="private/ada") as theirs:
+        janitor = Janitor("janitor", memories=Memories([theirs]))
+        for count in (1_030, 2):
+            await memory.remember_all([f"word{number}" for number in range(count)])
+            assert (await run_agent(janitor, cleaning, RunOptions(leaves=True))).idle
+        assert await memory.count() == 1_001
+
+
 def test_agents_use_public_names_only() -> None:
     """What the janitor needs is exported."""
     assert {"Agent", "Context", "Model", "Prompt", "Transcript"} <= set(blackboard.__all__)
