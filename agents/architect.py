@@ -64,6 +64,7 @@ class Colleague:
 
     async def largest_markets(self, count: int, *, idempotency_key: str = "") -> dict[str, float]:
         """A tool: ask, unless that was answered before a crash, and wait for the answer."""
+        await self.board.refresh()  # the board may have been restored since the last call
         async with self.board.watch("inbox/architect/messages/*", snapshot=True) as watch:
             found = answer_to(idempotency_key, (entry.value for entry in watch.state.values()))
             if found is None:

@@ -97,6 +97,23 @@ async def test_what_was_answered_before_a_crash_is_not_asked_again(board: Board)
     assert not [entry async for entry in board.scan("inbox/researcher/**")]
 
 
+async def test_a_restore_between_two_questions_is_no_error(board: Board) -> None:
+    """An agent goes on after it, with the same colleague."""
+    asking, researcher = Colleague(board), board.as_agent("researcher")
+    await board.checkpoint("before")
+    with anyio.fail_after(PATIENCE_S):
+        for number in ("7", "8"):
+            asked = asyncio.create_task(asking.largest_markets(2, idempotency_key=number))
+            async with board.watch("inbox/researcher/messages/*", snapshot=True) as watch:
+                if not watch.state:
+                    await anext(watch)
+            answer = {"about": number, "gdp_usd_tn": GDP}
+            await researcher.append("inbox/architect/messages", answer)
+            assert await asked == GDP
+            await board.restore("before")
+            await researcher.refresh()
+
+
 def test_letters_of_others_are_no_answers() -> None:
     """A reviewer writes, too."""
     assert answer_to("7", ["hello", {"review": "faulty"}, {"about": "8"}]) is None
