@@ -87,23 +87,45 @@ function Difference ({ difference: { key, before, after }, isOpen }) {
 }
 
 /**
- * What `load` returns for these inputs: [value, error]. Both undefined while it is asked.
+ * What `load` returns for these inputs: [value, error]. Both undefined while it is asked. Other inputs end a load; when
+ * only `again` changes, the load goes on and is repeated: what changes faster than it loads would never be shown.
  * @template T
  * @param {(signal: AbortSignal) => Promise<T>} load
  * @param {readonly unknown[]} inputs
+ * @param {unknown} [again]
  * @returns {[T | undefined, string | undefined]}
  */
-export function useLoaded (load, inputs) {
+export function useLoaded (load, inputs, again) {
   const [found, setFound] = useState(/** @type {[T | undefined, string | undefined]} */ ([undefined, undefined]))
+  const newest = useRef(load)
+  newest.current = load
+  const asked = useRef({ again, repeat: () => {} })
   useEffect(() => {
     const ends = new AbortController()
+    let [isAsking, isOld] = [false, false]
+    /** @param {[T | undefined, string | undefined]} answer */
+    const came = answer => {
+      isAsking = false
+      if (ends.signal.aborted) return
+      setFound(answer)
+      if (isOld) ask()
+    }
+    const ask = () => {
+      isOld = isAsking
+      if (isAsking) return
+      isAsking = true
+      newest.current(ends.signal).then(value => came([value, undefined]), error => came([undefined, sentence(error)]))
+    }
     setFound(before => [before[0], undefined])
-    load(ends.signal).then(
-      value => { if (!ends.signal.aborted) setFound([value, undefined]) },
-      error => { if (!ends.signal.aborted) setFound([undefined, sentence(error)]) }
-    )
+    asked.current = { again, repeat: ask }
+    ask()
     return () => ends.abort(new DOMException('looked elsewhere', 'AbortError'))
   }, [...inputs, turns.value])
+  useEffect(() => {
+    if (asked.current.again === again) return
+    asked.current.again = again
+    asked.current.repeat()
+  }, [again])
   return found
 }
 

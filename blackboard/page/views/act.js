@@ -55,11 +55,12 @@ function Return () {
   const [chosen, setChosen] = useState('')
   const to = chosen !== '' ? chosen : moment.value ?? named[0]?.name ?? ''
   const [branch, setBranch] = useState('')
-  const [loaded, failure] = useLoaded(async signal => {
+  const [compared, failure] = useLoaded(async signal => {
     if (to === '') return null
     const [diff, leases] = await Promise.all([board().diff('now', to, { limit: KEYS_MAX, signal }), board().leases('**', { signal })])
-    return { diff, leases }
-  }, [name.value, to, settled.value, epoch.value])
+    return { to, diff, leases }
+  }, [name.value, to, epoch.value], settled.value)
+  const loaded = compared?.to === to ? compared : null // not the comparison with another moment
   const words = typeof to === 'number' ? `revision ${grouped(to)}` : `checkpoint “${to}”`
   const takeBack = async () => {
     if (!loaded) return
@@ -132,7 +133,7 @@ function Freezing () {
   useEffect(() => onChange(rows => {
     if (rows.some(row => row.changes.some(change => change.key === FROZEN_KEY))) setCount(before => before + 1)
   }), [])
-  const [frozen, failure] = useLoaded(signal => board().entry(FROZEN_KEY, { signal }), [name.value, count, epoch.value])
+  const [frozen, failure] = useLoaded(signal => board().entry(FROZEN_KEY, { signal }), [name.value, epoch.value], count)
   const isFrozen = frozen !== undefined && frozen !== null
   const turn = async () => {
     const note = await confirmed({

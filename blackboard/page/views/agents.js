@@ -53,7 +53,7 @@ function lineOf (agent, here, crash, stored, entry) {
 
 export default function Agents () {
   const count = useHits(row => row.changes.some(({ key }) => key.startsWith(PRESENT) || key.startsWith(CRASHED) || key.endsWith('/~state')))
-  const [lines, failure] = useLoaded(agents, [name.value, moment.value, epoch.value, count])
+  const [lines, failure] = useLoaded(agents, [name.value, moment.value, epoch.value], count)
   return html`<section class="view agents"><${Failure} text=${failure} />
     ${lines === undefined ? '' : lines.length === 0
       ? html`<${Empty} title=${moment.value === null ? 'No agent is attached' : 'No agent was attached then'}>Start one with <code>blackboard.run_agent</code>, or <code>board.attach("researcher")</code>.<//>`

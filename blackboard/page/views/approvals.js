@@ -147,10 +147,10 @@ async function answer (asked, approved) {
 export default function Approvals () {
   const facts = useRef(/** @type {ReadonlySet<string>} */ (new Set()))
   const count = useHits(row => row.changes.some(({ key }) => key.startsWith(REQUESTS) || key.startsWith(DECISIONS) || facts.current.has(key)))
-  const inputs = [name.value, moment.value, epoch.value, count]
-  const [asked, failure] = useLoaded(requests, inputs)
+  const inputs = [name.value, moment.value, epoch.value]
+  const [asked, failure] = useLoaded(requests, inputs, count)
   facts.current = new Set(asked?.flatMap(each => each.facts.map(fact => fact.key)))
-  const [answered] = useLoaded(answers, inputs)
+  const [answered] = useLoaded(answers, inputs, count)
   const open = asked?.filter(each => !each.isAnswered) ?? []
   return html`<section class="view approvals"><${Failure} text=${failure} />
     ${asked !== undefined && open.length === 0

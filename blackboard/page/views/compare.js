@@ -14,8 +14,8 @@ export default function Compare () {
   const [to, setTo] = useState(/** @type {When | null} */ (null))
   const a = from ?? named[0]?.name ?? 0
   const b = to ?? moment.value ?? 'now'
-  const [diff, failure] = useLoaded(signal => board().diff(a, b, { limit: KEYS_MAX, signal }), [name.value, a, b, epoch.value,
-    a === 'now' || b === 'now' ? settled.value : 0])
+  const [diff, failure] = useLoaded(signal => board().diff(a, b, { limit: KEYS_MAX, signal }), [name.value, a, b, epoch.value],
+  a === 'now' || b === 'now' ? settled.value : 0)
   return html`<section class="view compare">
     <div class="tools" role="group" aria-label="Moments"><${Choice} label="From" when=${a} set=${setFrom} /><${Choice} label="To" when=${b} set=${setTo} />
       <button onClick=${() => { setFrom(b); setTo(a) }}>Swap</button></div>

@@ -61,7 +61,7 @@ export default function Documents () {
   const key = place.value.key
   const known = useRef(/** @type {Set<string> | null} */ (null)) // null: not all of them are known
   const count = useHits(row => known.current !== null && isOther(row, known.current))
-  const [found, failure] = useLoaded(signal => documents(at.value, signal), [at.value, epoch.value, count])
+  const [found, failure] = useLoaded(signal => documents(at.value, signal), [at.value, epoch.value], count)
   useEffect(() => { known.current = found?.whole ? new Set(found.keys) : null }, [found])
   return html`<section class="view split ${key ? 'has-detail' : ''}">
     <div class="pane"><${Failure} text=${failure} />
@@ -164,7 +164,7 @@ function Live ({ name }) {
 function Overlaps ({ name }) {
   const prefix = `${name}/~doc/overlap/`
   const count = useHits(row => row.changes.some(({ key }) => key.startsWith(prefix)), [prefix])
-  const [found] = useLoaded(signal => board().list(`${prefix}*`, { reverse: true, limit: NOTES_MAX, signal }), [name, count])
+  const [found] = useLoaded(signal => board().list(`${prefix}*`, { reverse: true, limit: NOTES_MAX, signal }), [name], count)
   if (!found?.entries.length) return ''
   return html`<h3>Edited by several at once</h3><ul class="list overlaps">${found.entries.map(({ key, value, time_ms }) => html`<li key=${key}>
     <${Time} ms=${time_ms} /> ${(Array.isArray(value?.agents) ? value.agents : []).map((/** @type {any} */ agent) => html`<${Agent} name=${textOf(agent)} /> `)}

@@ -23,9 +23,9 @@ export default function Holders () {
     const timer = setInterval(() => { if (moment.peek() === null && document.visibilityState === 'visible') setTurns(before => before + 1) }, AGAIN_MS)
     return () => clearInterval(timer)
   }, [])
-  const inputs = [name.value, moment.value, epoch.value, hits, turns]
-  const [leases, failure] = useLoaded(signal => leasesAt(moment.value, signal), inputs)
-  const [claims, noClaims] = useLoaded(signal => moment.value === null ? board().claims('public/**', { signal }) : Promise.resolve([]), inputs)
+  const inputs = [name.value, moment.value, epoch.value]
+  const [leases, failure] = useLoaded(signal => leasesAt(moment.value, signal), inputs, hits + turns)
+  const [claims, noClaims] = useLoaded(signal => moment.value === null ? board().claims('public/**', { signal }) : Promise.resolve([]), inputs, hits + turns)
   const now_ms = Date.now()
   const isPast = moment.value !== null
   return html`<section class="view holders"><${Failure} text=${failure} />

@@ -16,7 +16,7 @@ export function useChanges (name) {
     const isHit = rows.some(row => row.changes.some(change => change.key === name))
     if (isHit) setCount(before => before + 1)
   }), [name])
-  return `${count} ${moment.value} ${epoch.value}`
+  return count
 }
 
 /** @param {{ name: string }} props */
@@ -24,7 +24,7 @@ export default function Detail ({ name }) {
   const changes = useChanges(name)
   const [tab, setTab] = useState('value')
   const options = at.value === undefined ? {} : { at: at.value }
-  const [entry, failure] = useLoaded(signal => board().entry(name, { ...options, signal }), [name, changes])
+  const [entry, failure] = useLoaded(signal => board().entry(name, { ...options, signal }), [name, moment.value, epoch.value], changes)
   const tabs = { value: 'Value', history: 'History', why: 'Why' }
   return html`<div class="key-detail" data-key=${name}>
     <div class="row"><a class="back" href=${linkTo({ view: 'tree' })}>Keys</a><h2 class="key">${visible(name)}</h2></div>
@@ -91,10 +91,10 @@ function fitsJson (value) {
   return typeof value !== 'object' || value === null || Object.values(value).every(fitsJson)
 }
 
-/** @param {{ name: string, changes: string }} props */
+/** @param {{ name: string, changes: number }} props */
 function History ({ name, changes }) {
   const [pair, setPair] = useState(/** @type {[number, number] | null} */ (null))
-  const [versions, failure] = useLoaded(signal => board().history(name, { limit: 100, signal }), [name, changes])
+  const [versions, failure] = useLoaded(signal => board().history(name, { limit: 100, signal }), [name, moment.value, epoch.value], changes)
   if (versions === undefined) return html`<${Failure} text=${failure} />`
   if (versions.length === 0) return html`<${Empty} title="No version of it is kept">A service without an archive keeps none.<//>`
   const [newer, older] = pair ?? [versions[0]?.revision ?? 0, versions[1]?.revision ?? 0]
@@ -113,9 +113,9 @@ function History ({ name, changes }) {
     <${Changed} before=${find(older)} after=${find(newer)} />`
 }
 
-/** @param {{ name: string, changes: string }} props */
+/** @param {{ name: string, changes: number }} props */
 function Why ({ name, changes }) {
-  const [causes, failure] = useLoaded(signal => board().why(name, { signal }), [name, changes])
+  const [causes, failure] = useLoaded(signal => board().why(name, { signal }), [name, moment.value, epoch.value], changes)
   if (causes === undefined) return html`<${Failure} text=${failure} />`
   return html`<${Grounds} causes=${causes} />
     <ol class="why">${causes.map(cause => html`<li>

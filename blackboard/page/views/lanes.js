@@ -33,7 +33,7 @@ export default function Lanes () {
   useEffect(() => onChange(again), [])
   const [activity, failure] = useLoaded(signal => board().activity({
     after: span.after, ...(span.until === null ? {} : { until: span.until }), parts: PARTS_MAX, signal
-  }), [name.value, span.after, span.until, tick, epoch.value])
+  }), [name.value, span.after, span.until, epoch.value], tick)
   // The service counts what is archived and some revisions more: what is left comes with the next answer.
   useEffect(() => {
     if (activity && activity.until < Math.min(span.until ?? Infinity, head.value.revision)) again()

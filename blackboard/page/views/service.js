@@ -52,7 +52,7 @@ export default function Service () {
 
 /** @param {{ count: number }} props */
 function Shown ({ count }) {
-  const [found, failure] = useLoaded(health, [count])
+  const [found, failure] = useLoaded(health, [], count)
   if (found === undefined) return html`<${Failure} text=${failure} />`
   const { engine, level } = theClient().service
   const { ready, isReady, archive, numbers } = found
