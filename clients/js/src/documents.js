@@ -5,7 +5,7 @@
 import { DocumentRefused, LocalProtocolError, Unauthenticated, Unavailable } from './errors.js'
 import { websocketUrl } from './socket.js'
 import { documentToken } from './tokens.js'
-import { endAfter } from './waiting.js'
+import { endAfter, pause, shortened } from './waiting.js'
 
 /** @import { Channel } from './channel.js' */
 
@@ -66,6 +66,8 @@ export async function openDocument (channel, board, key, options = {}) {
   const own = await channel.freshToken()
   if (own === null) throw new Unauthenticated({ reason: 'a document needs a token' })
   const token = await documentToken(own, board, key, { can_edit: options.can_edit ?? true })
+  options.signal?.throwIfAborted()
+  if (channel.closed) throw new Unavailable({ what: channel.address.url, reason: 'the client was closed' })
   const at = key.lastIndexOf('/')
   const url = websocketUrl(channel.address.url, `/v1/boards/${board}/docs/${key.slice(0, at)}`)
   const doc = options.doc ?? new Y.Doc()
@@ -106,13 +108,18 @@ function keepToken (channel, board, key, options, provider, ends) {
   provider.on('connection-close', async (/** @type {{ code?: number } | null} */ event) => {
     const again = wasIn && event?.code === 4401
     if (again) wasIn = false
-    try {
-      const own = await channel.freshToken()
-      if (own === null) return
-      provider.params = { token: await documentToken(own, board, key, { can_edit: options.can_edit ?? true }) }
-      if (again && !ends.aborted) provider.connect()
-    } catch {
-      // The next attempt to connect is refused, or comes here again.
+    for (let failures = 1; !ends.aborted; failures++) {
+      try {
+        const own = await channel.freshToken()
+        if (own === null) return
+        provider.params = { token: await documentToken(own, board, key, { can_edit: options.can_edit ?? true }) }
+        if (again && !ends.aborted) provider.connect()
+        return
+      } catch (error) {
+        // Otherwise the next attempt to connect is refused, or comes here again.
+        if (!again || !(error instanceof Unavailable)) return
+        await pause(shortened(channel.limits.connect_pauses_ms, failures), ends).catch(() => {})
+      }
     }
   })
 }

@@ -5,6 +5,7 @@
 import { InvalidRequest, LimitExceeded, Unauthenticated } from './errors.js'
 import { DOCUMENT_TOKEN_TTL_MS_MAX, NARROWINGS_MAX } from './limits.js'
 import { subtle } from './lock.js'
+import { isPrefix } from './paths.js'
 
 /** Tokens travel in headers, whose lines web servers bound at about that. */
 const TOKEN_BYTES_MAX = 8192
@@ -58,7 +59,7 @@ export async function narrowed (token, to) {
  * @returns {Promise<string>}
  */
 export async function documentToken (token, board, key, { can_edit = true, ttl_ms = DOCUMENT_TOKEN_TTL_MS_MAX / 2 } = {}) {
-  if (!/^[^/]+(\/[^/]+)+$/.test(key)) throw new InvalidRequest({ field: 'key', reason: 'is not a key' })
+  if (!isPrefix(key) || !key.includes('/')) throw new InvalidRequest({ field: 'key', reason: 'is not a key' })
   return await narrowed(token, {
     grants: [[`${key}/~doc/**`, can_edit ? ['append', 'read'] : ['read']]],
     boards: [board],
@@ -83,7 +84,7 @@ function takenApart (token) {
 
 /** @param {Uint8Array} bytes */
 function packed (bytes) {
-  return btoa(String.fromCharCode(...bytes)).replaceAll('+', '-').replaceAll('/', '_').replace(/=+$/, '')
+  return btoa(Array.from(bytes, byte => String.fromCharCode(byte)).join('')).replaceAll('+', '-').replaceAll('/', '_').replace(/=+$/, '')
 }
 
 /**

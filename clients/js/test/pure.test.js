@@ -146,7 +146,9 @@ test('limits and addresses are checked before anything is sent', async () => {
 
 test('what is no token is not narrowed', async () => {
   for (const bad of ['', 'x', 'a.b', 'a.b.*', 'a.b.c.d', 'a~b~c', 'a.b.']) await assert.rejects(narrowed(bad, {}), Unauthenticated, bad)
-  await assert.rejects(documentToken('a.b.Yw', 'main', 'memo'), InvalidRequest)
+  for (const key of ['memo', 'public/a?b', 'public/a#b', 'public/../a']) await assert.rejects(documentToken('a.b.Yw', 'main', key), InvalidRequest)
+  const much = Array(20000).fill(['public/**', ['read']])
+  await assert.rejects(narrowed('a.b.Yw', { grants: much }), { limit: 'TOKEN_BYTES_MAX' })
   let token = 'a.b.Yw'
   for (let i = 0; i < 8; i++) token = await narrowed(token, { boards: ['main'] })
   await assert.rejects(narrowed(token, {}), { limit: 'NARROWINGS_MAX' })
@@ -170,7 +172,8 @@ class Synced {
 
 /** What `openDocument` uses of a channel. */
 function channelOf () {
-  return { closers: new Set(), patience_ms: 1000, address: { url: 'ws://127.0.0.1:1' }, freshToken: async () => 'a.b.Yw' }
+  const limits = { connect_pauses_ms: [0] }
+  return { closed: false, closers: new Set(), patience_ms: 1000, limits, address: { url: 'ws://127.0.0.1:1' }, freshToken: async () => 'a.b.Yw' }
 }
 
 test('a document connects again when its token has expired, once after each time that it was synced', async () => {
@@ -205,6 +208,45 @@ test('a document that was closed is forgotten, and does not connect again', asyn
   document.close()
   await closed
   assert.deepEqual([channel.closers.size, document.provider.isDestroyed, document.provider.connects], [0, true, 0])
+})
+
+test('a document whose token has expired waits for a source of tokens that fails', async () => {
+  const channel = channelOf()
+  const { provider } = await openDocument(channel, 'main', 'public/memo', { doc: {}, WebsocketProvider: Synced })
+  await provider.emit('sync', true)
+  let failures = 0
+  channel.freshToken = async () => {
+    if (failures++ < 3) throw new Unavailable({ what: 'the source of tokens', reason: 'away' })
+    return 'a.b.Yw'
+  }
+  await provider.closed(4401)
+  assert.deepEqual([failures, provider.connects], [4, 1])
+})
+
+test('a document whose token is refused for good, or that is closed meanwhile, does not wait', async () => {
+  for (const isClosed of [true, false]) {
+    const channel = channelOf()
+    const document = await openDocument(channel, 'main', 'public/memo', { doc: {}, WebsocketProvider: Synced })
+    await document.provider.emit('sync', true)
+    channel.freshToken = async () => {
+      if (!isClosed) throw new Unauthenticated({ reason: 'gone' })
+      document.close()
+      throw new Unavailable({ what: 'the source of tokens', reason: 'away' })
+    }
+    await document.provider.closed(4401)
+    assert.equal(document.provider.connects, 0)
+  }
+})
+
+test('a document is not opened after an abort, or by a client that was closed while it got its token', async () => {
+  const channel = channelOf()
+  const abort = new AbortController()
+  const options = { doc: {}, WebsocketProvider: Synced, signal: abort.signal }
+  channel.freshToken = async () => { abort.abort(new Error('enough')); return 'a.b.Yw' }
+  await assert.rejects(openDocument(channel, 'main', 'public/memo', options), /enough/)
+  channel.freshToken = async () => { channel.closed = true; return 'a.b.Yw' }
+  await assert.rejects(openDocument(channel, 'main', 'public/memo', { ...options, signal: undefined }), Unavailable)
+  assert.equal(channel.closers.size, 0)
 })
 
 test('a message that the protocol cannot hold is refused', () => {
