@@ -35,15 +35,15 @@ from sqlalchemy import (
     event,
     func,
     inspect,
-    make_url,
     text,
 )
 from sqlalchemy.dialects.sqlite import dialect as SqliteDialect  # noqa: N812 - it is a class
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
 from blackboard.archive.metered import METER_FUNCTION, ConnectionMeter, connect, meter_of
+from blackboard.archive.place import DRIVERS, errors_of_drivers, place_of
 from blackboard.archive.tables import METADATA
 from blackboard.client.cancellation import finish
 from blackboard.engines.disk import SyncError, has_room
@@ -55,7 +55,6 @@ from blackboard.engines.sqlite.suspect import is_failed_sync, kept_as_it_is
 from blackboard.errors import (
     BlackboardError,
     Corrupt,
-    InvalidRequest,
     NewerFormat,
     OlderFormat,
     Unavailable,
@@ -176,11 +175,6 @@ class TrustedFile:
 
 # --- the database -----------------------------------------------------------------------------
 
-_DRIVERS: Final = {
-    "sqlite": "sqlite+aiosqlite",
-    "postgresql": "postgresql+asyncpg",
-    "postgres": "postgresql+asyncpg",
-}
 _PAGE_BYTES: Final = 8 * 1024  # values of a kilobyte fill them; each table and index has one
 _WAL_PAGES: Final = 128  # a megabyte; then it is copied into the file
 _FREE: Final = text("SELECT f.*, p.* FROM pragma_freelist_count() f, pragma_page_count() p")
@@ -252,7 +246,7 @@ class Database:
         as long. Errors: InvalidRequest for another URL; Unavailable; Corrupt; NewerFormat;
         OlderFormat.
         """
-        place, made = _url(url), list[TrustedFile]()
+        place, made = place_of(url), list[TrustedFile]()
         try:
             await finish(asyncio.to_thread(_make_file, place, made))
         except asyncio.CancelledError:
@@ -576,7 +570,7 @@ def translated(what: str) -> Iterator[None]:
         )
         kind = Corrupt if damaged else Unavailable
         raise kind(what=f"archive {what}", reason=reason) from error
-    except (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError) as error:
+    except errors_of_drivers() as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise Unavailable(what=f"archive {what}", reason=reason) from error
 
@@ -600,23 +594,6 @@ _SETTINGS: Final = (
     "wal_autocheckpoint=0",  # it would not report errors
     f"journal_size_limit={_WAL_PAGES * _PAGE_BYTES}",
 )
-
-
-_KINDS: Final = (
-    "write sqlite:///relative/path, sqlite:////absolute/path or postgresql://user@host/database"
-)
-
-
-def _url(given: str) -> URL:
-    try:
-        url = make_url(given)
-    except ArgumentError as error:
-        raise InvalidRequest(field="archive", reason=f"{given!r} is not a URL: {_KINDS}") from error
-    driver = _DRIVERS.get(url.drivername)
-    if driver is None or (driver.startswith("sqlite") and not url.database):
-        reason = f"{url.drivername} is not a kind of archive: {_KINDS}"
-        raise InvalidRequest(field="archive", reason=reason)
-    return url.set(drivername=driver)
 
 
 async def _check_passive(connection: AsyncConnection, what: str) -> None:
@@ -719,7 +696,7 @@ def _sqlite_schema() -> dict[str, tuple[str, ...]]:
 def _make_file(url: URL, made: list[TrustedFile]) -> None:
     """Make SQLite's file, if it is missing, for its owner only; its journals get the same mode. Add
     it to `made`; nothing for another kind of database."""
-    if url.drivername != _DRIVERS["sqlite"]:
+    if url.drivername != DRIVERS["sqlite"]:
         return
     file, what = Path(url.database or ""), f"archive {url.render_as_string(hide_password=True)}"
     if not file.parent.is_dir():  # SQLite would only report that it cannot open the file

@@ -9,12 +9,13 @@ import pytest
 
 from blackboard.archive import boards
 from blackboard.archive.base import Archive
+from blackboard.archive.database import Database
 from blackboard.archive.history import ArchivedHistory
 from blackboard.archive.prune import Pruning
 from blackboard.archive.redact import Redacting
 from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Put
-from blackboard.errors import Compacted
+from blackboard.errors import Compacted, Unavailable
 from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import ArchiveSuite, Place
 from tests.conformance.rules_archive import BOARD, state_at
@@ -136,6 +137,17 @@ class TestPostgresArchive(ArchiveSuite):
         await archive.branch("two", Point(BOARD, 7))
         await begun[0]
         assert await self.findings_after(archive, story.lose(7, jump=1)) == []
+
+    async def test_a_server_that_lets_nobody_in_is_unavailable(self, place: Place) -> None:
+        """As one that begins, has too many connections, or does not know the user."""
+        with pytest.raises(Unavailable, match="nobody_of_that_name"):
+            await Database.open(place.url.replace("/tester@", "/nobody_of_that_name@"))
+
+    async def test_an_url_of_libpq_says_whether_to_encrypt(self, place: Place) -> None:
+        """The server of the tests has no certificate."""
+        await (await Database.open(f"{place.url}?sslmode=disable")).aclose()
+        with pytest.raises(Unavailable, match="SSL"):
+            await Database.open(f"{place.url}?sslmode=require")
 
     async def findings_after(self, archive: Archive, branch: Story) -> list[str]:
         """What verifying the branch "two" finds, once something was committed to it."""

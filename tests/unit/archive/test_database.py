@@ -28,6 +28,24 @@ async def test_another_url_is_refused(url: str) -> None:
     assert "sqlite:///" in refused.value.reason
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:secret@host:port/board",
+        "postgresql://ada:secret@host:99999/board",
+        "postgresql://ada:secret\udcff@host/board",
+        "postgresql://ada:secret@host/board?foo=bar",
+        f"postgresql://ada:secret@{'host' * 16}.internal/board",
+    ],
+)
+async def test_an_address_that_no_server_has_is_refused(url: str) -> None:
+    """And no message contains a password."""
+    with pytest.raises(InvalidRequest) as refused:
+        await Database.open(url)
+    assert refused.value.field == "archive"
+    assert "secret" not in str(refused.value)
+
+
 async def test_a_server_that_is_away_is_unavailable() -> None:
     """And no message contains its password."""
     url = f"postgresql://somebody:secret@127.0.0.1:{free_port()}/blackboard"
