@@ -649,8 +649,8 @@ class Board:
         Cost: reads the log from that moment on. Errors: as of `diff` and `log`.
         """
         request = DiffRequest(moment_of(to), NOW, limit=1)
-        after = (await self._link.differences(self.name, request)).a
-        calls = await comparison.calls_since(self.log, after)
+        span = await self._link.differences(self.name, request)
+        calls = await comparison.calls_since(self.log, span.a, span.b)
         diff = await self.diff(NOW, to, limit=keys_max)
         return RestorePreview(diff, await self.agents(), await self.leases(), calls)
 

@@ -134,10 +134,11 @@ class RestorePreview:
     calls: Sequence[MadeCall]
 
 
-async def calls_since(log: Log, after: Revision) -> list[MadeCall]:
-    """All calls that were recorded after a revision."""
+async def calls_since(log: Log, after: Revision, until: Revision) -> list[MadeCall]:
+    """All calls that were recorded after a revision, up to `until` or a little later. On a busy
+    board, each page may find something, without end."""
     found: list[MadeCall] = []
-    while page := await log(after=after):
+    while after < until and (page := await log(after=after)):
         for revised in page:
             found += calls_in(revised)
         after = page[-1].revision
