@@ -18,7 +18,7 @@ export function Empty ({ title, children }) {
 export function Key ({ name, whole = true }) {
   const cut = name.lastIndexOf('/') + 1
   return html`<a class="key ${name.startsWith('private/') ? 'is-private' : ''}" href=${linkTo({ view: 'tree', key: name })}
-    >${whole ? html`<span class="dim">${name.slice(0, cut)}</span>` : ''}${name.slice(cut)}</a>`
+    >${whole ? html`<span class="dim">${visible(name.slice(0, cut))}</span>` : ''}${visible(name.slice(cut))}</a>`
 }
 
 /** @param {{ ms: number }} props */

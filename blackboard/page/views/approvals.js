@@ -1,7 +1,8 @@
 // The inbox: what agents ask people, the facts it rests on, the answer, and what became of it.
 import { html, useRef } from '../vendor/preact.js'
 import { Agent, Empty, Failure, Key, Time, Value, confirmed, done, useHits, useLoaded } from '../parts.js'
-import { mayAt, who } from '../session.js'
+import { isPrefix } from '../client/paths.js'
+import { mayAt, theClient } from '../session.js'
 import { at, board, epoch, head, moment, name } from '../store.js'
 import { numberOf, preview, printed, textOf, visible } from '../values.js'
 
@@ -12,6 +13,9 @@ const DECISIONS = 'public/~decisions'
 /** How far back the page looks for answers, and how many it shows. */
 const LOOKED_BACK = 5_000
 const ANSWERED_MAX = 30
+/** Facts that an answer names: an agent gives no more of them. */
+const FACTS_MAX = 64
+const NOTE_MAX = 200
 
 /**
  * @typedef {{ key: string, revision: number, value: unknown, now: unknown, isStale: boolean }} Fact
@@ -86,7 +90,7 @@ function parsed ({ key, value, author, account, mod_revision, time_ms }, answere
 
 /**
  * Whether the agent accepts an answer of that author: from another account, and from an approver or a name narrowed from one.
- * @param {Entry} given @param {string} asker an account @param {string[]} approvers empty: anybody
+ * @param {{ author: string, account: string }} given @param {string} asker an account @param {string[]} approvers empty: anybody
  */
 function mayAnswer (given, asker, approvers) {
   const account = given.account || given.author
@@ -99,7 +103,7 @@ function mayAnswer (given, asker, approvers) {
 /** The answers of late, and the commit in which the agent went on. @param {AbortSignal} signal @returns {Promise<Answered[]>} */
 async function answers (signal) {
   const after = Math.max(head.peek().revision - LOOKED_BACK, head.peek().oldest - 1, 0)
-  const log = await board().log({ after, pattern: `${DECISIONS}/**`, signal })
+  const log = await board().log({ after, limit: LOOKED_BACK, pattern: `${DECISIONS}/**`, signal })
   /** @type {Map<string, Answered>} */
   const open = new Map()
   /** @type {Answered[]} */
@@ -122,6 +126,12 @@ async function answers (signal) {
   return found.reverse().slice(0, ANSWERED_MAX)
 }
 
+/** What an answer rests on: facts that the reader may see, if the agent named keys. @param {Asked} asked @returns {[string, number][]} */
+function grounds ({ facts }) {
+  return facts.filter(({ key, revision }) => Number.isSafeInteger(revision) && revision > 0 && isPrefix(key) && mayAt('read', key))
+    .slice(0, FACTS_MAX).map(({ key, revision }) => [key, revision])
+}
+
 /** @param {Asked} asked @param {boolean} approved */
 async function answer (asked, approved) {
   const body = html`<p><${Agent} name=${asked.agent} /> asks: ${visible(asked.question)}</p>
@@ -138,8 +148,8 @@ async function answer (asked, approved) {
     {
       // An answer that somebody else gave meanwhile is not replaced.
       conditions: [{ kind: 'key_at', key, revision: asked.revision }, { kind: 'key_at', key: answerKey, revision: asked.answerRevision }],
-      based_on: [[key, asked.revision], ...asked.facts.filter(fact => fact.revision > 0).map(fact => /** @type {[string, number]} */ ([fact.key, fact.revision]))],
-      note: `${approved ? 'approved' : 'rejected'}: ${asked.question}`.slice(0, 200)
+      based_on: [[key, asked.revision], ...grounds(asked)],
+      note: [...`${approved ? 'approved' : 'rejected'}: ${asked.question.slice(0, 2 * NOTE_MAX)}`].slice(0, NOTE_MAX).join('')
     }
   ), receipt => `${approved ? 'Approved' : 'Rejected'} at revision ${receipt.revision}.`)
 }
@@ -166,9 +176,12 @@ export default function Approvals () {
 
 /** @param {{ asked: Asked }} props */
 function Card ({ asked }) {
-  const own = who.value?.principal === (asked.account || asked.agent)
-  const can = moment.value === null && mayAt('approve', `${DECISIONS}/${asked.agent}/${asked.id}`) && !own
-  const why = own ? 'Nobody approves their own request.' : moment.value !== null ? 'You look at the past.' : 'Answering needs the right “approve”.'
+  const { agent, account } = theClient()
+  const asker = asked.account || asked.agent
+  const isAllowed = mayAt('approve', `${DECISIONS}/${asked.agent}/${asked.id}`)
+  const can = moment.value === null && isAllowed && mayAnswer({ author: agent, account }, asker, asked.approvers)
+  const why = account === asker ? 'Nobody approves their own request.' : moment.value !== null ? 'You look at the past.'
+    : isAllowed ? 'Your answer would not count.' : 'Answering needs the right “approve”.'
   return html`<li class="card" data-request=${asked.id}>
     <p class="facts"><${Agent} name=${asked.agent} />${asked.account && asked.account !== asked.agent ? html`<span class="dim">of ${visible(asked.account)}</span>` : ''}
       <${Time} ms=${asked.time_ms} />${asked.asked > 1 ? html`<span>asked ${asked.asked} times: facts changed</span>` : ''}</p>

@@ -85,6 +85,9 @@ export class Client {
   /** The name under which this client acts. */
   get agent () { return this._channel.agent }
 
+  /** The account that it acts on: that of its token, or of the one from which its token was narrowed. */
+  get account () { return this._channel.account }
+
   /** The service's engine, what an answered commit survives there (`disk`, `second`, `memory` or `replica`), its version. */
   get service () { return this._channel.service }
 
