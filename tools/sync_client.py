@@ -154,12 +154,12 @@ BY_HAND: Final = {
 ''',
     "Document.transaction": """
         with self._portal.exclusively():
-            enter = self._portal.call(self._inner.transaction)
-            self._portal.call(enter.__enter__)
+            block = ExitStack()
             try:
+                self._portal.call(lambda: block.enter_context(self._inner.transaction()))
                 yield
-            finally:
-                self._portal.call(lambda: enter.__exit__(None, None, None))
+            finally:  # also when it was interrupted while it began
+                self._portal.call(block.close)
 """,
     "Document.__aenter__": """
         return self
@@ -205,7 +205,7 @@ ANNOTATIONS: Final = {
     "TreeBoard": "Mirror[Any]",
 }
 EXTRA: Final[dict[str, tuple[str, ...]]] = {
-    "documents": ("from contextlib import contextmanager",),
+    "documents": ("from contextlib import ExitStack, contextmanager",),
     "files": (),
     "workspace": ("from typing import Any",),
     "memory": (),

@@ -4,7 +4,7 @@ Written by `python -m tools.sync_client`: do not edit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -210,12 +210,12 @@ class Document(Mirror[asynchronous.Document]):
         end, also if it awaits something.
         """
         with self._portal.exclusively():
-            enter = self._portal.call(self._inner.transaction)
-            self._portal.call(enter.__enter__)
+            block = ExitStack()
             try:
+                self._portal.call(lambda: block.enter_context(self._inner.transaction()))
                 yield
-            finally:
-                self._portal.call(lambda: enter.__exit__(None, None, None))
+            finally:  # also when it was interrupted while it began
+                self._portal.call(block.close)
 
     def observe_overlaps(self, observer: Callable[[Overlap], None]) -> None:
         """Call `observer` when an edit of another replica meets one made here at the same time.

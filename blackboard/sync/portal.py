@@ -172,7 +172,9 @@ class Portal:
             self._editing = (threading.get_ident(), queue)
             yield
         finally:
-            self._editing = None
+            # Interrupted before it began, another thread's may be going on.
+            if self._is_editing():
+                self._editing = None
             queue.put(None)
 
     def _is_editing(self) -> bool:

@@ -119,14 +119,13 @@ def test_a_call_that_the_loop_never_began_ends(monkeypatch: pytest.MonkeyPatch) 
     assert errors == ["the interpreter is exiting"]
 
 
-def interrupt_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Ctrl-C come when the next call has just been carried out."""
-    wait, left = Portal._await, [True]
+def interrupt_too_late(monkeypatch: pytest.MonkeyPatch, calls: int = 1) -> None:
+    """Let Ctrl-C come when the next call, or a later one, has just been carried out."""
+    wait, left = Portal._await, [*range(calls)]
 
     def late(self: Portal, outcome: Any) -> None:
         wait(self, outcome)
-        if left:
-            left.clear()
+        if left and left.pop() == 0:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Portal, "_await", late)
@@ -170,3 +169,53 @@ def test_an_interrupt_that_comes_too_late_leaves_nothing_open(
             board.document("public/memo")
         names = board._portal.call(lambda: [task.get_name() for task in asyncio.all_tasks()])
         assert "replica of public/memo" not in names
+
+
+def test_an_interrupt_as_a_transaction_begins_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edits after it would belong to that one, and not be sent for as long as something keeps the
+    exception, as a notebook does."""
+    with sync.open(tmp_path, level="memory") as client:
+        board = client.board("expansion")
+        with board.document("public/memo") as doc:
+            text = doc.text()
+            interrupt_too_late(monkeypatch, calls=2)
+            with pytest.raises(KeyboardInterrupt) as kept, doc.transaction():
+                pytest.fail("it has begun")
+            text.append("We should buy.")
+            doc.synced()
+            with board.document("public/memo") as other:
+                assert str(other.text()) == "We should buy."
+        assert kept.tb is not None
+
+
+def test_an_interrupt_while_another_thread_edits_does_not_end_its_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its edits would wait for the loop's thread, which waits for them."""
+    portal, begun, interrupted, edits = Portal(), threading.Event(), threading.Event(), []
+    wait = portal._await
+
+    def edit() -> None:
+        with portal.exclusively():
+            begun.set()
+            interrupted.wait(PATIENCE_S)
+            portal.call(lambda: edits.append("made"))
+
+    def late(outcome: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        wait(outcome)
+
+    editing = threading.Thread(target=edit, daemon=True)
+    editing.start()
+    assert begun.wait(PATIENCE_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(portal, "_await", late)
+        with pytest.raises(KeyboardInterrupt), portal.exclusively():
+            pytest.fail("it has begun")
+    interrupted.set()
+    editing.join(PATIENCE_S)
+    assert edits == ["made"]
+    portal.close()
