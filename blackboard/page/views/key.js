@@ -1,5 +1,5 @@
 // One key: its value at the moment, its versions, what changed between two of them, and why.
-import { html, useEffect, useState } from '../vendor/preact.js'
+import { html, useEffect, useRef, useState } from '../vendor/preact.js'
 import { Agent, Changed, confirmed, done, Empty, Failure, hueOf, Key, Time, Value, useLoaded } from '../parts.js'
 import { linkTo } from '../route.js'
 import { mayAt } from '../session.js'
@@ -25,6 +25,8 @@ export default function Detail ({ name }) {
   const [tab, setTab] = useState('value')
   const options = at.value === undefined ? {} : { at: at.value }
   const [entry, failure] = useLoaded(signal => board().entry(name, { ...options, signal }), [name, moment.value, epoch.value], changes)
+  const known = useRef(entry) // what somebody is writing outlives a reading that fails
+  if (entry !== undefined) known.current = entry
   const tabs = { value: 'Value', history: 'History', why: 'Why' }
   return html`<div class="key-detail" data-key=${name}>
     <div class="row"><a class="back" href=${linkTo({ view: 'tree' })}>Keys</a><h2 class="key">${visible(name)}</h2></div>
@@ -38,7 +40,7 @@ export default function Detail ({ name }) {
           ${entry.expires_at_ms === null ? '' : html`<span>expires <${Time} ms=${entry.expires_at_ms} /></span>`}</p>`}
     <div class="tabs" role="tablist">${Object.entries(tabs).map(([each, title]) => html`<button role="tab" id="tab-${each}"
       aria-selected=${tab === each} onClick=${() => setTab(each)}>${title}</button>`)}</div>
-    ${entry === undefined || moment.value !== null || !mayAt('write', name) ? '' : html`<${Edit} name=${name} entry=${entry} />`}
+    ${known.current === undefined || moment.value !== null || !mayAt('write', name) ? '' : html`<${Edit} name=${name} entry=${known.current} />`}
     <div role="tabpanel" aria-labelledby="tab-${tab}">
       ${tab === 'value' ? (entry ? html`<${Value} value=${entry.value} />` : '')
         : tab === 'history' ? html`<${History} name=${name} changes=${changes} />` : html`<${Why} name=${name} changes=${changes} />`}
@@ -46,13 +48,16 @@ export default function Detail ({ name }) {
 }
 
 /**
- * Put and delete: what is shown is replaced, and nothing that came since.
+ * Put and delete: what was shown, as one began to edit, is replaced, and nothing that came since.
  * @param {{ name: string, entry: Entry | null }} props
  */
 function Edit ({ name, entry }) {
   const [text, setText] = useState(/** @type {string | null} */ (null))
+  const [base, setBase] = useState(entry)
   const [failure, setFailure] = useState('')
-  const expected = entry?.mod_revision ?? 0
+  const expected = (text === null ? entry : base)?.mod_revision ?? 0
+  const isOld = expected !== (entry?.mod_revision ?? 0)
+  const begin = () => { setBase(entry); setText(entry ? asJson(entry.value) : '""') }
   const save = async () => {
     let value
     try {
@@ -61,7 +66,7 @@ function Edit ({ name, entry }) {
       return setFailure(`That is no JSON: ${/** @type {Error} */ (error).message}. A text stands in quotation marks.`)
     }
     setFailure('')
-    const body = html`<${Changed} before=${entry?.value} after=${value} />`
+    const body = html`<${Changed} before=${base?.value} after=${value} />`
     const note = await confirmed({ title: `Put ${name}?`, body, verb: `Put ${name}`, note: 'Note' })
     if (note === null) return
     const put = await done(() => board().put(name, value, { expected, note }), receipt => `${name} is at revision ${receipt.revision}.`)
@@ -74,11 +79,12 @@ function Edit ({ name, entry }) {
   }
   if (text === null) {
     return html`<div class="row">${entry && !fitsJson(entry.value) ? html`<p class="dim">It holds bytes, or integers beyond 2⁵³: change it from a program.</p>`
-        : html`<button onClick=${() => setText(entry ? asJson(entry.value) : '""')}>${entry ? 'Edit' : 'Write it'}</button>`}
+        : html`<button onClick=${begin}>${entry ? 'Edit' : 'Write it'}</button>`}
       ${entry ? html`<button onClick=${remove}>Delete…</button>` : ''}</div>`
   }
   return html`<div class="edit"><label><span>Value, as JSON</span><textarea rows="8" spellcheck="false" value=${text}
       onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label><${Failure} text=${failure} />
+    ${isOld ? html`<${Failure} text="It changed since you began, and would not be replaced: cancel, and begin again." />` : ''}
     <div class="row"><button class="main" onClick=${save}>Put…</button><button onClick=${() => setText(null)}>Cancel</button></div></div>`
 }
 
