@@ -22,7 +22,8 @@ export async function leasesAt (revision, signal) {
   for (const lease of now) if (lease.fence <= revision) found.set(lease.key, { ...lease, waiters: [] })
   const head = await board().head({ signal })
   const after = Math.max(revision - LOOKED_BACK, head.oldest - 1, 0)
-  for (const { epoch, changes } of await board().log({ after, limit: revision - after, signal })) {
+  for (const { revision: own, epoch, changes } of await board().log({ after, limit: revision - after, signal })) {
+    if (own > revision) break // a reader of narrow rights gets as many, and later ones
     if (epoch !== null) found.clear() // a restore ends every lease
     for (const { kind, key, lease } of changes) {
       if (lease === null || lease === undefined) continue

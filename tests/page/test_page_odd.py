@@ -20,6 +20,13 @@ FOLLOWED = """async follows => {
 """Stops following the board, or begins again."""
 
 
+UNREAD = """async () => {
+  const { Board } = await import('./page/client/board.js')
+  Board.prototype.entry = async () => { throw new Error('away') }
+}"""
+"""From here on no entry can be read."""
+
+
 async def opened_key(readers: Readers, service: Running, key: str) -> Any:
     """The page, at a key of the board `main`."""
     page = await readers.open(service, f"tree/{key}")
@@ -227,3 +234,66 @@ async def test_a_request_with_an_answer_that_does_not_count_still_waits(
     await page.wait_for_selector("[data-request='1']")
     await page.wait_for_selector("[data-answered='2']")
     assert await page.locator("[data-request='2']").count() == 0
+
+
+async def test_what_somebody_writes_outlives_a_reading_that_fails(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    board = client.board("main")
+    await board.put("public/plan", "buy")
+    page = await opened_key(readers, service, "public/plan")
+    await page.click(".detail >> text=Edit")
+    await page.fill("textarea", '"a long text"')
+    await page.evaluate(UNREAD)
+    await board.put("public/plan", "rent")
+    await page.wait_for_selector("[role=alert]:has-text('away')")
+    assert await page.input_value("textarea") == '"a long text"'
+
+
+async def test_what_was_edited_replaces_only_what_it_was_edited_from(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """It came while somebody was writing, and is shown beside that."""
+    board = client.board("main")
+    await board.put("public/plan", "buy")
+    page = await opened_key(readers, service, "public/plan")
+    await page.click(".detail >> text=Edit")
+    await page.fill("textarea", '"buy two"')
+    await board.put("public/plan", "rent")
+    await page.wait_for_selector("pre.value:has-text('rent')")
+    await page.wait_for_selector("[role=alert]:has-text('changed since you began')")
+    await page.click("text=Put…")
+    await page.click("dialog button.main")
+    await page.wait_for_selector(".said:has-text('changed in between')")
+    assert await board.get("public/plan") == "rent"
+
+
+async def test_the_leases_of_a_moment_are_not_those_of_later(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """Also for a reader who may not see every revision before it."""
+    board = client.board("main")
+    for number in range(3):
+        await board.put("private/ada/a", number)
+    async with board.lock("public/deploy") as lock:
+        [held] = lock.fences
+    token = await client.token("kim", grants=["public/**=read"])
+    page = await readers.page()
+    await page.goto(service.url.replace("ws", "http"))
+    await page.fill("input[type=password]", token)
+    await page.click("text=Open")
+    await page.wait_for_selector("nav")
+    await readers.go(page, "locks")
+    await page.fill("input[type=range]", str(held.fence))
+    await page.wait_for_selector("[data-lease='public/deploy']")
+
+
+async def test_changes_of_leases_pass_their_filter(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    board = client.board("main")
+    async with board.lock("public/deploy") as lock:
+        [held] = lock.fences
+    page = await readers.open(service, "feed")
+    await page.select_option("label:has-text('Kind') select", "lease")
+    await page.wait_for_selector(f"[data-revision='{held.fence}']")

@@ -16,8 +16,11 @@ const SHOWN_MAX = 200
 function passes (row, { agent, pattern, kind }) {
   if (agent !== '' && row.author !== agent) return false
   if (pattern === '' && kind === '') return true
-  return row.changes.some(change => (kind === '' || change.kind === kind) && change.key.includes(pattern))
+  return row.changes.some(change => (kind === '' || kindOf(change) === kind) && change.key.includes(pattern))
 }
+
+/** What the filter calls a change. @param {{ kind: string }} change */
+function kindOf ({ kind }) { return ['put', 'delete'].includes(kind) ? kind : 'lease' }
 
 export default function Feed () {
   const [filter, setFilter] = useState({ agent: '', pattern: '', kind: '' })
