@@ -90,6 +90,8 @@ from blackboard.units import Key, Milliseconds, Prefix, Revision
 log = logging.getLogger(__name__)
 _BLOBS_AT_ONCE: Final = 256
 """Blobs that are discarded in one transaction: other writers wait for it."""
+_LEASES_LAST: Final = 16
+"""Times the time to live that a process asks for: that of another process may be longer."""
 _KEYS_AT_ONCE: Final = 32
 """Rows that are decoded to entries without a pause: less than a millisecond."""
 
@@ -190,7 +192,9 @@ class SqlArchive:
                 new = {"owner": owner, "fence": 1, "until_ms": now_ms + ttl_ms}
                 await connection.execute(insert(BOARD), archive_boards.vacant(board) | new)
                 return 1
-            if row.owner != owner and row.until_ms > now_ms:
+            left_ms = row.until_ms - now_ms
+            # One that lasts much longer is from before the database's clock was put back.
+            if row.owner != owner and 0 < left_ms <= _LEASES_LAST * ttl_ms:
                 return None
             # The same owner keeps its fence: a renewal must not end its own append.
             fence: int = row.fence if row.owner == owner else row.fence + 1

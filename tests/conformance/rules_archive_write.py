@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from anyio import lowlevel
@@ -60,6 +61,15 @@ class WritingRules:
         assert await archive.take(BOARD, "a", 0) == 1
         assert await archive.take(BOARD, "b", TTL_MS) == 2
         assert await archive.take(BOARD, "a", TTL_MS) is None
+
+    async def test_a_lease_of_a_clock_that_was_put_back_does_not_last(
+        self, archive: Archive, place: Any
+    ) -> None:
+        """The holder was killed, and its lease would end in a day."""
+        assert await archive.take(BOARD, "a", TTL_MS) == 1
+        day_ms = 86_400_000
+        await place.change("UPDATE board SET until_ms = until_ms + :day_ms", day_ms=day_ms)
+        assert await archive.take(BOARD, "b", TTL_MS) == 2
 
     async def test_out_of_turn_is_refused(self, archive: Archive) -> None:
         """What is archived already, what leaves a gap, and what is no log."""
