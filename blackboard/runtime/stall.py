@@ -119,8 +119,10 @@ class Lookout:
         board = self._board.as_agent(rest.agent)
         known, after = self._quiet.get(rest.agent, (rest, rest.since))
         after = after if known is rest else rest.since
+        # On a busy board, each page may find something, without end.
+        until = (await board.head()).revision
         try:
-            while page := await board.log(after=after):
+            while after < until and (page := await board.log(after=after)):
                 for revised in page:
                     changes = revised.changes
                     if revised.epoch is not None or any(map(rest.is_ended_by, changes)):

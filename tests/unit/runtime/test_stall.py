@@ -10,6 +10,7 @@ import pytest
 
 import blackboard
 from blackboard import Board, InvalidRequest
+from blackboard.client.views import RevisionEvent
 from blackboard.runtime.approvals import answer, pending
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import Rest
@@ -207,3 +208,28 @@ async def test_what_has_come_already_ends_a_rest(board: Board) -> None:
     await board.put("public/gdp", 1.1)
     assert await lookout.look(ended, {"bob": rest}) is None
     assert not await is_told(board)
+
+
+class Busy(Board):
+    """One that somebody commits to before each read of its log."""
+
+    reads = 0
+
+    async def log(  # type: ignore[override]
+        self, *, after: int = 0
+    ) -> tuple[RevisionEvent, ...]:
+        """As of a board, with what came in between."""
+        self.reads += 1
+        assert self.reads < 9, "it goes on for ever"
+        await self.increment("public/beats")
+        return await super().log(after=after)
+
+
+async def test_somebody_who_never_rests_holds_no_look_up(board: Board) -> None:
+    """Who is not of the team, and does not end the wait."""
+    busy = Busy(board._link, board.name)
+    ended = {"ada": AgentExit("ada", "crash_loop", error="it is broken")}
+    rest = Rest(board.agent, ("public/gdp",), (await board.head()).revision)
+    await board.put("public/unrelated", 1)
+    assert await Lookout(busy).look(ended, {board.agent: rest}) is not None
+    assert busy.reads == 1
