@@ -67,15 +67,22 @@ class Observed extends WebSocket {
   }
 }
 
+/** The code of a one-time link, if the fragment of an address is one. @param {string} hash */
+function codeIn (hash) { return new URLSearchParams(hash.slice(1)).get('once') }
+
+// A link that is opened in a tab with the page changes the fragment only: nothing is loaded.
+addEventListener('hashchange', ({ newURL }) => { if (codeIn(new URL(newURL).hash) !== null) void arrive(new URL(newURL).hash) })
+
 /** Get in with what there is: a one-time link, or the token of this tab. */
-export async function arrive () {
-  const once = new URLSearchParams(location.hash.slice(1)).get('once')
+export async function arrive (hash = location.hash) {
+  const once = codeIn(hash)
   if (once !== null) {
-    history.replaceState(null, '', location.pathname)
     const found = await exchanged(once)
-    if (found !== null) return await enter(found)
+    if (found !== undefined && codeIn(location.hash) !== null) history.replaceState(null, '', location.pathname)
+    if (found) return await enter(found)
     if (sessionStorage.getItem(KEPT) === null) {
-      return leave('This link was used already, or is too old. Paste a token instead.')
+      return leave(found === undefined ? 'The service does not answer. Load this page again to try the same link.'
+        : 'This link was used already, or is too old. Paste a token instead.')
     }
   }
   const kept = sessionStorage.getItem(KEPT)
@@ -83,13 +90,13 @@ export async function arrive () {
   await enter(kept)
 }
 
-/** @param {string} code */
+/** The token for a code; null: it is not good, undefined: nobody knows. @param {string} code @returns {Promise<string | null | undefined>} */
 async function exchanged (code) {
   try {
     const answer = await fetch('page/enter', { method: 'POST', body: code })
-    return answer.ok ? /** @type {string} */ ((await answer.json()).token) : null
+    return answer.ok ? (await answer.json()).token : answer.status === 429 || answer.status >= 500 ? undefined : null
   } catch {
-    return null
+    return undefined
   }
 }
 

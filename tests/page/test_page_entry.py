@@ -89,6 +89,36 @@ async def test_nothing_of_another_board_is_shown(
     assert rows
 
 
+async def test_a_link_is_kept_while_the_service_does_not_answer(
+    readers: Readers, service: Running
+) -> None:
+    """Nobody has used it: its reader loads the page again."""
+    page = await readers.page()
+    await page.route("**/page/enter", lambda route: route.abort())
+    await page.goto(page_url(service))
+    await page.wait_for_selector("[role=alert]:has-text('does not answer')")
+    readers.errors.clear()
+    await page.unroute("**/page/enter")
+    await page.reload()
+    await page.wait_for_selector("nav")
+    assert "once" not in page.url
+
+
+async def test_a_link_that_is_opened_in_the_tab_of_another_reader_lets_in(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """Only the fragment of the address changes then, and the browser loads nothing."""
+    page = await readers.page()
+    await page.goto(base(service))
+    await page.fill("input[type=password]", await client.token("kim"))
+    await page.click("text=Open")
+    await page.wait_for_selector(".who:has-text('kim')")
+    await page.evaluate("code => { location.hash = code }", page_url(service).partition("#")[2])
+    await page.wait_for_selector(".who:has-text('operator')")
+    await page.wait_for_selector("nav a[aria-current]")
+    assert "once" not in page.url
+
+
 async def test_nothing_is_asked_of_another_host(readers: Readers, service: Running) -> None:
     """And the browser would not allow it."""
     await readers.open(service)
