@@ -225,6 +225,8 @@ class Database:
         self._file = file
         self._timeout_ms = timeout_ms
         self._engine = engine = _engine(place, timeout_ms)
+        self._old: AsyncEngine | None = None
+        """That of the reads that began when nothing could be written, until they end."""
         self._read_only = ""
         """Why nothing can be written at the moment, if so."""
         self._turn = asyncio.Lock()
@@ -304,26 +306,28 @@ class Database:
         log.warning("archive %s: %s", self.name, self._read_only)
 
     async def _open_again(self) -> None:
-        """Open the file for writing, if there is room. Errors: Unavailable.
-
-        Reads continue. Reads that use the file without its journal end first, because nothing may
-        be copied into the file while they run.
-        """
+        """Open the file for writing, if there is room. Reads continue. Errors: Unavailable."""
         assert self._file is not None
         if not await asyncio.to_thread(has_room, self._file.path, ROOM_BYTES):
             raise Unavailable(what=f"archive {self.name}", reason=self._read_only)
-        new, old = _engine(self._place, self._timeout_ms), self._engine
+        new = _engine(self._place, self._timeout_ms)
         try:
             async with new.connect() as connection:
                 await connection.execute(_A_BOARD)
         except BaseException:
             await new.dispose()
             raise
-        self._engine, self._read_only = new, ""
-        while _checked_out(old):  # noqa: ASYNC110 - a pool tells nobody
-            await asyncio.sleep(_PAUSE_S)
-        await old.dispose()
+        self._old, self._engine, self._read_only = self._engine, new, ""
         log.info("archive %s: there is room on the disk again", self.name)
+
+    async def _end_old_reads(self) -> None:
+        """Wait for the reads that use the file without its journal: nothing may be copied into the
+        file while they run. Cancellation: the next call waits."""
+        if self._old is not None:
+            while _checked_out(self._old):  # noqa: ASYNC110 - a pool tells nobody
+                await asyncio.sleep(_PAUSE_S)
+            await self._old.dispose()
+            self._old = None
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -357,6 +361,7 @@ class Database:
                     self._check_open()
                     if self._read_only:
                         await self._open_again()
+                    await self._end_old_reads()
                     async with self._engine.connect() as connection:
                         await connection.execution_options(**{_WRITES: True})
                         async with connection.begin():
@@ -409,7 +414,7 @@ class Database:
 
     async def _copy_all(self, how: str) -> int:
         async with self._turn:
-            if self._read_only:
+            if self._read_only or self._old is not None:
                 return 0  # nothing was written
             with self._trusted(), translated(self.name):
                 self._check_open()
@@ -428,6 +433,7 @@ class Database:
         async with self._turn:
             with self._trusted(), translated(self.name):
                 self._check_open()
+                await self._end_old_reads()
                 async with self._engine.connect() as connection:
                     raw = await connection.get_raw_connection()
                     driver: Any = raw.driver_connection
@@ -477,7 +483,8 @@ class Database:
                     stack.enter_context(kept_as_it_is(self._file.path))
             async with self._turn:
                 self._is_closed = True
-                await self._engine.dispose()
+                for engine in filter(None, (self._old, self._engine)):
+                    await engine.dispose()
 
 
 async def _copy_journal(connection: AsyncConnection, how: str) -> int:

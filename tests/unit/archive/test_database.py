@@ -17,6 +17,7 @@ from blackboard.archive.database import Database, TrustedFile
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
 from tests.conformance.team import PATIENCE_S
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("url", ["", "paper", "mysql://host/db", "sqlite://", "redis://host"])
@@ -229,3 +230,30 @@ async def test_a_closed_one_is_not_opened_to_scrub_it(tmp_path: Path) -> None:
     await database.aclose()
     with pytest.raises(Unavailable, match="it was closed"):
         await database.scrub()
+
+
+async def test_a_write_that_is_cancelled_lets_no_other_overtake_a_read(tmp_path: Path) -> None:
+    """There is room on the disk again; the read uses the file without its journal."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+    assert database._file is not None
+    await database._begin_to_read(database._file, Unavailable("archive", "no room"))
+
+    async def write() -> None:
+        async with database.writing() as connection:
+            await connection.execute(text("INSERT INTO kept (board, revision) VALUES (1, 1)"))
+
+    async def is_open() -> bool:
+        return not database._read_only
+
+    async with database.reading():
+        first = asyncio.create_task(write())
+        await wait_until(is_open)
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.create_task(write())
+        for _ in range(32):
+            async with database.reading() as other:
+                await other.execute(text("SELECT 1"))
+        assert not second.done()
+    await second
+    await database.aclose()
