@@ -289,9 +289,10 @@ export class Channel {
         if (rest > 50) await this._demand.wait(rest - 50, this._end.signal)
         return await this._connect()
       } catch (error) {
-        // A proxy that accepted it once, and does not know the service during a rollout, will again.
-        const passes = error instanceof InvalidRequest
-        this._lose(passes ? new Unavailable({ what: this.address.url, reason: String(error.fields['reason']) }) : error)
+        // A proxy that accepted it once, and does not know the service during a rollout, will again; a service that
+        // is full may still count connections that broke.
+        const passes = error instanceof InvalidRequest || error instanceof LimitExceeded
+        this._lose(passes ? new Unavailable({ what: this.address.url, reason: String(error.fields['reason'] ?? error.message) }) : error)
       }
     }
     return null

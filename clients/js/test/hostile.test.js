@@ -217,6 +217,20 @@ test('a proxy that does not know the service for a moment ends no client', { tim
   assert.equal(connections, 5)
 })
 
+test('a service that is full for a moment ends no client', { timeout: 30000 }, async t => {
+  let greeted = 0
+  const url = await service(t, ({ id, method }, socket) => {
+    if (method !== 'hello') return greeted > 1 ? { id, result: HEAD } : void socket.destroy()
+    greeted++
+    if (greeted === 1 || greeted > 3) return { id, result: WELCOME }
+    const fields = { limit: 'CONNECTIONS_PER_PRINCIPAL_MAX', value: 513, maximum: 512 }
+    return { id, error: { code: -32010, message: 'full', data: { code: 'limit_exceeded', fields } } }
+  }, { greets: false })
+  const board = (await client(t, url, { ...OPTIONS, patience_ms: 30000 })).board()
+  assert.equal((await board.head()).revision, 0)
+  assert.equal(greeted, 4)
+})
+
 test('a hello that is refused or nonsense ends the attempt', async t => {
   const close = code => (_, socket) => void socket.end(frame(Buffer.from([code >> 8, code & 255]), 0x88))
   const cases = [[() => undefined, Unavailable], [({ id }) => ({ id, result: null }), Unavailable], [({ id }) => ({ id, result: {} }), Unavailable],
