@@ -23,7 +23,7 @@ from blackboard.client.workspace.scan import Clocked, Progress, Scan
 from blackboard.client.workspace.stage import Stage
 from blackboard.client.workspace.swap import Beside, mount_among, others_among
 from blackboard.client.workspace.tree import Nodes, id_of, shown
-from blackboard.core.checkpoints import When
+from blackboard.core.checkpoints import NOW, When
 from blackboard.core.path import check_tree
 from blackboard.errors import FileRefused, InvalidRequest, UnsavedFiles
 from blackboard.limits import UNSAVED_PATHS_MAX
@@ -68,13 +68,13 @@ class Seen(NamedTuple):
 
 
 class Replacement(NamedTuple):
-    """What takes the place of a directory: a tree that was put at `revision` (in the past or not),
-    with contents of `source` if there is one, and what the index will say of it."""
+    """What takes the place of a directory: a tree that was put at `revision` and seen at the moment
+    `at`, with contents of `source` if there is one, and what the index will say of it."""
 
     nodes: Nodes
     base: LastSnapshot
     revision: Revision
-    past: bool = False
+    at: When | None = None
     source: Path | None = None
     progress: Progress | None = None
 
@@ -177,9 +177,9 @@ class WorkspaceDirectory:
 
     async def tree(self, at: When | None) -> tuple[Nodes, bytes]:
         """The tree of the snapshot at a moment, and its salt. Errors: as of `head_at`; Corrupt."""
+        at = _past(at)
         head, entry = await self.head_at(at)
-        past = at is not None
-        return await self.objects.tree(head, entry.mod_revision, past=past), head.salt
+        return await self.objects.tree(head, entry.mod_revision, at), head.salt
 
     # --- putting a tree onto the board ------------------------------------------------------------
 
@@ -208,13 +208,13 @@ class WorkspaceDirectory:
     ) -> Present:
         """Make the directory what the snapshot at a moment says. Errors: as of
         `Workspace.restore`."""
+        at = _past(at)
         head, entry = await self.head_at(at)
-        past = at is not None
-        nodes = await self.objects.tree(head, entry.mod_revision, past=past)
+        nodes = await self.objects.tree(head, entry.mod_revision, at)
         # The next snapshot follows the present one, also after the restore of an earlier one.
-        present = await self.objects.head() if past else (head, entry)
+        present = (head, entry) if at is None else await self.objects.head()
         base = self.base(head, 0 if present is None else present[1].mod_revision)
-        plan = Replacement(nodes, base, entry.mod_revision, past, source, progress)
+        plan = Replacement(nodes, base, entry.mod_revision, at, source, progress)
         await self.replace(plan, discard=discard)
         return head, entry
 
@@ -271,12 +271,17 @@ class WorkspaceDirectory:
         if plan.source is not None:
             source = plan.source
             _, rows = await in_thread(lambda: index.load(Beside(source).index))
-            has = index.nodes(rows)
+            has = index.nodes(rows) if source.is_dir() else {}
         missing = await in_thread(lambda: stage.begin(source, has, plan.progress))
         for batch in staging.batches(missing):
             ids = {node.parts[number] for node, number in batch}
-            contents = await self.objects.read(ids, plan.revision, past=plan.past)
+            contents = await self.objects.read(ids, plan.revision, plan.at)
             await in_thread(partial(stage.fill, batch, contents))
+
+
+def _past(at: When | None) -> When | None:
+    """A moment that stays the same one; None for the present."""
+    return None if at == NOW else at
 
 
 def coming(

@@ -153,42 +153,43 @@ class Objects:
     # --- reading ----------------------------------------------------------------------------------
 
     async def read(
-        self, ids: Iterable[bytes], revision: Revision, *, past: bool = False
+        self, ids: Iterable[bytes], revision: Revision, at: When | None = None
     ) -> dict[bytes, bytes]:
         """Objects of the snapshot that was taken at `revision`, as far as they are there.
 
-        With `past` it is not the present one. Else they are read in the present first, and what a
-        later snapshot removed meanwhile comes from the history.
+        `at` is the moment at which it was seen (None: the present), and at which its objects are,
+        too: of the history, perhaps that moment alone was kept. What a later snapshot removed since
+        the present one was seen comes from the history.
         """
         wanted = {self._object(one): one for one in ids}
-        found = await self._board.entries([*wanted], at=revision if past else None)
+        found = await self._board.entries([*wanted], at=at)
         missing = [key for key in wanted if key not in found]
-        if missing and not past:
+        if missing and at is None:
             found |= await self._board.entries(missing, at=revision)
         # A redacted object has a marker in place of its bytes, and counts as missing.
         values = {wanted[key]: entry.value for key, entry in found.items()}
         return {one: value for one, value in values.items() if isinstance(value, bytes)}
 
-    async def tree(self, head: TreeHead, revision: Revision, *, past: bool = False) -> Nodes:
+    async def tree(self, head: TreeHead, revision: Revision, at: When | None = None) -> Nodes:
         """The nodes of a snapshot. Errors: Corrupt, also when something is missing."""
         leaves: list[list[Node]] = []
-        ids = await self.leaves(head, revision, past=past)
+        ids = await self.leaves(head, revision, at)
         for some in _chunks(ids, _LEAVES_READ):
-            found = await self._checked(head, some, revision, past=past)
+            found = await self._checked(head, some, revision, at)
             leaves += [unpack_leaf(found[one]) for one in some]
         return unpack(leaves)
 
     async def leaves(
-        self, head: TreeHead, revision: Revision, *, past: bool = False
+        self, head: TreeHead, revision: Revision, at: When | None = None
     ) -> list[bytes]:
         """The ids of the leaves of a snapshot."""
-        found = await self._checked(head, [head.root], revision, past=past)
+        found = await self._checked(head, [head.root], revision, at)
         return unpack_root(found[head.root])
 
     async def _checked(
-        self, head: TreeHead, ids: Sequence[bytes], revision: Revision, *, past: bool
+        self, head: TreeHead, ids: Sequence[bytes], revision: Revision, at: When | None
     ) -> dict[bytes, bytes]:
-        found = await self.read(ids, revision, past=past)
+        found = await self.read(ids, revision, at)
         for one in ids:
             if one not in found or id_of(found[one], head.salt) != one:
                 reason = "a part of its tree is missing, was redacted, or is not what was put"

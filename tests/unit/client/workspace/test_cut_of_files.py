@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import blackboard
-from blackboard import ops
+from blackboard import RetentionPolicy, ops
 from blackboard.client.board import Board
 from blackboard.client.views import Entry, Receipt
 from blackboard.client.workspace import index
@@ -228,3 +228,26 @@ async def test_a_snapshot_is_taken_though_there_is_no_space_for_the_index_after_
     (top / "none").write_text("changed again")
     assert (await files.snapshot()).revision > taken.revision
     assert await files.diff() == ()
+
+
+async def test_what_a_pruning_kept_comes_back(
+    boss: Board, board: Board, top: Path, tmp_path: Path
+) -> None:
+    """The checkpoint is kept, and not the revision of the snapshot before it; a branch needs no
+    directory to copy from."""
+    files = board.workspace(top)
+    before = seen(top)
+    await files.snapshot()
+    await boss.put("public/plan", 1)
+    await boss.checkpoint("works")
+    (top / "more").write_bytes(os.urandom(1_000))
+    (top / "large").unlink()
+    await files.snapshot()
+    await boss.prune(RetentionPolicy(history_ms=1))
+    assert "more" not in {one.path for one in await files.list("works")}
+    await files.restore("works")
+    assert seen(top) == before
+    other = await boss.branch("other", "works")
+    os.rename(top, tmp_path / "elsewhere")  # noqa: PTH104
+    await files.branch(other.as_agent("ada"), tmp_path / "second")
+    assert seen(tmp_path / "second") == before
