@@ -6,6 +6,7 @@ workspace keeps beside a directory (swap.py) is no part of the tree around it ei
 
 import codecs
 import os
+import re
 from typing import Final, NamedTuple
 
 from pathspec import GitIgnoreSpec
@@ -67,7 +68,7 @@ class Ignoring:
         lines = [line.removesuffix("\r") for line in text.split("\n")]
         try:
             spec = GitIgnoreSpec.from_lines(lines)
-        except ValueError as error:
+        except (ValueError, re.error) as error:
             raise InvalidRequest("path", f"{at}{name} has a wrong rule: {error}") from error
         unchanged = self.unchanged and known.has(os.fsencode(at + name), content)
         return Ignoring((*self._specs, (at, spec)), unchanged=unchanged)
