@@ -697,9 +697,7 @@ class Board:
         archive is damaged. Cancellation: it continues in the service.
         """
         spec = RecoverRequest(None if at is None else moment_of(at), note)
-        recovered = await compound.recover_all(self._link, self.name, spec, progress)
-        await self.refresh()
-        return recovered
+        return await compound.recover_all(self._link, self.name, spec, progress, self.refresh)
 
     async def rewind(
         self,

@@ -5,6 +5,7 @@ A merge is that of RFC 7396: objects are merged, null removes a member, all else
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -35,7 +36,7 @@ from blackboard.core.commit import (
     Put,
 )
 from blackboard.core.path import document_of, document_prefix
-from blackboard.errors import Conflict, LimitExceeded
+from blackboard.errors import BlackboardError, Conflict, LimitExceeded
 from blackboard.limits import (
     CHECKPOINTS_PAGE_MAX,
     LOG_ENTRIES_MAX,
@@ -52,7 +53,7 @@ class ChangedBoard(Protocol):
     async def entry(self, key: Key) -> Entry | None:
         """The entry at `key`."""
 
-    async def list(self, pattern: str, *, limit: int) -> Listing:
+    async def list(self, pattern: str, *, limit: int, keys_only: bool) -> Listing:
         """A page of the entries that match."""
 
     async def put(self, key: Key, value: Any, *, expected: Revision) -> Receipt:
@@ -131,12 +132,19 @@ async def all_checkpoints(link: Transport, board: str) -> CheckpointList:
 
 
 async def recover_all(
-    link: Transport, board: str, request: RecoverRequest, progress: Callable[[int], None] | None
+    link: Transport,
+    board: str,
+    request: RecoverRequest,
+    progress: Callable[[int], None] | None,
+    refresh: Callable[[], Awaitable[None]],
 ) -> Recovered:
-    """`Board.recover`: one part after the other, until it is done."""
+    """`Board.recover`: one part after the other, until it is done; then `refresh`."""
     while True:
         recovered = await link.recover(board, request)
         if recovered.done:
+            # It is done, also if the head cannot be read now: then the next commit is refused.
+            with suppress(BlackboardError):
+                await refresh()
             return recovered
         if progress is not None:
             progress(recovered.entries)
@@ -197,7 +205,7 @@ async def delete_below(
         try:
             receipt = await board.commit([DeletePrefix(prefix)])
         except LimitExceeded as refused:
-            page = await board.list(f"{prefix}/**", limit=OPERATIONS_MAX)
+            page = await board.list(f"{prefix}/**", limit=OPERATIONS_MAX, keys_only=True)
             if refused.limit != "OPERATIONS_MAX" or not page.entries:
                 raise
             gone += await _delete_page(board, [entry.key for entry in page.entries])
