@@ -574,6 +574,8 @@ class Claim:
 
 def frees(pattern: str, revised: RevisionEvent) -> bool:
     """Whether a revision may have freed an entry that matches `pattern`."""
+    if revised.epoch is not None:
+        return True  # a restore ends every lease, and may change no entry
     # A task that is done is deleted by the commit that releases it: nothing became free.
     gone = {change.key for change in revised.changes if change.kind == "delete"}
     return any(

@@ -529,7 +529,8 @@ function releasing (task) { return { kind: 'release', ...task.fence } }
  * @param {string} pattern
  * @param {RevisionEvent} revised
  */
-function frees (pattern, { changes }) {
+function frees (pattern, { changes, epoch }) {
+  if (epoch !== null) return true // a restore ends every lease, and may change no entry
   const gone = new Set(changes.filter(({ kind }) => kind === 'delete').map(({ key }) => key))
   return changes.some(({ kind, key }) => ['put', 'release', 'expire'].includes(kind) && !gone.has(key) && isClaimed(pattern, key))
 }

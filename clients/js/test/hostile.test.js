@@ -602,6 +602,21 @@ test('a claim that waits looks again when its watch cannot go on', { timeout: 30
   assert.equal(await board.withClaim('public/tasks/*', found => found.key), task.key)
 })
 
+test('a claim that waits looks again when a restore has ended the leases', { timeout: 30000 }, async t => {
+  const task = { key: 'public/tasks/1', value: encodeValue(1), mod_revision: 1, create_revision: 1, author: 'ada', account: 'ada', time_ms: 0, created_ms: 0 }
+  let leases = [{ key: task.key, holder: 'bob~1', fence: 1, until_ms: 0 }]
+  const url = await service(t, ({ id, method, params }, socket) => {
+    if (method === 'leases') return { id, result: { revision: 1, epoch: 'e', leases } }
+    if (method !== 'watch') return { id, result: ofTasks(method, params, [task]) }
+    leases = []
+    const revision = { revision: 2, time_ms: 0, author: '~system', digest: 'aa', changes: [], epoch: { ...EPOCH, cause: 'restore' } }
+    const told = { method: 'changes', params: { watch: params.watch, position: 'e:2:aa', revisions: [revision] } }
+    socket.write(frame(Buffer.from(pack([{ id, result: { position: params.after } }, told]))))
+  })
+  const board = (await client(t, url, PATIENT)).board()
+  assert.equal(await board.withClaim('public/tasks/*', found => found.key, { timeout_ms: 5000 }), task.key)
+})
+
 test('a lock is waited for where the log does not reach back', { timeout: 30000 }, async t => {
   const kinds = []
   const url = await service(t, ({ id, method, params }, socket) => {

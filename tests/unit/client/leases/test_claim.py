@@ -18,6 +18,7 @@ from blackboard.client.leases.claim import (
 )
 from blackboard.client.views import Change, Entry, RevisionEvent
 from blackboard.client.watch import Watch
+from blackboard.core.commit import Epoch
 from blackboard.errors import InvalidRequest, StaleEpoch
 from blackboard.limits import RESYNC_BYTES, VALUE_BYTES_MAX
 from blackboard.wire.codec import decode_value
@@ -121,6 +122,12 @@ def test_what_makes_an_entry_free(changes: list[tuple[str, str]], free: bool) ->
     """Nobody is woken by what helps nobody."""
     revised = RevisionEvent(5, 0, "ada", tuple(Change(kind, key) for kind, key in changes))
     assert frees("public/**", revised) is free
+
+
+def test_a_restore_makes_an_entry_free() -> None:
+    """It ends every lease, also where it changes no entry."""
+    epoch = Epoch(number=2, id="e", cause="restore", from_revision=1, revision=5)
+    assert frees("public/**", RevisionEvent(5, 0, "~system", (), epoch=epoch))
 
 
 async def test_what_a_restore_of_much_puts_back_is_noticed_by_a_claim_that_waits(
