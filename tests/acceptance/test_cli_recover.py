@@ -56,6 +56,16 @@ def test_lost_boards_are_listed_with_the_way_back(shell: Shell) -> None:
         assert shell.json("boards")["lost"] == []
 
 
+def test_a_directory_that_has_no_boards_is_not_backed_up(shell: Shell) -> None:
+    """A mistyped name, or a disk that is not mounted: nothing was copied, with success."""
+    (shell.home / "empty").mkdir()
+    for name in ("mistyped", "empty"):
+        refused = shell.error("backup", "take", "backup", "--data", name, code=3)
+        assert f"{name} is no data directory" in refused["message"]
+    assert not (shell.home / "mistyped").exists()
+    assert not (shell.home / "backup").exists()
+
+
 def test_a_recovery_from_a_backup_takes_no_option_of_a_service(shell: Shell) -> None:
     """It was ignored, and all boards went into the engine of this machine's settings."""
     shell.run("set", "public/plan", "1", "--data", "old")

@@ -1,12 +1,13 @@
 """backup: copies of the history of all boards, in a directory or an object store."""
 
+import os
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.errors import wrong_usage
+from blackboard.cli.errors import not_found, wrong_usage
 from blackboard.cli.options import Command, CommandGroup, Flags
 from blackboard.cli.screen import counted
 
@@ -46,10 +47,15 @@ def take(
     import anyio
 
     from blackboard.cli import render as shown
+    from blackboard.cli.session import holds_boards
     from blackboard.server import settings as config
     from blackboard.server.backups.once import take_once
 
     settings = config.load({} if data is None else {"data": data})
+    # Of a mistyped name, or a disk that is not mounted, a backup of nothing would succeed.
+    is_used = holds_boards(settings.data) or os.path.exists(settings.data / "archive.db")  # noqa: PTH110
+    if settings.engine == "sqlite" and not is_used:
+        raise not_found(f"{settings.data} is no data directory", "Check its name: --data.")
     with screen.busy("backing up"):
         shipped: Shipped = anyio.run(take_once, settings, place)
     if Flags.of(context).as_json:
