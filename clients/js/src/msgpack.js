@@ -330,7 +330,7 @@ class Reader {
   /** @param {number} size */
   binary (size) {
     const at = this.take(size)
-    return this.bytes.slice(at, at + size)
+    return new Uint8Array(this.bytes.subarray(at, at + size)) // a copy; `slice` of a Buffer of Node is none
   }
 
   /**

@@ -102,11 +102,12 @@ export class NodeSocket {
     if (this._over) return void stream.destroy()
     this._stream = stream
     if ('setNoDelay' in stream) /** @type {import('node:net').Socket} */ (stream).setNoDelay(true)
-    stream.on('data', chunk => this._take(chunk))
     stream.on('error', error => this._end(1006, error.message))
     stream.on('close', () => this._end(1006, 'the connection broke'))
     this.onopen?.()
-    if (head.length > 0) this._take(head)
+    if (head.length > 0) stream.unshift(head)
+    // A later turn: what came together with the handshake is for those who await `onopen`, too.
+    setImmediate(() => stream.on('data', chunk => this._take(chunk)))
   }
 
   // --- frames -------------------------------------------------------------------------------------

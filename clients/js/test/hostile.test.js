@@ -41,7 +41,7 @@ function * messages (state, chunk) {
 }
 
 /** A server whose `answer(message, socket)` says what to send; `greets` answers hello as it should be. */
-async function service (t, answer, { greets = true, respond, meets } = {}) {
+async function service (t, answer, { greets = true, respond, meets, hasty = Buffer.alloc(0) } = {}) {
   const sockets = new Set()
   const server = createServer((request, response) => respond?.(response) ?? response.end())
   server.on('upgrade', (request, socket) => {
@@ -50,7 +50,8 @@ async function service (t, answer, { greets = true, respond, meets } = {}) {
     if (respond !== undefined) return respond(socket)
     if (meets?.(socket)) return
     const accept = createHash('sha1').update(request.headers['sec-websocket-key'] + MAGIC).digest('base64')
-    socket.write(`HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Protocol: blackboard.v1+msgpack\r\nSec-WebSocket-Accept: ${accept}\r\n\r\n`)
+    const head = `HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Protocol: blackboard.v1+msgpack\r\nSec-WebSocket-Accept: ${accept}\r\n\r\n`
+    socket.write(Buffer.concat([Buffer.from(head), hasty]))
     const state = { data: Buffer.alloc(0) }
     socket.on('data', chunk => {
       for (const message of messages(state, chunk)) {
@@ -239,6 +240,19 @@ test('a hello that is refused or nonsense ends the attempt', async t => {
     const url = await service(t, answer, { greets: false })
     await assert.rejects(connect(url, { ...OPTIONS, limits: { ...LIMITS, handshake_timeout_ms: 200 } }), kind)
   }
+})
+
+test('what a service says at once is heard', async t => {
+  const hasty = frame(Buffer.from([4401 >> 8, 4401 & 255]), 0x88)
+  const url = await service(t, () => undefined, { hasty })
+  await assert.rejects(connect(url, OPTIONS), Unauthenticated)
+})
+
+test('bytes of a value are its own, and keep no message in memory', async t => {
+  const entry = { key: 'public/a', value: encodeValue({ id: new Uint8Array([7]), text: 'x'.repeat(100000) }), mod_revision: 1, create_revision: 1, author: 'ada', time_ms: 0 }
+  const url = await service(t, ({ id }) => ({ id, result: { revision: 1, epoch: 'e', entries: [entry] } }))
+  const { id } = await (await client(t, url)).board().get('public/a')
+  assert.deepEqual([id.constructor, id.buffer.byteLength, id[0]], [Uint8Array, 1, 7])
 })
 
 test('nothing listens', async () => {
