@@ -179,7 +179,8 @@ _PAGE_BYTES: Final = 8 * 1024  # values of a kilobyte fill them; each table and 
 _WAL_PAGES: Final = 128  # a megabyte; then it is copied into the file
 _FREE: Final = text("SELECT f.*, p.* FROM pragma_freelist_count() f, pragma_page_count() p")
 _FREE_PAGES_MIN: Final = 128  # a megabyte
-_CONNECTIONS: Final = 8
+_READS_AT_ONCE: Final = 8
+_CONNECTIONS: Final = _READS_AT_ONCE + 2  # some reads take minutes, and no write waits for them
 _SCHEMA_LOCK: Final = 0x626C61636B  # two services may make the tables at once
 _BLOBS_LOCK: Final = 0x626C6F6273  # a redaction looks for references, then discards
 _BLOBS_ALONE: Final = text("SELECT pg_advisory_xact_lock(:lock)")
@@ -230,6 +231,7 @@ class Database:
         self._read_only = ""
         """Why nothing can be written at the moment, if so."""
         self._turn = asyncio.Lock()
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
         self._is_closed = False
         self.was_alone = file is not None and file.was_alone
         """Whether no other process had the file open when this one opened it."""
@@ -336,8 +338,7 @@ class Database:
         begun_ns = 0
         try:
             with self._trusted(), translated(self.name):
-                self._check_open()
-                async with self._engine.connect() as connection:
+                async with self._one_of_reads(), self._engine.connect() as connection:
                     if self.is_sqlite:
                         meter = (await connection.get_raw_connection()).info[_METER]
                         begun_ns = meter.spent_ns
@@ -350,6 +351,20 @@ class Database:
         finally:  # the connection was rolled back, so no statement of it is running
             if meter is not None and (found := payer()) is not None:
                 found.charge(meter.spent_ns - begun_ns)
+
+    @contextlib.asynccontextmanager
+    async def _one_of_reads(self) -> AsyncIterator[None]:
+        """Errors: TimeoutError while as many reads as there may be go on; Unavailable."""
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                await self._reads.acquire()
+        except TimeoutError as error:
+            raise TimeoutError(f"{_READS_AT_ONCE} reads of it go on") from error
+        try:
+            self._check_open()
+            yield
+        finally:
+            self._reads.release()
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:

@@ -257,3 +257,18 @@ async def test_a_write_that_is_cancelled_lets_no_other_overtake_a_read(tmp_path:
         assert not second.done()
     await second
     await database.aclose()
+
+
+async def test_any_number_of_reads_leaves_a_connection_to_write(tmp_path: Path) -> None:
+    """Verifying takes minutes, and so does a read that waits for an object store."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db", timeout_ms=500)
+    async with contextlib.AsyncExitStack() as reads:
+        with contextlib.suppress(Unavailable):
+            while True:
+                await reads.enter_async_context(database.reading())
+        async with database.writing() as connection:
+            await connection.execute(text("INSERT INTO kept (board, revision) VALUES (1, 1)"))
+        await database.sync()
+    async with database.reading() as connection:
+        assert (await connection.execute(text("SELECT COUNT(*) FROM kept"))).scalar_one() == 1
+    await database.aclose()
