@@ -41,10 +41,12 @@ export class Branch {
     const wanted = this.children.size + CHILDREN_MAX
     const pattern = this.prefix === '' ? '**' : `${this.prefix}/**`
     while (this.next !== null && this.children.size < wanted) {
-      const after = this.next === '' ? null : this.next
+      const from = this.next
+      const after = from === '' ? null : from
       const page = await board().list(pattern, {
         after, limit: PAGE_CHILDREN, keys_only: true, delimiter: '/', signal, ...(at === undefined ? {} : { at })
       })
+      if (this.next !== from) continue // another load was here first
       for (const { key } of page.entries) this.add(key)
       for (const { prefix } of page.directories) this.add(`${prefix}/`)
       this.next = page.next_key

@@ -19,6 +19,17 @@ HELD = """async () => {
   }
 }"""
 """Holds back each comparison until the test lets it go."""
+PAGED = """async () => {
+  const { Board } = await import('./page/client/board.js')
+  const { list } = Board.prototype
+  window.held = []
+  Board.prototype.list = async function (pattern, options) {
+    const isHeld = options.after !== null && pattern === 'public/many/**'
+    if (isHeld) await new Promise(resolve => window.held.push(resolve))
+    return await list.call(this, pattern, options)
+  }
+}"""
+"""Holds back each further page of one folder."""
 COUNTED = """async count => {
   while (window.held.length < count) await new Promise(requestAnimationFrame)
 }"""
@@ -72,3 +83,20 @@ async def test_a_comparison_with_another_checkpoint_is_not_shown(
     assert await page.locator(COMPARED).count() == 0
     await page.evaluate("held[1]()")
     await page.wait_for_selector(f"{COMPARED} ins:has-text('first')")
+
+
+async def test_a_key_that_comes_while_its_folder_is_read_is_there(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    """On a page of the folder that has been read already."""
+    board = client.board("main")
+    for number in range(300):
+        await board.put(f"public/many/{number:03}", number)
+    page = await readers.open(service, "tree")
+    await page.evaluate(PAGED)
+    await page.click("[data-path='public/many']")
+    await page.evaluate(COUNTED, 1)
+    revision = (await board.put("public/many/000a", 1)).revision
+    await page.evaluate(SETTLED, revision)
+    await page.evaluate("held[0]()")
+    await page.wait_for_selector("[data-path='public/many/000a']")

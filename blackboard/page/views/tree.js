@@ -63,8 +63,8 @@ export default function Tree () {
         const isThere = prefix === '' || branches.get(parent)?.children.has(prefix.slice(parent === '' ? 0 : parent.length + 1))
         if (!isThere || branches.get(prefix)?.next !== '' && branches.has(prefix)) continue
         const branch = branches.get(prefix) ?? new Branch(prefix)
+        branches.set(prefix, branch) // it follows what changes from its first page on
         await branch.load(at.value, ends.signal)
-        branches.set(prefix, branch)
         changed()
       }
       setFailure('')
