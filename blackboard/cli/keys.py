@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from blackboard.cli import screen
 from blackboard.cli.errors import explain, not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand, ServiceCommand, WriteCommand
-from blackboard.errors import BlackboardError, Corrupt, NewerFormat, OlderFormat
+from blackboard.errors import BlackboardError, Corrupt, NewerFormat, OlderFormat, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -349,7 +349,7 @@ class _Heads:
         """Read that of `board`."""
         try:
             self.found.append((board.name, await board.head()))
-        except (Corrupt, NewerFormat, OlderFormat) as error:
+        except (Corrupt, NewerFormat, OlderFormat, Unavailable) as error:
             self.refused.append(error)
 
     def check(self) -> None:

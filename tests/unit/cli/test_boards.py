@@ -9,6 +9,7 @@ import blackboard
 from blackboard.cli import session
 from blackboard.cli.keys import KeyListing
 from blackboard.client.board import Board
+from blackboard.core.commit import Head
 from blackboard.errors import Unavailable
 from tests.unit.cli.typed import ended
 
@@ -34,6 +35,27 @@ def test_a_damaged_board_hides_no_other(home: Path, capsys: pytest.CaptureFixtur
     assert ended("boards", "--json", *data) == 1
     shown = capsys.readouterr()
     assert [board["name"] for board in json.loads(shown.out)["boards"]] == ["main", "team"]
+
+
+def test_a_board_that_is_away_hides_no_other(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a failed sync, say, or while its node of a cluster is away."""
+    data, head = ("--data", str(home / "data")), Board.head
+    for name in ("away", "main", "team"):
+        assert ended("set", "public/a", "1", "-b", name, *data) == 0
+
+    async def told(board: Board) -> Head:
+        if board.name == "away":
+            raise Unavailable("board away", "a sync of its file failed")
+        return await head(board)
+
+    monkeypatch.setattr(Board, "head", told)
+    capsys.readouterr()
+    assert ended("boards", *data) == 6
+    shown = capsys.readouterr()
+    assert [line.split("\t")[0] for line in shown.out.splitlines()] == ["main", "team"]
+    assert "a sync of its file failed" in shown.err
 
 
 @pytest.mark.parametrize("command", [["ls"], ["doctor", "--url", "ws://127.0.0.1:1"]])
