@@ -30,6 +30,21 @@ PAGED = """async () => {
   }
 }"""
 """Holds back each further page of one folder."""
+ISSUED = """async () => {
+  const { Client } = await import('./page/client/client.js')
+  const { token } = Client.prototype
+  window.held = []
+  Client.prototype.token = async function (name, options) {
+    await new Promise(resolve => window.held.push(resolve))
+    return await token.call(this, name, options)
+  }
+}"""
+"""Holds back each new token."""
+UNCOUNTED = """async () => {
+  const { Board } = await import('./page/client/board.js')
+  Board.prototype.activity = async () => { throw new Error('away') }
+}"""
+"""From here on no activity can be read."""
 COUNTED = """async count => {
   while (window.held.length < count) await new Promise(requestAnimationFrame)
 }"""
@@ -100,3 +115,27 @@ async def test_a_key_that_comes_while_its_folder_is_read_is_there(
     await page.evaluate(SETTLED, revision)
     await page.evaluate("held[0]()")
     await page.wait_for_selector("[data-path='public/many/000a']")
+
+
+async def test_a_token_is_not_shown_beside_another_name(readers: Readers, service: Running) -> None:
+    """Who makes one and types on would hand it to somebody else."""
+    page = await readers.open(service, "service")
+    await page.evaluate(ISSUED)
+    await page.fill("label:has-text('Agent') input", "alice")
+    await page.click("text=Make a token")
+    await page.evaluate(COUNTED, 1)
+    await page.fill("label:has-text('Agent') input", "bob")
+    await page.evaluate("held[0]()")
+    await page.wait_for_selector(".said:has-text('A token for alice')")
+    assert await page.locator("label.token").count() == 0
+
+
+async def test_a_span_that_cannot_be_read_is_said(
+    readers: Readers, service: Running, client: blackboard.Client
+) -> None:
+    await client.board("main").put("public/plan", "buy")
+    page = await readers.open(service, "lanes")
+    await page.wait_for_selector(".lane-names")
+    await page.evaluate(UNCOUNTED)
+    await page.click("text=Last minute")
+    await page.wait_for_selector(".said:has-text('away')")

@@ -3,8 +3,9 @@
 // The service counts the commits of each part of the span, so a hundred thousand revisions cost as much
 // as a hundred. A part becomes a mark for each commit as soon as the span is short enough.
 import { html, useEffect, useRef, useState } from '../vendor/preact.js'
-import { Agent, Empty, Failure, hueOf, useLoaded } from '../parts.js'
+import { Agent, Empty, Failure, hueOf, say, useLoaded } from '../parts.js'
 import { linkTo } from '../route.js'
+import { sentence } from '../session.js'
 import { board, checkpoints, epoch, head, moment, name, onChange } from '../store.js'
 import { clock, grouped, visible } from '../values.js'
 
@@ -66,7 +67,7 @@ function Zoom ({ span, setSpan, activity }) {
   return html`<div class="tools" role="group" aria-label="Zoom">
     <button onClick=${() => zoom(0.5)} aria-label="Zoom in">+</button>
     <button onClick=${() => zoom(2)} aria-label="Zoom out">−</button>
-    <button onClick=${() => void lastMinute()}>Last minute</button>
+    <button onClick=${() => lastMinute().catch(error => say(sentence(error), true))}>Last minute</button>
     ${SPANS.filter(each => each === null || each < revision).map(each => html`<button aria-pressed=${span.until === null && span.after === (each === null ? 0 : Math.max(0, revision - each))}
       onClick=${() => setSpan({ after: each === null ? 0 : Math.max(0, revision - each), until: null })}>
       ${each === null ? 'Everything' : `Last ${grouped(each)}`}</button>`)}

@@ -78,12 +78,12 @@ function Shown ({ count }) {
 function Tokens () {
   const [agent, setAgent] = useState('')
   const [days, setDays] = useState(1)
-  const [token, setToken] = useState('')
+  const [token, setToken] = useState({ of: '', text: '' })
   /** @param {Event} event */
   const make = async event => {
     event.preventDefault()
     const made = await done(() => theClient().token(agent.trim(), { ttl_ms: days * DAY_MS }), () => `A token for ${agent}, for ${days} days.`)
-    setToken(made ?? '')
+    setToken({ of: agent, text: made ?? '' })
   }
   const revoke = async () => {
     const sure = await confirmed({
@@ -95,11 +95,11 @@ function Tokens () {
     if (sure !== null) await done(() => theClient().revoke([], { principal: agent.trim() }), count => `${count} revoked: every token of ${agent}.`)
   }
   return html`<h2>Tokens</h2><form class="tools" onSubmit=${make}>
-    <label><span>Agent</span><input value=${agent} required maxlength="128" onInput=${(/** @type {any} */ event) => { setAgent(event.target.value); setToken('') }} /></label>
+    <label><span>Agent</span><input value=${agent} required maxlength="128" onInput=${(/** @type {any} */ event) => setAgent(event.target.value)} /></label>
     <label><span>Days</span><input type="number" min="1" max="365" value=${days} onInput=${(/** @type {any} */ event) => setDays(Number(event.target.value) || 1)} /></label>
     <button class="main">Make a token</button>
     <button type="button" class="harmful" disabled=${agent.trim() === ''} onClick=${revoke}>Revoke all of it…</button></form>
-    ${token === '' ? '' : html`<label class="token"><span>It is shown once; the service keeps no copy.</span><input readonly value=${token} onFocus=${(/** @type {any} */ event) => event.target.select()} /></label>`}`
+    ${token.text === '' || token.of !== agent ? '' : html`<label class="token"><span>It is shown once; the service keeps no copy.</span><input readonly value=${token.text} onFocus=${(/** @type {any} */ event) => event.target.select()} /></label>`}`
 }
 
 // --- the audit ------------------------------------------------------------------------------------
