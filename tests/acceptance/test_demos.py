@@ -160,3 +160,18 @@ def test_a_demo_that_cannot_be_played_says_why(tmp_path: Path) -> None:
 def after(output: IO[str], words: str) -> str:
     """The rest of the first line that begins with those words."""
     return next(line for line in output if line.startswith(words)).removeprefix(words).strip()
+
+
+def test_a_story_that_would_check_nothing_is_not_played(tmp_path: Path) -> None:
+    """Without assertions one said that all was well, and others ended with tracebacks."""
+    done = subprocess.run(
+        [sys.executable, "-m", "blackboard", "demo", "time_travel"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONOPTIMIZE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "PYTHONOPTIMIZE" in done.stderr

@@ -69,6 +69,8 @@ def demo(
         raise wrong_usage(f"--keep is for the story {FIRST}")
     if list_all:
         _print_stories()
+    elif not __debug__:  # what they check, they check with `assert`
+        raise wrong_usage("a story checks nothing when Python optimizes", "Unset PYTHONOPTIMIZE.")
     else:
         _play(story, ["--keep"] if keep else [])
 
