@@ -32,7 +32,7 @@ from blackboard.cli import screen
 from blackboard.cli.errors import LOOPBACK, CommandError, Exit, explain, other_scheme, way_to
 from blackboard.cli.options import Flags, ServiceCommand
 from blackboard.cli.screen import counted
-from blackboard.errors import BlackboardError, DataDirectoryInUse
+from blackboard.errors import BlackboardError, DataDirectoryInUse, InvalidRequest
 from blackboard.limits import DEFAULT
 
 if TYPE_CHECKING:
@@ -569,6 +569,7 @@ def doctor(
 
 def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> list["Finding"]:
     from blackboard.cli import session
+    from blackboard.client.remote.connect import Address
 
     try:
         target = session.target_of(flags)
@@ -577,13 +578,12 @@ def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> 
         return [*_of_this_machine(settings), *telemetry(is_on=settings.telemetry), unknown]
     assert target.url is not None
     try:
-        # urlsplit accepts any text as a port: this property alone raises for one that is no number.
-        urlsplit(target.url).port  # noqa: B018
-    except ValueError as error:
+        Address(target.url).websocket  # noqa: B018
+    except InvalidRequest as error:
         no_address = Finding(
             "service",
             FindingStatus.FAIL,
-            f"{target.url} is no address: {error}",
+            f"{target.url} is no address: {error.reason}",
             "Write it like ws://host:port.",
         )
         return [*_of_this_machine(settings), *telemetry(is_on=settings.telemetry), no_address]

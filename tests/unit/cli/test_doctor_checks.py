@@ -193,7 +193,9 @@ def test_a_clock_without_a_zone_is_that_of_greenwich(monkeypatch: pytest.MonkeyP
         time.tzset()
 
 
-@pytest.mark.parametrize("url", ["ws://[::1", "ws://localhost:x", "ws://localhost:99999"])
+@pytest.mark.parametrize(
+    "url", ["ws://[::1", "ws://localhost:x", "ws://localhost:99999", "localhost:7420", "localhost"]
+)
 def test_what_is_no_address_fails(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
