@@ -25,6 +25,7 @@ from blackboard.errors import (
     LocalProtocolError,
     NothingToClaim,
 )
+from blackboard.limits import KEY_BYTES_MAX
 from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, renewed_often
 from tests.conformance.workers import Block, apart, renewals
 from tests.waiting import wait_until
@@ -122,6 +123,15 @@ class TakingRules:
         assert none.value.fields() == {"pattern": TASKS, "waited_ms": 0}
         assert (await ada.list(TASKS)).entries == ()
         assert await nothing_is_held(ada)
+
+    async def test_an_entry_beside_which_no_record_fits_is_in_nobodys_way(self, ada: Board) -> None:
+        """Anybody may write one: its key is as long as keys can be."""
+        longest = "public/" + "a/" * ((KEY_BYTES_MAX - 8) // 2) + "a"
+        for key in (longest, longest[:-10]):  # of that one, the record as a dead letter
+            await ada.put(key, "never")
+        await ada.put("public/b", "first")
+        async with ada.claim("public/**", timeout_ms=0) as task:
+            assert task.key == "public/b"
 
     async def test_of_many_claimers_one_gets_each_entry(self, team: Team) -> None:
         boards = [await team.board(f"worker-{n}") for n in range(5)]

@@ -62,6 +62,7 @@ from blackboard.errors import (
     line_of,
 )
 from blackboard.limits import (
+    KEY_BYTES_MAX,
     LEASE_TTL_MS_MIN,
     NOTE_BYTES_MAX,
     READ_KEYS_MAX,
@@ -110,9 +111,11 @@ def check_pattern(pattern: str) -> str:
 
 
 def is_meant(pattern: str, key: Key) -> bool:
-    """Whether `pattern` is about `key`, which it matches: `~tries` and the like must be named."""
+    """Whether `pattern` is about `key`, which it matches: `~tries` and the like must be named, and
+    a record of attempts must fit beside it, also when it is dead."""
     branch = _first_segment(key)
-    return not branch.startswith("~") or branch == _first_segment(pattern)
+    is_named = not branch.startswith("~") or branch == _first_segment(pattern)
+    return is_named and len(tries_key(dead_key(key))) <= KEY_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)

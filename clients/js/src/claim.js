@@ -14,7 +14,7 @@ import { BlackboardError, Conflict, Fenced, InvalidRequest, LeaseHeld, NothingTo
 import { LEASE_TTL_MS_MIN, NOTE_BYTES_MAX, READ_KEYS_MAX } from './limits.js'
 import { Lock, UNDELIVERED, newHolder } from './lock.js'
 import { encodeValue } from './msgpack.js'
-import { namespaceOf } from './paths.js'
+import { isPrefix, namespaceOf } from './paths.js'
 import { given } from './records.js'
 import { endAfter, pause } from './waiting.js'
 
@@ -474,13 +474,14 @@ function triesKey (key) { return beside(key, TRIES) }
 function firstSegment (path) { return path.slice(namespaceOf(path).length + 1).split('/')[0] ?? '' }
 
 /**
- * Whether `pattern` is about `key`, which it matches: `~tries` and the like must be named.
+ * Whether `pattern` is about `key`, which it matches: `~tries` and the like must be named, and a record of attempts
+ * must fit beside it, also when it is dead.
  * @param {string} pattern
  * @param {string} key
  */
 function isClaimed (pattern, key) {
   const branch = firstSegment(key)
-  return !branch.startsWith('~') || branch === firstSegment(pattern)
+  return (!branch.startsWith('~') || branch === firstSegment(pattern)) && isPrefix(triesKey(beside(key, DEAD)))
 }
 
 /**
