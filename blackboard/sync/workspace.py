@@ -18,7 +18,7 @@ class Workspace(Mirror[asynchronous.Workspace]):
     """The directory `path`, kept at `key` of a board. Rights: those to everything below
     `<key>/~tree`.
 
-    One process works on a directory at a time: a second call meanwhile gets FileRefused. Programs
+    One process works on a directory at a time: a second call meanwhile gets WorkspaceHeld. Programs
     may read and write the files at any time. Every method first finishes what a process that was
     killed began. Errors of all of them: InvalidRequest when the directory, or the one that it lies
     in, cannot be used, and on Windows.
