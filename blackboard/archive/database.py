@@ -42,6 +42,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
+from blackboard.archive.journal import copy_journal, sync_journal
 from blackboard.archive.metered import METER_FUNCTION, ConnectionMeter, connect, meter_of
 from blackboard.archive.place import DRIVERS, errors_of_drivers, place_of
 from blackboard.archive.tables import METADATA
@@ -416,27 +417,29 @@ class Database:
         Errors: sqlite3.Error.
         """
         try:
-            await _copy_journal(connection, "PASSIVE")
+            await copy_journal(connection, "PASSIVE")
         except sqlite3.Error as error:
             if is_failed_sync(error):
                 raise
 
     async def sync(self) -> None:
         """Make all commits survive a power loss. PostgreSQL does so on its own."""
-        # A checkpoint of the write-ahead log syncs it first, up to its end.
-        if self.is_sqlite and await self._copy_all("FULL"):
-            raise Unavailable(what=f"archive {self.name}", reason="a reader holds up its sync")
+        if self.is_sqlite:
+            await self._copy_all(and_sync=True)
 
-    async def _copy_all(self, how: str) -> int:
+    async def _copy_all(self, *, and_sync: bool = False) -> None:
         async with self._turn:
             if self._read_only or self._old is not None:
-                return 0  # nothing was written
+                return  # nothing was written
             with self._trusted(), translated(self.name):
                 self._check_open()
                 if self._file is not None:  # a sync may have failed in another process
                     self._file.check()
                 async with self._engine.connect() as connection:
-                    return await _copy_journal(connection, how)
+                    is_left = await copy_journal(connection, "PASSIVE")
+                    # What a reader keeps out of the file, the journal has: no write waits for it.
+                    if is_left and and_sync and self._file is not None:
+                        await asyncio.to_thread(sync_journal, self._file.path)
 
     async def scrub(self) -> str:
         """Remove deleted data from the file; returns "", or what is left to do.
@@ -453,7 +456,7 @@ class Database:
                     raw = await connection.get_raw_connection()
                     driver: Any = raw.driver_connection
                     await (await driver.execute("VACUUM")).close()
-                    busy = await _copy_journal(connection, "TRUNCATE")
+                    busy = await copy_journal(connection, "TRUNCATE")
         return _JOURNAL_BY_HAND if busy else ""
 
     async def give_back(self) -> None:
@@ -493,24 +496,13 @@ class Database:
             if self._file is not None:
                 stack.callback(self._file.close)
                 with contextlib.suppress(BlackboardError):  # a sync that failed is in the log
-                    await self._copy_all("PASSIVE")
+                    await self._copy_all()
                 if self._file.is_suspect:
                     stack.enter_context(kept_as_it_is(self._file.path))
             async with self._turn:
                 self._is_closed = True
                 for engine in filter(None, (self._old, self._engine)):
                     await engine.dispose()
-
-
-async def _copy_journal(connection: AsyncConnection, how: str) -> int:
-    """Sync SQLite's journal and copy it into the file; returns whether that was held up.
-
-    Errors: sqlite3.Error.
-    """
-    raw = await connection.get_raw_connection()
-    driver: Any = raw.driver_connection
-    busy, _, _ = await (await driver.execute(f"PRAGMA wal_checkpoint({how})")).fetchone()
-    return int(busy)
 
 
 def _given(*, is_sqlite: bool) -> FromClause:

@@ -13,7 +13,9 @@ import aiosqlite
 import pytest
 from sqlalchemy import text
 
+from blackboard.archive import journal
 from blackboard.archive.database import Database, TrustedFile
+from blackboard.engines.disk import SyncError
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
 from tests.conformance.team import PATIENCE_S
 from tests.ports import free_port
@@ -272,3 +274,27 @@ async def test_any_number_of_reads_leaves_a_connection_to_write(tmp_path: Path) 
     async with database.reading() as connection:
         assert (await connection.execute(text("SELECT COUNT(*) FROM kept"))).scalar_one() == 1
     await database.aclose()
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["sound", "failing"])
+async def test_a_long_read_holds_up_no_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """What it keeps out of the file is durable in the journal. After a failure nothing counts."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db", timeout_ms=500)
+    async with database.reading() as connection:
+        await connection.execute(text("SELECT COUNT(*) FROM kept"))
+        async with database.writing() as other:
+            await other.execute(text("INSERT INTO kept (board, revision) VALUES (1, 1)"))
+        if fails:
+            monkeypatch.setattr(journal, "sync_path", _fail)
+        with pytest.raises(Unavailable) if fails else contextlib.nullcontext():
+            await database.sync()
+        monkeypatch.undo()
+    with pytest.raises(Unavailable) if fails else contextlib.nullcontext():
+        await database.sync()
+    await database.aclose()
+
+
+def _fail(path: Path) -> None:
+    raise SyncError(errno.EIO, "the disk fails")
