@@ -71,15 +71,16 @@ export function printed (value, depth = 0) {
   return `${open}\n${parts.map(part => indent + part).join(',\n')}\n${'  '.repeat(depth)}${close}`
 }
 
-/** Characters that change how others are read: shown by their number. */
-const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g
+/** Characters that change how others are read, or that nobody sees: shown by their number. */
+const INVISIBLE = new RegExp('[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f' +
+  '\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufeff\\uffa0\\ufff0-\\ufffb\\u{e0000}-\\u{e0fff}]', 'gu')
 
 /**
  * The text with every character that would hide or turn others made visible.
  * @param {string} text
  */
 export function visible (text) {
-  return text.replace(INVISIBLE, found => `\\u${found.charCodeAt(0).toString(16).padStart(4, '0')}`)
+  return text.replace(INVISIBLE, found => `\\u${(found.codePointAt(0) ?? 0).toString(16).padStart(4, '0')}`)
 }
 
 /**

@@ -297,3 +297,14 @@ async def test_changes_of_leases_pass_their_filter(
     page = await readers.open(service, "feed")
     await page.select_option("label:has-text('Kind') select", "lease")
     await page.wait_for_selector(f"[data-revision='{held.fence}']")
+
+
+async def test_a_text_cannot_hide_another(readers: Readers, service: Running) -> None:
+    """In characters that no browser draws; those of emojis stay as they are."""
+    page = await readers.open(service)
+    hidden = "\u00ad\u115f\u180e\u3164\U000e0041"
+    shown = await page.evaluate(
+        "async text => (await import('./page/values.js')).visible(text)",
+        f"ok{hidden}\u2764\ufe0f😀",
+    )
+    assert shown == "ok\\u00ad\\u115f\\u180e\\u3164\\ue0041\u2764\ufe0f😀"
