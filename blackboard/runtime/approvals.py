@@ -24,7 +24,6 @@ Invariants
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -189,7 +188,8 @@ async def answer(board: Board, asked: Pending, *, approved: bool, reason: str = 
     Errors: AccessDenied without the approve right; InvalidRequest of field `answer` when it would
     not count, because it was asked on your own account, or of others; Conflict when the agent has
     repeated or withdrawn the request, or when somebody has answered it since: read it again. (An
-    approver without the right to read answers gets no Conflict because of one, and replaces it.)
+    approver without the right to read answers gets no Conflict because of one, and replaces it.
+    Facts that the approver may not read are no grounds of the answer.)
     """
     request_key = f"{requests_of(asked.agent)}/{asked.id}"
     answer_key = f"{decisions_of(asked.agent)}/{asked.id}"
@@ -197,22 +197,22 @@ async def answer(board: Board, asked: Pending, *, approved: bool, reason: str = 
     if found is not None:
         _check_counts(asked.request, found, board)
     value = Answer(approved=approved, request=asked.revision, reason=reason).model_dump()
-    commit = partial(
-        board.commit,
-        [Put(answer_key, encode_value(value))],
-        based_on=[
-            (request_key, asked.revision),
-            *((fact.key, fact.revision) for fact in asked.request.facts if fact.revision),
-        ],
-        note=f"{'approved' if approved else 'rejected'}: {asked.request.question}"[:200],
-    )
-    is_asked, is_seen = KeyAt(request_key, asked.revision), KeyAt(answer_key, asked.answer_revision)
-    try:
-        return await commit(conditions=[is_asked, is_seen])
-    except AccessDenied as denied:
-        if (denied.right, denied.key) != (Right.READ, answer_key):
-            raise
-    return await commit(conditions=[is_asked])
+    note = f"{'approved' if approved else 'rejected'}: {asked.request.question}"[:200]
+    # What an answer can do without, where its author may not read it.
+    seen = {answer_key: KeyAt(answer_key, asked.answer_revision)}
+    facts = {fact.key: fact.revision for fact in asked.request.facts if fact.revision}
+    while True:
+        try:
+            return await board.commit(
+                [Put(answer_key, encode_value(value))],
+                conditions=[KeyAt(request_key, asked.revision), *seen.values()],
+                based_on=[(request_key, asked.revision), *facts.items()],
+                note=note,
+            )
+        except AccessDenied as denied:
+            of: dict[Key, Any] = seen if denied.key in seen else facts
+            if denied.right != Right.READ or of.pop(denied.key, None) is None:
+                raise
 
 
 # --- for agents without the runtime --------------------------------------------------------------

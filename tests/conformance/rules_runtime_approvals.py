@@ -286,9 +286,12 @@ class ApprovalRules:
         assert (await runner(ada, buy).step()).status is Status.DONE
         assert (await notes_of(ada)).seen == ["False", "bob"]
 
-    async def test_an_approver_need_not_read_answers(self, team: Team, ada: Board) -> None:
+    async def test_an_approver_need_not_read_answers_or_facts(self, team: Team, ada: Board) -> None:
+        await ada.put("private/ada/budget", 3)
+        await ada.put("private/ada/price", 2)
+
         async def buy(ctx: Context[Notes]) -> None:
-            await ctx.approve("buy it")
+            await ctx.approve("buy it", facts=["private/ada/budget", "private/ada/price"])
             ctx.done()
 
         await runner(ada, buy).step()
