@@ -53,8 +53,8 @@ def take(
 
     settings = config.load({} if data is None else {"data": data})
     # Of a mistyped name, or a disk that is not mounted, a backup of nothing would succeed.
-    is_used = holds_boards(settings.data) or os.path.exists(settings.data / "archive.db")  # noqa: PTH110
-    if settings.engine == "sqlite" and not is_used:
+    has_archive = os.path.exists(settings.data / "archive.db")  # noqa: PTH110
+    if settings.engine == "sqlite" and not (holds_boards(settings.data) or has_archive):
         raise not_found(f"{settings.data} is no data directory", "Check its name: --data.")
     with screen.busy("backing up"):
         shipped: Shipped = anyio.run(take_once, settings, place)
