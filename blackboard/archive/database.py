@@ -42,9 +42,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
-from blackboard.archive.journal import copy_journal, sync_journal
 from blackboard.archive.metered import METER_FUNCTION, ConnectionMeter, connect, meter_of
-from blackboard.archive.place import DRIVERS, errors_of_drivers, place_of
+from blackboard.archive.place import (
+    DRIVERS,
+    copy_journal,
+    errors_of_drivers,
+    place_of,
+    sync_journal,
+)
 from blackboard.archive.tables import METADATA
 from blackboard.client.cancellation import finish
 from blackboard.engines.disk import SyncError, has_room

@@ -1,13 +1,18 @@
-"""Where an archive's database is: its URL, checked; and what its driver raises."""
+"""Where an archive's database is: its URL, checked; what its driver raises; and the journal of a
+file, copied into the file and made durable."""
 
 import inspect
 import sqlite3
 from functools import cache
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from blackboard.engines.disk import sync_path
+from blackboard.engines.sqlite.journal import journal_path
 from blackboard.errors import InvalidRequest
 
 DRIVERS: Final = {
@@ -68,3 +73,21 @@ def errors_of_drivers() -> tuple[type[Exception], ...]:
     except ImportError:  # an extra
         return known
     return *known, asyncpg.PostgresError, asyncpg.InterfaceError
+
+
+def sync_journal(path: Path) -> None:
+    """Errors: OSError; SyncError, after which the file at `path` is suspect."""
+    sync_path(journal_path(path))
+    sync_path(path.parent)
+
+
+async def copy_journal(connection: AsyncConnection, how: str) -> bool:
+    """Copy SQLite's journal into the file; returns whether a part of it is left.
+
+    Errors: sqlite3.Error.
+    """
+    raw = await connection.get_raw_connection()
+    driver: Any = raw.driver_connection
+    found = await (await driver.execute(f"PRAGMA wal_checkpoint({how})")).fetchone()
+    busy, frames, copied = found
+    return bool(busy or frames != copied)

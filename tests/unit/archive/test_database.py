@@ -13,7 +13,7 @@ import aiosqlite
 import pytest
 from sqlalchemy import text
 
-from blackboard.archive import journal
+from blackboard.archive import place
 from blackboard.archive.database import Database, TrustedFile
 from blackboard.engines.disk import SyncError
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
@@ -287,7 +287,7 @@ async def test_a_long_read_holds_up_no_sync(
         async with database.writing() as other:
             await other.execute(text("INSERT INTO kept (board, revision) VALUES (1, 1)"))
         if fails:
-            monkeypatch.setattr(journal, "sync_path", _fail)
+            monkeypatch.setattr(place, "sync_path", _fail)
         with pytest.raises(Unavailable) if fails else contextlib.nullcontext():
             await database.sync()
         monkeypatch.undo()
