@@ -665,10 +665,11 @@ class Boards:
             opened = await self._withdraw(name, Unavailable(f"board {name}", _BEING_REMOVED))
             try:
                 await host.store.remove(name, above=above, epoch=epoch)
-            except BaseException:
-                # As on a full disk. If it was removed all the same, the sweeper lets it go.
-                if opened is not None:
+            except BaseException:  # as on a full disk; it may have been removed all the same
+                if opened is not None and await self._may_exist(name):
                     self._resume(opened, opener)
+                else:
+                    await self._let_watchers_go(name, opened, NoSuchBoard(name))
                 raise
             await self._let_watchers_go(name, opened, NoSuchBoard(name))
             # Only after the engine has recorded the removal: without its record, what is left in
@@ -676,6 +677,12 @@ class Boards:
             await host.finish_removal(name)
         finally:
             host.removing.discard(name)
+
+    async def _may_exist(self, name: str) -> bool:
+        try:
+            return await self.host.store.exists(name)
+        except BlackboardError:  # if it is gone, the sweeper lets go of it
+            return True
 
     async def _check_epoch(self, name: str, epoch: str | None) -> None:
         """Errors: StaleEpoch, when a board that exists is not in `epoch`."""

@@ -14,6 +14,7 @@ from blackboard.core.commit import (
     without_value,
 )
 from blackboard.core.path import EVERYTHING, range_below, range_of, ranges_of
+from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
 from blackboard.limits import (
     DIRECTORY_KEYS_MAX,
@@ -352,7 +353,9 @@ class ReadRules:
         await wait_until(all_due)
         due = await store.due(board, limit=10)
         assert [e.key for e in due.entries] == ["public/b", "public/a", "public/c"]
-        assert due.entries[2].value == packed(b"x" * 5000)
+        # A store that encrypts leaves values out: what cannot be read expires, too.
+        value = b"" if isinstance(store, SealedStore) else packed(b"x" * 5000)
+        assert due.entries[2].value == value
         assert [e.key for e in (await store.due(board, limit=1)).entries] == ["public/b"]
         ever = await store.due(board, limit=10, by_ms=INTEGER_MAX)
         assert [e.key for e in ever.entries][2:] == ["public/c", "public/later"]
