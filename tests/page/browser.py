@@ -71,6 +71,16 @@ class Readers:
         await self.go(page, view)
         return page
 
+    async def open_as(self, service: Running, token: str, view: str) -> Any:
+        """The page, let in by a token that was entered, at a view of the board `main`."""
+        page = await self.page()
+        await page.goto(service.url.replace("ws", "http"))
+        await page.fill("input[type=password]", token)
+        await page.click("text=Open")
+        await page.wait_for_selector("nav")
+        await self.go(page, view)
+        return page
+
     async def go(self, page: Any, view: str, board: str = "main") -> None:
         """Follow the link to a view."""
         await page.evaluate("path => { location.hash = path }", f"#/{board}/{view}")

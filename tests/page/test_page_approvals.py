@@ -1,7 +1,5 @@
 """Answers that people give on the page: those that count are taken, and the newest are shown."""
 
-from typing import Any
-
 import blackboard
 from blackboard.core.access import Narrowing
 from blackboard.integrity import tokens
@@ -10,17 +8,6 @@ from tests.page.browser import Readers
 
 ANSWERS = 1030
 """More than one page of the log has."""
-
-
-async def reading(readers: Readers, service: Running, token: str) -> Any:
-    """The approvals, as the owner of a token sees them."""
-    page = await readers.page()
-    await page.goto(service.url.replace("ws", "http"))
-    await page.fill("input[type=password]", token)
-    await page.click("text=Open")
-    await page.wait_for_selector("nav")
-    await readers.go(page, "approvals")
-    return page
 
 
 async def test_an_odd_request_can_be_answered(
@@ -35,7 +22,7 @@ async def test_an_odd_request_can_be_answered(
     value = {"question": question, "facts": [*facts, {"key": "public/n", "revision": 1.5}]}
     await board.as_agent("ada").put("public/~approvals/ada/1", value)
     token = await client.token("kim", grants=["public/**=read,approve"])
-    page = await reading(readers, service, token)
+    page = await readers.open_as(service, token, "approvals")
     await page.wait_for_selector("[data-request] a:has-text('public/\\\\u202ea')")
     await page.click("text=Approve…")
     await page.click("dialog button.main")
@@ -51,10 +38,12 @@ async def test_who_cannot_answer_is_not_asked(
     async with blackboard.connect(service.url, token=token) as other:
         for name, approvers in (("own", []), ("other", ["boss"])):
             await blackboard.ask(other.board("main"), name, "spend it?", approvers=approvers)
-    page = await reading(readers, service, tokens.attenuate(token, Narrowing("ada.page")))
+    page = await readers.open_as(
+        service, tokens.attenuate(token, Narrowing("ada.page")), "approvals"
+    )
     await page.wait_for_selector("[data-request='own']:has-text('their own request')")
     token = await client.token("kim", grants=["public/**=read,approve"])
-    page = await reading(readers, service, token)
+    page = await readers.open_as(service, token, "approvals")
     await page.wait_for_selector("[data-request='other']:has-text('would not count')")
     await page.wait_for_selector("[data-request='own'] button.main")
 

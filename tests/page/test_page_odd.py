@@ -175,12 +175,7 @@ async def test_a_fact_that_the_reader_may_not_see_hides_no_request(
     fact = {"key": "private/ada/budget", "revision": 1, "value": 3}
     await ada.put("public/~approvals/ada/1", {"question": "spend it?", "facts": [fact]})
     token = await client.token("kim", grants=["public/**=read"])
-    page = await readers.page()
-    await page.goto(service.url.replace("ws", "http"))
-    await page.fill("input[type=password]", token)
-    await page.click("text=Open")
-    await page.wait_for_selector("nav")
-    await readers.go(page, "approvals")
+    page = await readers.open_as(service, token, "approvals")
     await page.wait_for_selector(".card:has-text('spend it?'):has-text('hidden from you')")
 
 
@@ -271,19 +266,14 @@ async def test_what_was_edited_replaces_only_what_it_was_edited_from(
 async def test_the_leases_of_a_moment_are_not_those_of_later(
     readers: Readers, service: Running, client: blackboard.Client
 ) -> None:
-    """Also for a reader who may not see every revision before it."""
+    """The reader may not see every revision before that moment."""
     board = client.board("main")
     for number in range(3):
         await board.put("private/ada/a", number)
     async with board.lock("public/deploy") as lock:
         [held] = lock.fences
     token = await client.token("kim", grants=["public/**=read"])
-    page = await readers.page()
-    await page.goto(service.url.replace("ws", "http"))
-    await page.fill("input[type=password]", token)
-    await page.click("text=Open")
-    await page.wait_for_selector("nav")
-    await readers.go(page, "locks")
+    page = await readers.open_as(service, token, "locks")
     await page.fill("input[type=range]", str(held.fence))
     await page.wait_for_selector("[data-lease='public/deploy']")
 

@@ -98,12 +98,7 @@ async def test_nobody_answers_without_the_right(
     board = client.board("main")
     await board.put(PRICE, 1_200)
     await once(board)
-    page = await readers.page()
-    await page.goto(service.url.replace("ws", "http"))
-    await page.fill("input[type=password]", await client.token("clerk"))
-    await page.click("text=Open")
-    await page.wait_for_selector("nav")
-    await readers.go(page, "approvals")
+    page = await readers.open_as(service, await client.token("clerk"), "approvals")
     await page.wait_for_selector("text=Answering needs the right")
     assert await page.locator("text=Approve…").count() == 0
     await readers.go(page, "service")
