@@ -64,7 +64,7 @@ class WriterLease:
                 reason += f" more than one has. If no process writes to it, remove {LEASE}"
             raise self._refused(reason)
         await self._write()
-        # A task that was told to end may not have noticed yet, so the new one has its own event.
+        # The old task may not have seen yet that it should end, so the new one gets its own event.
         if self._keeping is None or self._keeping.done() or self._over.is_set():
             self._over = asyncio.Event()
             self._keeping = asyncio.create_task(self._keep(self._over), name="lease of a backup")

@@ -438,8 +438,8 @@ class Context(Generic[S]):
         is one. None when `timeout_ms` is over by the service's clock, from when it first waited.
         """
         call = Call("timer", "wait", [pattern, after, timeout_ms])
-        # Also if the entry is there already: equal waits of a step are told apart by their order,
-        # which must not depend on what the board has.
+        # Even if the entry is there already: a step distinguishes equal waits by their order, which
+        # must not depend on what is on the board.
         place = self._journal.place(call) if timeout_ms is not None else None
         if place is not None and place.record is not None and place.record.outcome == "done":
             return None

@@ -125,7 +125,7 @@ async def test_a_service_that_moved_is_asked_until_it_answers() -> None:
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 async def test_a_subscription_goes_on_where_the_board_is_served_now(tmp_path: Path) -> None:
-    """Its client is told once, as it may have missed something, and then of each change."""
+    """Its client gets a notification, as it may have missed changes, then one for each change."""
     uri, told, old = "blackboard://public/plan", OldClient(), OldSubscriptions()
     async with (
         Service(await SqliteStore.at(tmp_path, "memory")) as service,

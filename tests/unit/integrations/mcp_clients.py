@@ -66,7 +66,7 @@ class Caller:
 
 
 class OldClient:
-    """What an older client was told on its connection."""
+    """The notifications that an older client received."""
 
     def __init__(self) -> None:
         self.uris: asyncio.Queue[str] = asyncio.Queue()

@@ -576,7 +576,7 @@ async def test_a_board_that_can_only_be_read_leaves_its_tables_behind(
 
 
 async def test_a_board_that_can_only_be_read_is_not_compacted(opened: Opened) -> None:
-    """It was loaded again instead, which let each lease begin anew, with every attempt."""
+    """Each attempt used to load the board again, and so gave every lease its full time again."""
     await opened.commit(3)
     await opened.board.aclose()
     file = BoardFile(opened.file.path, level="memory", read_only="the disk is full")
