@@ -162,7 +162,8 @@ async def test_a_board_that_began_again_counts_for_its_opener(
         calls = [boards.use("main", "mallory", again=again) for again in (True, False)]
         opened, refused = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(opened, OpenBoard)
-        assert isinstance(refused, NoSuchBoard)
+        # As the threads go, it comes before the board is made, meanwhile, or afterwards.
+        assert refused is opened or isinstance(refused, NoSuchBoard | Unavailable)
         async with opened.feed.watch(View(parse_patterns(("public/*",)), READ_ALL), None):
             with pytest.raises(LimitExceeded):
                 await boards.use("other", "mallory")
