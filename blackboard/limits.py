@@ -193,8 +193,7 @@ REFUSAL_KEYS_MAX: Final = 64
 PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 """Bytes after which a page of a listing or of the log ends (it holds at least one item)."""
 PROOF_LEAVES_MAX: Final = 4096
-"""Leaves (of 32 bytes each) of a revision that comes with a proof: more than any step has. Larger
-restores come without one."""
+"""Leaves (of 32 bytes each) of a revision with a proof: any step has fewer, large restores more."""
 
 # --- connections ----------------------------------------------------------------------------------
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -208,8 +207,7 @@ REQUESTS_IN_FLIGHT_MAX: Final = 1024
 WATCHES_PER_CONNECTION_MAX: Final = 256
 """Watches of one connection."""
 STRANGER_BYTES_MAX: Final = 128 * 1024
-"""Bytes that a connection may send, including its handshake, before it has shown a valid token: a
-token has a few kilobytes."""
+"""Bytes that a connection may send before it has shown a valid token, of a few kilobytes."""
 REQUEST_HEAD_BYTES_MAX: Final = 32 * 1024
 """The request line and headers of one HTTP request: a token of 8 KiB at most, and cookies."""
 REQUEST_HEADERS_MAX: Final = 128
@@ -279,8 +277,7 @@ MODEL_TIMEOUT_MS: Final = 120_000
 MODEL_ATTEMPTS_MAX: Final = 4
 """Attempts to get one answer of a model: rate limits and restarts pass, other faults do not."""
 TRANSCRIPT_TURN_BYTES_MAX: Final = 256 * 1024
-"""Text of one turn of a transcript, so that a page holds several. Put a longer text into an entry,
-and a reference into the transcript."""
+"""Text of one turn of a transcript. Put a longer text into an entry, and refer to it."""
 TRANSCRIPT_PAGE_TURNS_MAX: Final = 256
 """Turns of one page of archived turns: one commit makes the page and removes the turns."""
 TRANSCRIPT_PAGE_BYTES_MAX: Final = 512 * 1024
@@ -430,6 +427,14 @@ class BoardLimits(LimitGroup):
     many, with four files each: that fits into 1,024 files."""
     boards_unused_ms: int = 5_000
     """Time for which the engine keeps an unused board beyond those, while files are not scarce."""
+    boards_cache_bytes: int = 1024 * 1024 * 1024
+    """Memory for the entries of open boards; those not used lately are read again when needed."""
+    boards_whole_keys: int = 16_384
+    """Entries up to which a board is read whole when it is opened, in a tenth of a second."""
+    tablet_keys_max: int = 256
+    """Entries of a tablet, which are read and checked together; above it, it is cut into halves."""
+    tablet_bytes_max: int = 1024 * 1024
+    """Bytes of the keys and values of a tablet, in the same way, unless one entry has more."""
     boards_per_principal_max: int = 256
     """Boards that one principal can have in use in one process, unless it may act for others."""
     boards_per_account_max: int = 256
@@ -473,8 +478,7 @@ class LoadLimits(LimitGroup):
     """When a client that was refused for overload should try again: several measurements later."""
     round_us: int = 500
     """Work per round of the event loop while accounts share it: long compared with the 20 us that a
-    round costs by itself, short compared with the few milliseconds in which a commit is
-    answered."""
+    round costs, short compared with the few milliseconds in which a commit is answered."""
     full_round_us: int = 4 * round_us
     """The same with the first work of further accounts: many with little work need not queue."""
     lone_round_us: int = 10_000
@@ -497,8 +501,7 @@ class LoadLimits(LimitGroup):
     would wait longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""
     debt_pause_ms_max: int = 1_000
     """Longest time, in all, for which a read of an account in debt is held up after it began,
-    because it may hold a snapshot of the archive; and for which a delivery to a watch is held
-    up."""
+    because it may hold a snapshot of the archive; and for which a watch's delivery is held up."""
     accounts_named_max: int = 16
     """Accounts that the statistics of charges name: those that were charged most."""
 
@@ -524,8 +527,7 @@ class ArchiveLimits(LimitGroup):
     """Longest time for which an archiver starts no append because commits wait for a restore."""
     archive_step_pause_ms: int = 1
     """Pause between two steps of an append, each of about a millisecond, which leaves half of the
-    time to commits. There is none while somebody waits for the archive, or while it is a page
-    behind."""
+    time to commits. None while somebody waits for the archive, or while it is a page behind."""
     archive_page_entries: int = 1_024
     """Log entries archived in one transaction."""
     blob_calls_max: int = 16
@@ -624,8 +626,7 @@ class SecurityLimits(LimitGroup):
     access_stale_ms: int = 15_000
     """A process that could not read the record of revocations for this long refuses tokens."""
     revoked_ttl_ms: int = TOKEN_TTL_MS_MAX
-    """Time for which a revoked token of unknown validity is remembered: the longest that a token is
-    valid (the operator's: a year)."""
+    """Time for which a revoked token of unknown validity is remembered: the longest there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -709,8 +710,8 @@ class ServiceLimits(LimitGroup):
     """Connections of one principal to one service process."""
     strangers_max: int = 2048
     """Connections of any kind to one service process that have not shown a valid token. For one
-    more, the oldest is closed: clients show their token in the first message, so this closes only
-    those that wait."""
+    more, the oldest is closed: clients show theirs in the first message, so it is one that waits.
+    """
     strangers_per_peer_max: int = 1024
     """The same for one address: all that a socket hands over at once may be behind one proxy."""
     ungreeted_max: int = 256
@@ -719,8 +720,7 @@ class ServiceLimits(LimitGroup):
     """The same of one address."""
     intake_bytes_max: int = 128 * 1024 * 1024
     """Bytes of incoming messages of all connections of one process: each is in memory up to four
-    times until it has been processed. Above it, a connection of the account with the most is
-    closed."""
+    times until it has been processed. Above it, the account with the most loses a connection."""
     intake_account_bytes_max: int = intake_bytes_max // 4
     """The same for one principal and its narrowed tokens: four messages of the largest size. Above
     it, the newest of its own connections is closed, whatever others send."""

@@ -203,7 +203,7 @@ MUTANTS = (
     ),
     Mutant(
         "syncs are left to the kernel",
-        "blackboard/engines/sqlite/file.py",
+        "blackboard/engines/sqlite/connection.py",
         'connection.execute("PRAGMA synchronous=FULL")',
         'connection.execute("PRAGMA synchronous=NORMAL")',
         "tests/faults/test_power_sqlite.py -k acknowledged",
@@ -275,7 +275,7 @@ MUTANTS = (
     Mutant(
         "the torn end of a journal stays",
         "blackboard/engines/sqlite/file.py",
-        "            cut(self.path, self._index)\n",
+        "            cut_journal(self.path, self._index)\n",
         "            pass\n",
         "tests/faults/test_power_sqlite.py -k two_power",
     ),

@@ -55,7 +55,12 @@ from blackboard.client.cancellation import finish
 from blackboard.engines.disk import SyncError, has_room
 from blackboard.engines.payer import payer, turn
 from blackboard.engines.sqlite import suspect
-from blackboard.engines.sqlite.file import ROOM_BYTES, check_damage, check_ordinary, is_without_room
+from blackboard.engines.sqlite.connection import (
+    ROOM_BYTES,
+    check_damage,
+    check_ordinary,
+    is_without_room,
+)
 from blackboard.engines.sqlite.journal import has_no_journal, open_index, valid_frames
 from blackboard.engines.sqlite.suspect import is_failed_sync, kept_as_it_is
 from blackboard.errors import (

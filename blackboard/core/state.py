@@ -6,7 +6,10 @@ Invariants of State
   no longer reaches back to its removal (`oldest`).
 - every `mod_revision`, `create_revision` and `fence` is at most `revision`.
 - `next_item[prefix]` never decreases.
-- `usage` is the sum over `entries`; `usage[""]` that of the whole board.
+- `entries` may be an engine's own kind, which has not loaded all of them. What it has not loaded it
+  refuses to look up; it never says that a key is absent which may be there.
+- `usage` is the sum over all entries, loaded or not; `usage[""]` that of the whole board.
+- `expiring` has the loaded entries that expire.
 - `usage["@ann"]` is the sum over the entries last written by the account `ann`,
   `usage["@ann/inbox"]` that over those of them in inboxes.
 - `held` counts `leases`: how many each account holds or waits for, and in `held[IDENTITIES]` how
@@ -18,7 +21,7 @@ Invariants of State
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,6 +41,11 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import Ranges, agent_identified, directory_of, namespace_of, range_below
 from blackboard.units import Key, Milliseconds, Prefix, Revision
+
+if TYPE_CHECKING:
+    _Sorted = SortedDict[Key, Entry]
+else:  # the class takes no parameters
+    _Sorted = SortedDict
 
 
 class Tombstone(Struct, frozen=True, gc=False):
@@ -75,8 +83,22 @@ SHARE: Final = "@"
 IDENTITIES: Final = ""
 """A name in place of an account's; no account can have it."""
 
+Growth = dict[str, list[int]]
+"""Keys and bytes by which namespaces and the shares of accounts grow."""
 _exchange: Final[Callable[[Any, Key, Entry], None]] = dict.__setitem__
 """Replaces an entry of a sorted dictionary whose key is already there, without sorting."""
+
+
+class Entries(_Sorted):
+    """The live entries of a board by their keys, in order."""
+
+    def between(self, first: str, last: str, *, reverse: bool = False) -> Iterator[Key]:
+        """The keys in the half-open range, sorted; the last first with `reverse`."""
+        return iter(self.irange(first, last, inclusive=(True, False), reverse=reverse))
+
+    def count(self, first: str, last: str) -> int:
+        """How many keys the half-open range has."""
+        return int(self.bisect_left(last) - self.bisect_left(first))
 
 
 @dataclass
@@ -87,7 +109,7 @@ class State:
     revision: Revision = 0
     oldest: Revision = 1
     time_ms: Milliseconds = 0
-    entries: "SortedDict[Key, Entry]" = field(default_factory=SortedDict)
+    entries: Entries = field(default_factory=Entries)
     tombstones: "SortedDict[Key, Tombstone]" = field(default_factory=SortedDict)
     next_item: dict[Prefix, int] = field(default_factory=dict)
     leases: dict[Key, Lease] = field(default_factory=dict)
@@ -102,8 +124,7 @@ class State:
 
     def between(self, first: str, last: str, *, reverse: bool = False) -> Iterator[Key]:
         """Live keys in the half-open range, sorted; the last first with `reverse`."""
-        within = self.entries.irange(first, last, inclusive=(True, False), reverse=reverse)
-        return iter(within)
+        return self.entries.between(first, last, reverse=reverse)
 
     def children(
         self, prefix: Prefix, ranges: Ranges, *, reverse: bool = False
@@ -117,8 +138,7 @@ class State:
                 directory = directory_of(prefix, key)
                 low, high = (key, key + "\x01") if directory is None else range_below(directory)
                 low, high = max(low, first), min(high, last)
-                count = self.entries.bisect_left(high) - self.entries.bisect_left(low)
-                yield key, directory, count
+                yield key, directory, self.entries.count(low, high)
                 first, last = (first, low) if reverse else (high, last)
 
     def removed_between(self, first: str, last: str) -> Iterator[Key]:
@@ -148,7 +168,7 @@ def evolve(state: State, entry: LogEntry) -> State:
             return state
         state.leases.clear()  # a restore undoes what their holders rely on
         state.held.clear()
-    growth: dict[str, list[int]] = {}
+    growth: Growth = {}
     for change in entry.changes:
         if change.lease is not None:
             _evolve_lease(state, change.lease, change.kind, entry)
@@ -161,7 +181,7 @@ def evolve(state: State, entry: LogEntry) -> State:
             # Not simply the next: a restore may put back an item below those that were appended
             # since.
             state.next_item[prefix] = max(state.next_item.get(prefix, 0), change.item + 1)
-    _evolve_usage(state, growth)
+    add_up(state.usage, growth)
     _evolve_answer(state, entry)
     return state
 
@@ -198,7 +218,7 @@ def hold(held: dict[str, int], lease: Lease | None, times: int) -> None:
 
 
 def _evolve_put(
-    state: State, change: Change, value: bytes, entry: LogEntry, growth: dict[str, list[int]]
+    state: State, change: Change, value: bytes, entry: LogEntry, growth: Growth
 ) -> None:
     key, revision = change.key, entry.revision
     old = state.entries.get(key)
@@ -208,28 +228,35 @@ def _evolve_put(
     if old is None:
         state.entries[key] = new
         state.tombstones.pop(key, None)
-        _grow(growth, (namespace_of(key),), 1, len(key) + len(value))
     else:
         _exchange(state.entries, key, new)
-        if (more := len(value) - len(old.value)) != 0:
-            _grow(growth, (namespace_of(key),), 0, more)
         if old.expires_at_ms is not None:
             state.expiring.discard((old.expires_at_ms, key))
-    _grow_shares(growth, key, old, new)
+    grow(growth, key, old, new)
     if expires_at_ms is not None:
         state.expiring.add((expires_at_ms, key))
 
 
-def _evolve_delete(state: State, key: Key, entry: LogEntry, growth: dict[str, list[int]]) -> None:
+def _evolve_delete(state: State, key: Key, entry: LogEntry, growth: Growth) -> None:
     # It may be gone: a replay over rows that are newer than the mark finds the tombstone already
     # (engines/sqlite/follower.py).
     old = state.entries.pop(key, None)
     if old is not None:
         state.tombstones[key] = Tombstone(entry.revision, entry.signed)
-        _grow(growth, (namespace_of(key),), -1, -len(key) - len(old.value))
-        _grow_shares(growth, key, old, None)
+        grow(growth, key, old, None)
         if old.expires_at_ms is not None:
             state.expiring.discard((old.expires_at_ms, key))
+
+
+def leave_out(state: State, entries: Iterable[Entry]) -> None:
+    """Take `entries` out of a state, as if they had never been there."""
+    growth: Growth = {}
+    for entry in entries:
+        del state.entries[entry.key]
+        if entry.expires_at_ms is not None:
+            state.expiring.discard((entry.expires_at_ms, entry.key))
+        grow(growth, entry.key, entry, None)
+    add_up(state.usage, growth)
 
 
 @lru_cache(maxsize=4_096)
@@ -241,7 +268,23 @@ def shares_of(account: str, namespace: str) -> tuple[str, ...]:
     return (mine, f"{mine}/inbox") if namespace.startswith("inbox/") else (mine,)
 
 
-def _grow(growth: dict[str, list[int]], names: Iterable[str], keys: int, size: int) -> None:
+def grow(growth: Growth, key: Key, old: Entry | None, new: Entry | None) -> None:
+    """Add to `growth` what it adds to the sums of `State.usage` that the entry at `key` changes
+    from `old` to `new`; None = absent."""
+    # The usual case, made quick. With two authors of one account the rest gives the same sums.
+    if old is not None and new is not None and old.author == new.author:
+        if (more := len(new.value) - len(old.value)) != 0:
+            namespace = namespace_of(key)
+            _grow(growth, (namespace, *shares_of(account_of(new.author), namespace)), 0, more)
+        return
+    for entry, times in ((old, -1), (new, 1)):
+        if entry is not None:
+            namespace = namespace_of(key)
+            names = (namespace, *shares_of(account_of(entry.author), namespace))
+            _grow(growth, names, times, times * (len(key) + len(entry.value)))
+
+
+def _grow(growth: Growth, names: Iterable[str], keys: int, size: int) -> None:
     """Add to the growth of each of `names`. It is summed up first, because a restore has many keys
     in few namespaces."""
     for name in names:
@@ -250,30 +293,16 @@ def _grow(growth: dict[str, list[int]], names: Iterable[str], keys: int, size: i
         found[1] += size
 
 
-def _grow_shares(
-    growth: dict[str, list[int]], key: Key, old: Entry | None, new: Entry | None
-) -> None:
-    """Add to the growth of the account that an entry leaves, and of the one that it joins."""
-    # The usual case, made quick. With two authors of one account the loop gives the same sums.
-    if old is not None and new is not None and old.author == new.author:
-        if (more := len(new.value) - len(old.value)) != 0:
-            _grow(growth, shares_of(account_of(new.author), namespace_of(key)), 0, more)
-        return
-    for entry, times in ((old, -1), (new, 1)):
-        if entry is not None:
-            names = shares_of(account_of(entry.author), namespace_of(key))
-            _grow(growth, names, times, times * (len(key) + len(entry.value)))
-
-
-def _evolve_usage(state: State, growth: dict[str, list[int]]) -> None:
+def add_up(usage: dict[str, BoardUsage], growth: Growth) -> None:
+    """Add `growth` to the sums of `State.usage`."""
     for grown, (keys, size) in growth.items():
         # Only namespaces add up to the board; the shares of accounts divide the same bytes again.
         for name in (grown,) if grown.startswith(SHARE) else (grown, ""):
-            used = state.usage.get(name, UNUSED)
+            used = usage.get(name, UNUSED)
             if used.keys + keys:
-                state.usage[name] = BoardUsage(used.keys + keys, used.bytes + size)
+                usage[name] = BoardUsage(used.keys + keys, used.bytes + size)
             else:  # the result is the same as summing over the entries
-                state.usage.pop(name, None)
+                usage.pop(name, None)
 
 
 def _evolve_answer(state: State, entry: LogEntry) -> None:

@@ -131,6 +131,7 @@ class Settings(BaseSettings):
     insecure: bool = False
     """Serve other machines without TLS. Only behind a proxy that adds TLS."""
     log_kept_revisions: Annotated[int, Field(ge=1)] = DEFAULT.boards.log_kept_revisions
+    boards_cache_bytes: Annotated[int, Field(ge=1)] = DEFAULT.boards.boards_cache_bytes
     archive: str | None = None
     """Where the history of the boards is stored: sqlite:///path, postgresql://..., or "none".
     Default: beside the embedded engine; for Redis, none."""
@@ -274,8 +275,12 @@ def automatic_of(settings: Settings) -> Automatic:
 
 def limits_of(settings: Settings, limits: Limits = DEFAULT) -> Limits:
     """The limits of the process: `limits`, except for those that have a setting."""
-    kept = settings.log_kept_revisions
-    return replace(limits, boards=replace(limits.boards, log_kept_revisions=kept))
+    boards = replace(
+        limits.boards,
+        log_kept_revisions=settings.log_kept_revisions,
+        boards_cache_bytes=settings.boards_cache_bytes,
+    )
+    return replace(limits, boards=boards)
 
 
 def rates_of(settings: Settings) -> Rates:

@@ -25,7 +25,7 @@ from blackboard.core.access import ACCESS_BOARD, KEYS_BOARD, operator
 from blackboard.core.commit import Commit, CommitId, Put
 from blackboard.engines.redis import layout
 from blackboard.engines.redis.store import RedisStore
-from blackboard.engines.sqlite.convert import FORMAT
+from blackboard.engines.sqlite.format import FORMAT
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, NewerFormat, OlderFormat, Unavailable
 from blackboard.integrity import envelope, manifest as manifests, signing

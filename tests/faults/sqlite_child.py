@@ -27,7 +27,9 @@ from tests.lowered import lowered
 
 BOARD = "crash"
 WRITERS = 8
-FEW_OPEN = lowered(boards_unused_max=1, boards_unused_ms=1)
+FORGETFUL = lowered(boards_whole_keys=1, boards_cache_bytes=1, tablet_keys_max=3)
+"""Tablets of few entries, which are cut, joined, evicted and read again all the time."""
+FEW_OPEN = lowered(FORGETFUL, boards_unused_max=1, boards_unused_ms=1)
 
 
 def names(boards: int) -> list[str]:

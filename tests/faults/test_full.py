@@ -23,7 +23,8 @@ from msgspec.structs import replace
 from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.commit import Head, Put
-from blackboard.engines.sqlite.file import ROOM_BYTES, BoardFile
+from blackboard.engines.sqlite.connection import ROOM_BYTES
+from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
 from blackboard.limits import OPERATIONS_MAX

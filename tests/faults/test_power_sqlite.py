@@ -23,7 +23,7 @@ from blackboard.errors import Corrupt, Unavailable
 from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.machines import undated
 from tests.faults.disk import Cut, Event, Lost, Power, Recorder, Synced, Told, recorded
-from tests.faults.sqlite_child import random_ops
+from tests.faults.sqlite_child import FORGETFUL, random_ops
 from tests.faults.test_sqlite_crash import copy_board, first_epoch, load, replay
 from tests.proof import Layer
 from tests.waiting import wait_until
@@ -73,12 +73,12 @@ async def rest(store: SqliteStore) -> None:
 
 async def record(directory: Path, dice: random.Random) -> tuple[dict[str, bytes], list[Event]]:
     """The files of a new board, and what became of them while six writers were at it."""
-    store = await SqliteStore.at(directory)
+    store = await SqliteStore.at(directory, limits=FORGETFUL)
     await store.open(BOARD)
     await store.aclose()
     before = {str(path): path.read_bytes() for path in (directory / "boards").iterdir()}
     with recorded() as recorder:
-        store = await SqliteStore.at(directory)
+        store = await SqliteStore.at(directory, limits=FORGETFUL)
         for first in range(1, COMMITS + 1, COMMITS // RESTS):
             steps = range(first, first + COMMITS // RESTS)
             await asyncio.gather(*(write(store, recorder, i, dice, steps) for i in range(WRITERS)))
@@ -229,7 +229,7 @@ async def put(store: SqliteStore, recorder: Recorder, step: int, op: Op) -> None
 async def process(directory: Path, steps: dict[int, Op], level: Level = "disk") -> list[Event]:
     """What a process does that opens the board and commits; then it is killed."""
     with recorded() as recorder:
-        store = await SqliteStore.at(directory, level)
+        store = await SqliteStore.at(directory, level, limits=FORGETFUL)
         await store.open(BOARD)
         for step, op in steps.items():
             await put(store, recorder, step, op)

@@ -274,6 +274,9 @@ async def test_the_leases_of_a_moment_are_not_those_of_later(
         [held] = lock.fences
     token = await client.token("kim", grants=["public/**=read"])
     page = await readers.open_as(service, token, "locks")
+    # The slider reaches as far as the page has come; at its end is no moment, but now.
+    newest = (await board.head()).revision
+    await page.wait_for_selector(f"input[type=range][max='{newest}']")
     await page.fill("input[type=range]", str(held.fence))
     await page.wait_for_selector("[data-lease='public/deploy']")
 

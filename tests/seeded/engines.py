@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         "what was created above the mark is there before it is created",
         "blackboard/engines/sqlite/file.py",
-        "        without(state, backlog.note_ahead(state))\n",
+        "        leave_out(state, backlog.note_ahead(state))\n",
         "",
         f"{UNIT}/engines/sqlite/test_follower.py -k some_rows_at_a_time",
     ),
@@ -76,9 +76,38 @@ MUTANTS = (
     Mutant(
         "the journal is copied before the head says where the log ends",
         "blackboard/engines/sqlite/file.py",
-        "        if self.is_journal_long and writes.head is not None:\n",
+        "        if self.is_journal_long and writes.place is not None:\n",
         "        if self.is_journal_long:\n",
         f"{UNIT}/engines/sqlite/test_suspect.py -k journal_is_copied",
+    ),
+    # --- tablets ----------------------------------------------------------------------------------
+    Mutant(
+        "a key that is not loaded is absent",
+        "blackboard/engines/sqlite/cache.py",
+        "        if found is None:\n            if self.unloaded:\n",
+        "        if found is None:\n            if False:\n",
+        f"{UNIT}/engines/sqlite/test_tablets.py -k never_said",
+    ),
+    Mutant(
+        "entries that the file does not hold yet are evicted",
+        "blackboard/engines/sqlite/cache.py",
+        "            if not part.is_loaded or self._hand in busy:\n",
+        "            if not part.is_loaded:\n",
+        f"{UNIT}/engines/sqlite/test_cache.py -k not_hold_yet",
+    ),
+    Mutant(
+        "a tablet that lost a row is loaded",
+        "blackboard/engines/sqlite/rows.py",
+        "    if len(found) != tablet.keys or (weight - tablet.weight) % WEIGHT_MODULUS:\n",
+        "    if False:\n",
+        f"{UNIT}/engines/sqlite/test_tablets.py -k fails_alone",
+    ),
+    Mutant(
+        "entries that are being written are evicted",
+        "blackboard/engines/sqlite/board.py",
+        "        return chain(self._backlog.before[0], written)\n",
+        "        return iter(self._backlog.before[0])\n",
+        f"{UNIT}/engines/sqlite/test_cache.py -k being_written",
     ),
     # --- Redis ------------------------------------------------------------------------------------
     Mutant(

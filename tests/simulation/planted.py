@@ -22,8 +22,9 @@ from blackboard.core.commit import Commit, HeldFence, KeyAt, Lease, LogEntry
 from blackboard.core.state import State
 from blackboard.core.view import View
 from blackboard.core.watch import Position
-from blackboard.engines.sqlite.file import BoardFile, WriteError
-from blackboard.engines.sqlite.rows import Writes
+from blackboard.engines.sqlite.file import BoardFile, WriteError, Written
+from blackboard.engines.sqlite.rows import Taken
+from blackboard.engines.sqlite.tablets import Changes
 from blackboard.errors import Fenced, StaleEpoch
 from blackboard.server.checkpoints.redact import _Running
 from blackboard.server.checkpoints.restore import _Attempt
@@ -135,13 +136,13 @@ def _torn() -> Replacement:
 def _swallowed_sync() -> Replacement:
     original = BoardFile.write
 
-    def write(file: BoardFile, writes: Writes) -> bool:
+    def write(file: BoardFile, taken: Taken) -> Written:
         try:
-            return original(file, writes)
+            return original(file, taken)
         except WriteError as error:
             if not error.is_last:
                 raise
-            return False
+            return Written(log_remains=False, tablets=Changes([], [], []))
 
     return BoardFile, "write", write
 

@@ -17,6 +17,9 @@ Invariants
 - `_durable` is the head as of the last written group; `_tail` holds the newest log entries up to
   it, without a gap.
 - an idle board holds no large journal: it is emptied some seconds after the last write.
+- a large board has only some of its entries in memory (engines/sqlite/cache.py). What a call looks
+  up is loaded first, on a reader's thread; nothing else waits for it. Entries are evicted in one
+  piece with nothing between, and only such as the file has.
 - `is_unused` is false while a call of the board is suspended, so that closing an unused board fails
   nobody; nor is a board unused that has leases, whose deadlines would begin again.
 - after a failed write (`failure` is set) every call of the board fails: it must be loaded again
@@ -27,46 +30,49 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, starmap
+from itertools import chain
 from typing import Final, TypeVar
 
-from blackboard import limits
 from blackboard.core.commit import (
-    Directory,
-    Entry,
+    FORWARD,
     Head,
     ListOptions,
     LogPage,
     Reading,
-    Renew,
-    without_value,
 )
 from blackboard.core.directories import Children
 from blackboard.core.lease import dated
 from blackboard.core.model import Outcome
-from blackboard.core.path import Ranges, ranges_of
-from blackboard.core.state import State
+from blackboard.core.path import Ranges, range_of, ranges_of
 from blackboard.engines.base import BatchAnswer
 from blackboard.engines.payer import metered
+from blackboard.engines.sqlite.cache import (
+    CHILDREN_AHEAD,
+    Found,
+    Loader,
+    NotLoaded,
+    children_of,
+    due_of,
+    entries_at,
+    loaded_of,
+    looked_up,
+    page_of,
+)
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
 from blackboard.engines.sqlite.follower import LARGE_CHANGES
-from blackboard.engines.sqlite.group import WriteGroup
-from blackboard.engines.sqlite.rows import LogRows, Taken
-from blackboard.engines.sqlite.tail import LogTail
-from blackboard.errors import Compacted, FutureRevision, Unavailable
+from blackboard.engines.sqlite.group import Parts, WriteGroup, only_renews
+from blackboard.engines.sqlite.rows import ENTRY, LogRows, Taken
+from blackboard.engines.sqlite.tablets import Span
+from blackboard.engines.tail import LogTail
+from blackboard.errors import Compacted, Corrupt, FutureRevision, Unavailable
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
 T = TypeVar("T")
-
-
-def date_leases(state: State, now_ms: Milliseconds) -> None:
-    """Give each lease of a loaded board its full time to live."""
-    state.leases = {key: dated(lease, now_ms) for key, lease in state.leases.items()}
 
 
 _GIVE_WAY_EVERY_S: Final = 0.002
@@ -108,11 +114,11 @@ class EmbeddedBoard:
         self._distrusted = distrusted
         self.failure: WriteError | None = None
         self._file = file
-        self._state = loaded.state
-        date_leases(loaded.state, now_ms())
+        self._state = state = loaded.state
+        began_ms = now_ms()  # from here on, each lease has its full time to live
+        state.leases = {key: dated(lease, began_ms) for key, lease in state.leases.items()}
         self._epochs = loaded.epochs
-        # After the last group that was handed over; only the writer uses it.
-        self._weight = loaded.weight
+        self._entries = loaded_of(loaded.state)
         self._backlog = loaded.backlog
         self._writers = threads.writers
         self._readers = threads.readers
@@ -120,6 +126,9 @@ class EmbeddedBoard:
         self._loop = asyncio.get_running_loop()
         self._gathering = WriteGroup()
         self._writing: WriteGroup | None = None
+        self._under_way: Taken | None = None  # the rows that are being written
+        self.loader = Loader(loaded.state, self._read_entries, self._kept, self._whole)
+        self._are_indexes_checked = not self._entries.unloaded
         self._starting = False
         self._following: asyncio.TimerHandle | None = None
         self._is_copy_due = False
@@ -158,7 +167,7 @@ class EmbeddedBoard:
     async def commit(self, batch: Sequence[Prepared]) -> list[Outcome]:
         """As `Store.commit`. Cancellation: commits that were decided are written nevertheless."""
         self._check_alive()
-        if self.read_only and not all(map(_only_renews, batch)):
+        if self.read_only and not all(map(only_renews, batch)):
             self._check_writable()
         if self._queued + len(batch) > self._limits.commits_queued_max:
             raise Unavailable(what=f"board {self.name}", reason="too many commits are waiting")
@@ -166,22 +175,49 @@ class EmbeddedBoard:
         try:
             begins = any(prepared.commit.begins for prepared in batch)
             is_large = begins and sum(len(prepared.commit.ops) for prepared in batch) >= _APART_OPS
-            # Asked again after each wait: another reason may have come up meanwhile.
-            while self._must_wait(begins=begins, is_large=is_large):
-                if self._apart is not None:
-                    await self._whole()
-                elif self._held_until_s and not begins:
-                    await self._let_go_on()
-                else:
-                    await self._progressed()
-            if is_large:
-                return await self._decide_apart(batch)
-            answer: asyncio.Future[list[Outcome]] = self._loop.create_future()
-            self._decide(batch, answer)
-            self._start_soon()
-            return await answer
+            parts = Parts(batch)
+            try:
+                if await self._decide_parts(parts, begins=begins, is_large=is_large):
+                    return await self._decide_apart(batch)
+            except (Corrupt, Unavailable) as error:
+                parts.failed(error)
+            return await parts.outcomes()
         finally:
             self._queued -= len(batch)
+
+    async def _decide_parts(self, parts: Parts, *, begins: bool, is_large: bool) -> bool:
+        """Decide what is left of a batch; returns whether it has to be decided in a thread."""
+        needed: list[Span] = []
+        # Asked again after each wait: another reason may have come up meanwhile.
+        while parts.left:
+            if self._must_wait(begins=begins, is_large=is_large):
+                await self._may_decide(begins=begins)
+            elif self._entries.missing(wanted := [*needed, *self._looked_up(parts.left)]):
+                await self._load(wanted)
+            elif is_large:
+                return True
+            else:
+                answer: asyncio.Future[list[Outcome]] = self._loop.create_future()
+                count, missing = self._decide(parts.left, answer)
+                needed += missing
+                parts.decided(count, answer)
+                self._start_soon()
+        return False
+
+    async def _may_decide(self, *, begins: bool) -> None:
+        if self._apart is not None:
+            await self._whole()
+        elif self._held_until_s and not begins:
+            await self._let_go_on()
+        else:
+            await self._progressed()
+
+    def _looked_up(self, batch: Sequence[Prepared]) -> list[Span]:
+        """What deciding `batch` looks up, as far as that is known before."""
+        if not self._entries.unloaded:
+            return []
+        spans = (looked_up(self._state, prepared.commit) for prepared in batch)
+        return list(chain.from_iterable(spans))
 
     def begin(self, batch: Sequence[Prepared], answer: BatchAnswer) -> bool:
         """As `Begins.begin`."""
@@ -190,7 +226,10 @@ class EmbeddedBoard:
             return False
         if self._must_wait(begins=False, is_large=False):
             return False
-        self._decide(batch, answer)
+        if not all(self._entries.has_all_of(prepared.commit) for prepared in batch):
+            return False
+        _, missing = self._decide(batch, answer)
+        assert not missing, missing
         waits = self._starting or self._writing is not None or self._gathering.changes_nothing
         (self._start_soon if waits else self._start)()  # no other batch comes in this turn
         return True
@@ -206,19 +245,22 @@ class EmbeddedBoard:
             return not begins
         return self._gathering.is_full(self._limits.batch_bytes_max)
 
-    def _decide(self, batch: Sequence[Prepared], answer: BatchAnswer) -> None:
-        """Decide and apply `batch` in memory; the answer comes when the file holds it."""
+    def _decide(self, batch: Sequence[Prepared], answer: BatchAnswer) -> tuple[int, list[Span]]:
+        """Decide and apply `batch` in memory; the answer comes when the file holds it. Returns how
+        many of its commits that was, and what has to be loaded for the others."""
         group, state = self._gathering, self._state
         epoch = state.epoch
         try:
-            outcomes = group.apply(state, self._backlog, batch, self._now_ms())
+            outcomes, missing = group.apply(state, self._backlog, batch, self._now_ms())
         except BaseException:
             # The state may be changed in part, so the board is loaded again from its file.
             self._fail(_undecided())
             raise
         if state.epoch is not epoch:
             self._lift()
-        group.calls.append((answer, batch, outcomes))
+        if outcomes:
+            group.calls.append((answer, batch[: len(outcomes)], outcomes))
+        return len(outcomes), [] if missing is None else [missing]
 
     def _decide_apart(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
         """As `_decide`, in a thread. The batch is a group by itself, which counts as being
@@ -231,7 +273,9 @@ class EmbeddedBoard:
         return answer
 
     def _work_apart(self, group: WriteGroup, batch: Sequence[Prepared]) -> list[Outcome]:
-        return group.apply(self._state, self._backlog, batch, self._now_ms())
+        outcomes, missing = group.apply(self._state, self._backlog, batch, self._now_ms())
+        assert missing is None, missing  # it was loaded, and nothing is evicted meanwhile
+        return outcomes
 
     def _applied(
         self,
@@ -314,6 +358,10 @@ class EmbeddedBoard:
 
     async def compact(self, oldest: Revision) -> Head:
         """As `Store.compact`. Errors: Unavailable while it is open read-only."""
+        if not self._are_indexes_checked:
+            check = self._loop.run_in_executor(self._readers, self._file.check_indexes)
+            await self._suspend(check)
+            self._are_indexes_checked = True
         await self._whole()
         self._check_writable()
         state = self._state
@@ -332,7 +380,7 @@ class EmbeddedBoard:
             group.calls.append((answer, (), []))
             self._start_soon()
             await self._suspend(answer)
-            remains = group.log_remains
+            remains = group.written is not None and group.written.log_remains
         self._tail.forget(oldest)
         return self.head
 
@@ -399,7 +447,7 @@ class EmbeddedBoard:
     def _hand_over(
         self, group: WriteGroup, taken: Taken | None, then: Callable[[], None] | None = None
     ) -> None:
-        self._writing = group
+        self._writing, self._under_way = group, taken
         self._writers.submit(self._write, group, taken, then)
         if not self._gives_way:
             self._give_way_later(group)
@@ -473,7 +521,7 @@ class EmbeddedBoard:
         failure: WriteError | None = WriteError("the writer ended", certain=False)
         try:
             if taken is not None:
-                group.log_remains = self._write_rows(taken)
+                group.written = self._file.write(taken)
             if then is not None:
                 then()
             failure = None
@@ -486,21 +534,16 @@ class EmbeddedBoard:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 self._loop.call_soon_threadsafe(self._written, group, failure)
 
-    def _write_rows(self, taken: Taken) -> bool:
-        writes = taken.writes(self._weight)
-        remains = self._file.write(writes)
-        # Only after it succeeded: what finds no room is tried again with the old weight.
-        self._weight = writes.weight
-        return remains
-
     def _written_first(self, taken: Taken | None, then: Callable[[], T]) -> T:
         """In a writer thread: call `then` after `taken` was written."""
         if taken is not None:
-            self._write_rows(taken)
+            self._file.write(taken)
         return then()
 
     def _written(self, group: WriteGroup, failure: WriteError | None) -> None:
-        self._writing = None
+        self._writing, self._under_way = None, None
+        if group.written is not None:
+            self._entries.follow(group.written.tablets)
         if failure is not None and group.follows is not None and failure.no_room:
             # No caller waits for these rows, and the log has their content: they follow later.
             self._backlog.put_back(group.follows)
@@ -624,12 +667,12 @@ class EmbeddedBoard:
         if rest is None:
             return
         try:
-            self._write_rows(rest)
+            self._file.write(rest)
         except WriteError as failure:
             if not failure.no_room:
                 raise
             assert rest.place is not None
-            self._write_rows(Taken([], place=(*rest.undo[0], rest.place[-1])))
+            self._file.write(Taken([], place=(*rest.undo[0], rest.place[-1])))
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -641,12 +684,9 @@ class EmbeddedBoard:
 
     async def read(self, keys: Sequence[Key]) -> Reading:
         """As `Store.read`."""
-        await self._whole()
-        # Nothing is awaited from here until `_reading` has noted the revision: both belong
-        # together.
-        entries = self._state.entries
-        found = tuple(entries[key] for key in keys if key in entries)
-        return await self._reading(found, None)
+        spans = [range_of(key) for key in keys]
+        look = partial(entries_at, self._state, keys)
+        return await self._look(look, lambda _: self._entries.missing(spans))
 
     async def page(
         self,
@@ -654,52 +694,24 @@ class EmbeddedBoard:
         *,
         after: Key | None,
         limit: int,
-        reverse: bool = False,
-        keys_only: bool = False,
+        options: ListOptions = FORWARD,
     ) -> Reading:
         """As `Store.list`."""
-        await self._whole()
-        entries = self._state.entries
-        ranges = ranges_of(within, after, reverse=reverse)
-        between = partial(self._state.between, reverse=reverse)
-        keys = chain.from_iterable(starmap(between, reversed(ranges) if reverse else ranges))
-        found: list[Entry] = []
-        size = 0
-        next_key = None
-        for key in keys:
-            if len(found) >= limit or size >= limits.PAGE_BYTES_MAX:
-                next_key = found[-1].key
-                break
-            entry = without_value(entries[key]) if keys_only else entries[key]
-            found.append(entry)
-            size += len(key) + len(entry.value)
-        return await self._reading(tuple(found), next_key)
+        ranges = ranges_of(within, after, reverse=options.reverse)
+        look = partial(page_of, self._state, ranges, limit, options)
+        return await self._look(look, partial(self._entries.ahead_of, ranges, limit, options))
 
     async def children(self, page: Children, ranges: Ranges, options: ListOptions) -> Reading:
         """Fill an empty page of `Store.children`."""
-        await self._whole()
-        state, next_key = self._state, None
-        for key, directory, count in state.children(page.prefix, ranges, reverse=options.reverse):
-            if not page.counts(directory) and not page.room:
-                next_key = page.last
-                break
-            if directory is not None:
-                page.add_keys(directory, key, count)
-                continue
-            entry = state.entries[key]
-            page.add_entry(without_value(entry) if options.keys_only else entry)
-        return await self._reading(tuple(page.entries), next_key, page.directories)
+        look = partial(children_of, self._state, page, ranges, options)
+        ahead = partial(self._entries.ahead_of, ranges, CHILDREN_AHEAD, options)
+        return await self._look(look, ahead)
 
     async def due(self, *, limit: int, by_ms: Milliseconds | None) -> Reading:
         """As `Store.due`."""
-        await self._whole()
-        by_ms = self._now_ms() if by_ms is None else by_ms
-        found: list[Entry] = []
-        for until_ms, key in self._state.expiring:
-            if until_ms > by_ms or len(found) >= limit:
-                break
-            found.append(self._state.entries[key])
-        return await self._reading(tuple(found), None)
+        until_ms = self._now_ms() if by_ms is None else by_ms
+        look = partial(due_of, self._state, until_ms, limit)
+        return await self._look(look, lambda _: self._entries.due(until_ms))
 
     async def leases(self, *, due: bool) -> Reading:
         """As `Store.leases`."""
@@ -711,17 +723,40 @@ class EmbeddedBoard:
         await self._settled(reading.revision)
         return reading
 
-    async def _reading(
-        self,
-        entries: tuple[Entry, ...],
-        next_key: Key | None,
-        directories: tuple[Directory, ...] = (),
+    async def _look(
+        self, look: Callable[[], Reading], ahead: Callable[[Span], list[Span]]
     ) -> Reading:
-        """A reading of the present state, returned once it is durable."""
-        revision, epoch = self._state.revision, self._state.epoch.id
-        reading = Reading(revision, epoch, entries, next_key, directories=directories)
-        await self._settled(reading.revision)
-        return reading
+        """What `look` reads, once the file holds that. Where it gets to a part that is not loaded,
+        `ahead` says what to load."""
+        needed: list[Span] = []
+        while True:
+            await self._whole()
+            try:
+                # Entries and revision belong together, so nothing is awaited in it.
+                reading = look()
+            except NotLoaded as missing:
+                # With all before: others may be evicted for what it loads now.
+                needed += [missing.span, *ahead(missing.span)]
+                await self._load(needed)
+                continue
+            await self._settled(reading.revision)
+            return reading
+
+    async def _load(self, spans: Sequence[Span]) -> None:
+        """As `Loader.load`, and the board counts as used."""
+        await self._suspend(self.loader.load(spans))
+
+    async def _read_entries(self, spans: Sequence[Span]) -> Found:
+        read = metered(partial(self._file.read_entries, spans))
+        return await self._loop.run_in_executor(self._readers, read)
+
+    def _kept(self) -> Iterator[Key] | None:
+        """The keys whose entries the file does not have yet; None if nothing may be evicted."""
+        if self._apart is not None or self.failure is not None:
+            return None
+        items = () if self._under_way is None else self._under_way.items
+        written = (key for table, found in items if table is ENTRY for key, _, _ in found)
+        return chain(self._backlog.before[0], written)
 
     async def log(self, after: Revision, *, limit: int, wait_ms: Milliseconds) -> LogPage:
         """As `Store.log`."""
@@ -747,10 +782,6 @@ class EmbeddedBoard:
         # The mark in memory: rows may go from the moment at which the compaction was decided.
         if after + 1 < self._state.oldest:
             raise Compacted(after, self._state.oldest)
-
-
-def _only_renews(prepared: Prepared) -> bool:
-    return all(isinstance(op, Renew) for op in prepared.commit.ops)
 
 
 def _failure_of(work: "asyncio.Future[bool]") -> WriteError | None:

@@ -11,7 +11,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from blackboard.engines.disk import file_identity, is_full
-from blackboard.engines.sqlite.file import translated
+from blackboard.engines.sqlite.connection import translated
 from blackboard.engines.sqlite.heads import FILE_NAME, KnownHeads
 from blackboard.engines.sqlite.new import finish_removals
 from blackboard.errors import DataDirectoryInUse, Unavailable

@@ -19,107 +19,90 @@ power loss leaves of it: engines/sqlite/journal.py.
 
 import contextlib
 import sqlite3
-import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from itertools import chain, pairwise
-from operator import ne
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
 from blackboard import limits
-from blackboard.core.commit import BRANCH, CREATED, ENGINE, RECOVER, RESTORE, Epoch, LogEntry
+from blackboard.core.commit import (
+    BRANCH,
+    CREATED,
+    ENGINE,
+    RECOVER,
+    RESTORE,
+    Entry,
+    Epoch,
+    LogEntry,
+)
 from blackboard.core.history import check_sequence
-from blackboard.core.state import State, evolve
-from blackboard.engines.disk import check_readable, file_identity, has_files_left, is_full
+from blackboard.core.path import range_of
+from blackboard.core.state import BoardUsage, State, evolve, leave_out
+from blackboard.engines.disk import file_identity
 from blackboard.engines.sqlite import suspect
-from blackboard.engines.sqlite.convert import FORMAT, OLDEST_FORMAT, convert, foreign_to
+from blackboard.engines.sqlite.cache import LoadedEntries, admit, loaded_of
+from blackboard.engines.sqlite.connection import connect, insert, primary_code, translated
 from blackboard.engines.sqlite.follower import Backlog
+from blackboard.engines.sqlite.format import FORMAT, OLDEST_FORMAT, convert, foreign_to
 from blackboard.engines.sqlite.journal import (
     PAGE_BYTES,
     check_journal,
-    cut,
+    cut as cut_journal,
     journal_path,
     open_index,
     use_journal,
     valid_frames,
 )
 from blackboard.engines.sqlite.rows import (
-    CHECKSUM_MODULUS,
     LEASE,
-    TABLES,
+    LOADED,
+    MOVE,
+    SELECT_USAGE,
+    Filed,
     LogRows,
     Row,
+    Taken,
     Writes,
     checksum,
+    entries_of,
     fill,
+    movable,
     outdated_leases,
     read_epoch_row,
     seal,
     unpack_large,
     weigh,
-    weight_of,
-    without,
 )
-from blackboard.engines.sqlite.schema import distrust
-from blackboard.engines.sqlite.values import MOVE, movable, rows_of
+from blackboard.engines.sqlite.tablets import (
+    FIRST,
+    LAST,
+    MEASURE_TABLET,
+    SELECT_TABLETS,
+    WEIGHT_MODULUS,
+    Changes,
+    Span,
+    Tablet,
+    Tablets,
+    cut,
+)
 from blackboard.errors import Corrupt, NewerFormat, OlderFormat, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
 
-ROOM_BYTES: Final = 128 * 1024
-"""Room for a journal and its index, with a commit or two. A file that was opened read-only for lack
-of room is opened for writing again once there is this much."""
 Level = Literal["disk", "memory"]
 """What an acknowledged commit survives: a power loss, or only the end of this process."""
 
 APPLICATION_ID: Final = 0x42424244  # "BBBD", in the file's header
 _COMPACT_ROWS: Final = 4096  # log entries removed by one transaction
 _MOVED_BYTES: Final = 4 * 1024 * 1024  # values moved with it, but for those of its first commit
-_ROWS_PER_STATEMENT: Final = 128
-"""Times 8 columns: SQLite takes 32,766 parameters."""
-_CACHE_KIB: Final = 32 * 1024
 _WAL_PAGES: Final = 4096  # 16 MiB between two checkpoints
 _IDLE_JOURNAL_BYTES: Final = 16 * PAGE_BYTES
 """The journal that an idle board may keep: that of a few commits. So a board that gets a commit now
 and then does not copy its journal each time."""
-_PASSING: Final = frozenset(
-    [
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_READONLY,
-    ]
-)
-"""Result codes for a temporary condition; all others mean that the content of the file is
-damaged."""
-_DAMAGE: Final = frozenset([sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB])
-"""What SQLite answers when it finds damage, and also when the disk cannot read a page (EIO)."""
-_KINDS: Final = {
-    stat.S_IFLNK: "a symbolic link",  # SQLite keeps a journal beside its target
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a named pipe",
-}
-_NO_ROOM_CODES: Final = frozenset(
-    [
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_IOERR_SHMOPEN,
-        sqlite3.SQLITE_IOERR_SHMSIZE,
-        sqlite3.SQLITE_IOERR_WRITE,
-    ]
-)
-"""Result codes of opening a file on a full disk, where its journal or the journal's index cannot be
-made."""
-
 _LOG: Final = (
     "INSERT INTO log (revision, time_ms, body, large, results, digest, checksum)"
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -157,9 +140,6 @@ class WriteError(Exception):
         self.no_room = no_room
 
 
-FILES_OF_A_BOARD: Final = 4
-"""Its file, two of the journal, and one to read the old log."""
-_TOO_MANY_FILES: Final = ": this process may open no more files (ulimit -n)"
 DISTRUSTED: Final = (
     "a sync of its file failed, so nothing of it counts in this process: restart the service when"
     " the disk is sound"
@@ -168,16 +148,22 @@ DISTRUSTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The content of a file. `clean` says that it certainly holds all that was acknowledged;
-    `weight` is that of all its rows except the head and the log (engines/sqlite/rows.py), once the
-    rows in `outdated` have replaced the older ones; `backlog` is what the tables are behind."""
+    """The content of a file. `clean` says that it certainly holds all that was acknowledged; the
+    rows in `outdated` have to replace older ones; `backlog` is what the tables are behind."""
 
     state: State
     epochs: list[Epoch]
     clean: bool
-    weight: int
     backlog: Backlog
     outdated: list[Row] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a transaction did. `log_remains` says that there are log entries left to remove."""
+
+    log_remains: bool
+    tablets: Changes
 
 
 _FIRST: Final = (CREATED, BRANCH, RECOVER)
@@ -220,11 +206,13 @@ class BoardFile:
         self.level = level
         self.read_only = read_only
         self.limits = limits
+        self.filed = Filed(0, {}, Tablets([]))
+        """Since it was loaded."""
         self.suspect = False
         """Whether a sync failed."""
         self._index: BinaryIO | None = None
         with translated(path):
-            self._writer = _connect(path, read_only=bool(read_only))
+            self._writer = self._connect()
             if file_bytes_max is not None:
                 pages = max(1, file_bytes_max // PAGE_BYTES)
                 self._writer.execute(f"PRAGMA max_page_count={pages}")
@@ -235,9 +223,12 @@ class BoardFile:
         self.is_journal_long = False
         """Whether the journal is copied after the next transaction that writes the head."""
 
-    def load(self, board: str) -> "Loaded":
-        """Read and check the whole state. A file of an older format is converted first; what a
-        power loss left of an incomplete transaction is removed from the journal in the end.
+    def load(self, board: str, *, whole: bool = False) -> "Loaded":
+        """Read and check the state. A file of an older format is converted first; what a power loss
+        left of an incomplete transaction is removed from the journal in the end.
+
+        Of a board with more than BOARDS_WHOLE_KEYS entries only those are read that the log above
+        the mark changes, unless `whole`: `read_entries` reads and checks the others.
 
         Cost: about 5 us per entry, and 30 us per log entry above the mark. Of the others only the
         row numbers are read; each row's digest is checked when that row is read. Errors: Corrupt,
@@ -251,23 +242,24 @@ class BoardFile:
             epochs = [read_epoch_row(row) for row in begun]
             self._check_log(cursor, epochs, max(mark, log_end), oldest)
             state = State(epochs[-1], revision=mark, oldest=oldest, time_ms=time_ms)
-            for table in TABLES:
-                fill(state, table, rows_of(cursor, table))
-            indexed = (key for (key,) in cursor.execute("SELECT key FROM entry ORDER BY key"))
-            if any(map(ne, indexed, state.entries)):  # the entries were read through this index
-                raise self._corrupt("the index of its entries is damaged")
-            outdated, more = outdated_leases(state, cursor.execute(LEASE.select))
-            weight = (weight_of(state) + sum(map(weigh, begun))) % CHECKSUM_MODULUS
-            # The file's checksum counts rows of an older form as they are.
-            if checksum(weight - more, mark, time_ms, oldest, log_end) != kept:
+            filed = self._read_tables(cursor, state, sum(map(weigh, begun)))
+            if checksum(filed.weight, mark, time_ms, oldest, log_end) != kept:
                 raise self._corrupt("its tables do not add up")
+            # The file's checksum counts rows of an older form as they are.
+            outdated, more = outdated_leases(state, cursor.execute(LEASE.select))
+            filed.weight = (filed.weight + more) % WEIGHT_MODULUS
+            state.entries = LoadedEntries(filed.tablets)
+            self.filed = filed
+            if whole or filed.tablets.is_small(self.limits.boards):
+                self._take_in(state, [(FIRST, LAST)])
+                self._check_indexes(self._writer)
             backlog = Backlog((mark, time_ms, oldest))
             epochs += self._replay(cursor, state, backlog)
             if not _follow(epochs):
                 raise self._corrupt("its epochs are not complete")
             # Last: a file that is refused keeps its journal as it is.
             self._cut_journal()
-            return Loaded(state, epochs, bool(clean), weight, backlog, outdated)
+            return Loaded(state, epochs, bool(clean), backlog, outdated)
 
     def _prepare(self, cursor: sqlite3.Cursor, board: str) -> None:
         """Check what the file is and that its journal is whole, and convert an older format."""
@@ -293,18 +285,47 @@ class BoardFile:
     def _cut_journal(self) -> None:
         """Before the first transaction is written: leave nothing of one that was cut off."""
         if self._index is not None:
-            cut(self.path, self._index)
+            cut_journal(self.path, self._index)
+
+    def _read_tables(self, cursor: sqlite3.Cursor, state: State, weight: int) -> Filed:
+        """Fill `state`, but for its entries; `weight` is that of the epochs."""
+        for table in LOADED:
+            rows = cursor.execute(table.select).fetchall()
+            weight += sum(map(weigh, rows))
+            fill(state, table, rows)
+        used = cursor.execute(SELECT_USAGE).fetchall()
+        tablets = cursor.execute(SELECT_TABLETS).fetchall()
+        weight += sum(map(weigh, used)) + sum(map(weigh, tablets))
+        state.usage = {name: BoardUsage(keys, size) for name, keys, size in used}
+        if not tablets or tablets[0][0] != FIRST:
+            raise self._corrupt("its tablets are not complete")
+        found = Tablets(Tablet(*row) for row in tablets)
+        return Filed(weight % WEIGHT_MODULUS, dict(state.usage), found)
+
+    def _take_in(self, state: State, spans: Sequence[Span]) -> None:
+        for within, found in entries_of(self._writer, self.filed.tablets, spans):
+            admit(state, within, found)
+
+    def _check_indexes(self, connection: sqlite3.Connection) -> None:
+        """Errors: Corrupt unless the indexes of the entries lead to each of them."""
+        [found] = connection.execute("PRAGMA integrity_check(entry)").fetchone()
+        if found != "ok":
+            raise self._corrupt(f"an index of its entries is damaged: {found}")
 
     def _replay(self, cursor: sqlite3.Cursor, state: State, backlog: Backlog) -> list[Epoch]:
         """Apply the log above the mark, in order; returns the epochs that begin there."""
         begun: list[Epoch] = []
-        without(state, backlog.note_ahead(state))
-        for row in cursor.execute(_ABOVE, (state.revision,)):
+        rows = cursor.execute(_ABOVE, (state.revision,)).fetchall()
+        for row in rows:
             # Here that is damage; `_log_entry` would take it for a marker of the query in
             # `read_log`.
             if row[2] is None:
                 raise self._corrupt(f"the log entry of revision {row[0]} has no content")
-            entry = self._log_entry(row)
+        entries = [self._log_entry(row) for row in rows]
+        keys = {change.key for entry in entries for change in entry.changes if not change.lease}
+        self._take_in(state, loaded_of(state).missing(map(range_of, keys)))
+        leave_out(state, backlog.note_ahead(state))
+        for row, entry in zip(rows, entries, strict=True):
             check_sequence(state.revision, (entry,))
             backlog.note(state, entry, row)
             evolve(state, entry)
@@ -354,7 +375,7 @@ class BoardFile:
         with self._translated():
             self._writer.execute("BEGIN IMMEDIATE")
             insert(self._writer, LEASE.upsert, loaded.outdated)
-            self._writer.execute(_HEAD, (*place, checksum(loaded.weight, *place)))
+            self._writer.execute(_HEAD, (*place, checksum(self.filed.weight, *place)))
             self._writer.execute("COMMIT")
 
     def begin_run(self, loaded: "Loaded") -> None:
@@ -379,21 +400,23 @@ class BoardFile:
         marker, state = marker_entry(epoch, time_ms), loaded.state
         loaded.backlog.note(state, marker, None)
         evolve(state, marker)
-        return replace(self.follow(loaded), epochs=[*loaded.epochs, epoch])
+        self.follow(loaded)
+        return replace(loaded, epochs=[*loaded.epochs, epoch])
 
-    def follow(self, loaded: Loaded) -> Loaded:
-        """Bring the tables to the end of the log; returns the content then. Errors: Unavailable;
-        the file must then be closed."""
+    def follow(self, loaded: Loaded) -> None:
+        """Bring the tables to the end of the log. Errors: Unavailable; the file must then be
+        closed."""
         if not loaded.backlog.rows:
-            return loaded
-        writes = loaded.backlog.take(loaded.state, LogRows(), everything=True).writes(loaded.weight)
+            return
+        writes = loaded.backlog.take(loaded.state, LogRows(), everything=True).writes(self.filed)
         with self._translated():
-            self._stage(writes)
+            _, weight = self._stage(writes)
             self._writer.execute("COMMIT")
-        return replace(loaded, weight=writes.weight)
+        self.filed.change(writes, weight)
+        loaded_of(loaded.state).follow(writes.tablets)
 
-    def write(self, writes: Writes) -> bool:
-        """Apply one transaction; returns whether log entries remain below `log_below`.
+    def write(self, taken: Taken) -> Written:
+        """Apply one transaction.
 
         Errors: WriteError. The file must then be closed and loaded again, unless it was the last,
         or there was `no_room`.
@@ -402,8 +425,9 @@ class BoardFile:
             # What is written to a file without a name is lost when it is closed.
             reason = f"{self.path}: it was removed or replaced while this process had it open"
             raise WriteError(reason, certain=True)
+        writes = taken.writes(self.filed)
         try:
-            more = self._stage(writes)
+            more, weight = self._stage(writes)
         except (sqlite3.Error, Corrupt) as error:
             raise self._failed(error, certain=True) from error
         try:
@@ -411,12 +435,14 @@ class BoardFile:
         except sqlite3.Error as error:
             # The frame that commits the transaction is written last: a disk that filled up before
             # cannot hold it. After a failed sync it is unknown what the disk holds.
-            full = _primary_code(error) == sqlite3.SQLITE_FULL
+            full = primary_code(error) == sqlite3.SQLITE_FULL
             raise self._failed(error, certain=full) from error
+        if writes.place is not None:
+            self.filed.change(writes, weight)
         self.is_journal_long = self._has_grown()
-        if self.is_journal_long and writes.head is not None:
+        if self.is_journal_long and writes.place is not None:
             self.checkpoint()
-        return more
+        return Written(more, writes.tablets)
 
     def _is_in_place(self) -> bool:
         """Whether the open file is still the one of its name."""
@@ -441,7 +467,7 @@ class BoardFile:
             self._writer.rollback()
         reason = f"{self.path}: {error}"
         reason = f"{DISTRUSTED} ({reason})" if self.suspect else reason
-        no_room = certain and _primary_code(error) == sqlite3.SQLITE_FULL
+        no_room = certain and primary_code(error) == sqlite3.SQLITE_FULL
         return WriteError(reason, certain=certain, is_last=self.suspect, no_room=no_room)
 
     def _note(self, error: BaseException | None) -> None:
@@ -460,20 +486,37 @@ class BoardFile:
             self._note(error.__cause__)
             raise
 
-    def _stage(self, writes: Writes) -> bool:
-        connection, more = self._writer, False
+    def _stage(self, writes: Writes) -> tuple[bool, int]:
+        """Returns whether log entries remain to be removed, and what all rows weigh then."""
+        connection, more, weight = self._writer, False, 0
         # IMMEDIATE: if another program has the lock, this fails before anything is staged.
         connection.execute("BEGIN IMMEDIATE")
         if writes.log_below is not None:  # first: its pages are used again
             more = self._shorten_log(writes.log_below)
         insert(connection, _LOG, writes.log)
-        if writes.head is not None:
+        if writes.place is not None:
             for statement, rows in writes.deletes:
                 connection.executemany(statement, rows)
             for statement, rows in ((INSERT_EPOCH, writes.epochs), *writes.upserts):
                 insert(connection, statement, rows)
-            connection.execute(_HEAD, writes.head)
-        return more
+            self._cut_tablets(writes.tablets)
+            sums, weight = self.filed.sums(writes)
+            for statement, rows in sums:
+                if statement.startswith("DELETE"):
+                    connection.executemany(statement, rows)
+                else:
+                    insert(connection, statement, rows)
+            connection.execute(_HEAD, (*writes.place, checksum(weight, *writes.place)))
+        return more, weight
+
+    def _cut_tablets(self, changes: Changes) -> None:
+        """Cut those that became large. Errors: Corrupt unless their rows are those that were
+        written."""
+        limits = self.limits.boards
+        for tablet in [each for each in changes.present if each.is_large(limits)]:
+            within = (tablet.first, self.filed.tablets.end(tablet.first))
+            rows = self._writer.execute(MEASURE_TABLET, within)
+            changes.replace(tablet, cut(tablet, rows, limits))
 
     def _shorten_log(self, below: Revision) -> bool:
         [first] = self._writer.execute("SELECT min(revision) FROM log").fetchone()
@@ -543,6 +586,42 @@ class BoardFile:
         """Whether it was closed or abandoned."""
         return self._closed
 
+    def read_entries(self, spans: Sequence[Span]) -> list[tuple[Span, list[Entry]]]:
+        """For each of `spans`, which are those of parts that are not loaded, the range of all
+        tablets that have keys in it, and their entries. In any thread.
+
+        Errors: Corrupt, Unavailable.
+        """
+        with self._read() as connection:
+            # One snapshot: a value may be moved between its row and the log (`movable`).
+            connection.execute("BEGIN")
+            try:
+                return list(entries_of(connection, self.filed.tablets, spans))
+            finally:
+                if connection.in_transaction:  # some errors have ended it
+                    connection.rollback()
+
+    def check_indexes(self) -> None:
+        """Check the indexes of the entries of a board that was not loaded whole: cutting the log
+        relies on them. It reads all rows, on a connection of its own. Errors: Corrupt, Unavailable.
+        """
+        with translated(self.path), closing(self._connect()) as connection:
+            self._check_indexes(connection)
+
+    @contextlib.contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        """The connection for reads in other threads. `close` and `scrub` wait for the block."""
+        with translated(self.path), self._reading:
+            if self._closed:
+                raise Unavailable(what=str(self.path), reason="it was closed")
+            if self._reader is None:
+                # Opened on demand: most readers get what they need from memory.
+                self._reader = self._connect()
+            yield self._reader
+
+    def _connect(self) -> sqlite3.Connection:
+        return connect(self.path, read_only=bool(self.read_only))
+
     def read_log(self, after: Revision, last: Revision, *, limit: int) -> list[LogEntry]:
         """Log entries after `after` up to `last`; at most `limit`, about PAGE_BYTES_MAX bytes.
 
@@ -550,20 +629,14 @@ class BoardFile:
         """
         found: list[LogEntry] = []
         size = 0
+        wanted = {"after": after, "last": last, "limit": limit}
         # For the whole page: `close` and `scrub` must not close the connection meanwhile.
-        with translated(self.path), self._reading:
-            if self._closed:
-                raise Unavailable(what=str(self.path), reason="it was closed")
-            if self._reader is None:
-                # Opened on demand: most readers get what they need from the tail in memory.
-                self._reader = _connect(self.path, read_only=bool(self.read_only))
-            wanted = {"after": after, "last": last, "limit": limit}
-            with closing(self._reader.execute(_READ_LOG, wanted)) as rows:
-                for row in rows:
-                    found.append(self._log_entry(row))
-                    size += len(row[2] or b"") + len(row[3] or b"")
-                    if size >= limits.PAGE_BYTES_MAX:
-                        break
+        with self._read() as connection, closing(connection.execute(_READ_LOG, wanted)) as rows:
+            for row in rows:
+                found.append(self._log_entry(row))
+                size += len(row[2] or b"") + len(row[3] or b"")
+                if size >= limits.PAGE_BYTES_MAX:
+                    break
         return found
 
     def _log_entry(self, row: Row) -> LogEntry:
@@ -622,132 +695,3 @@ class BoardFile:
 
     def _corrupt(self, reason: str) -> Corrupt:
         return Corrupt(what=str(self.path), reason=reason)
-
-
-def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
-    """Insert many rows with few statements.
-
-    Each step of a statement releases the interpreter lock and must get it back from a busy event
-    loop, which takes far longer than the step. A statement of many rows is one step. Their numbers
-    are powers of two, so that the same few statements stay prepared.
-    """
-    at = 0
-    while at < len(rows):
-        size = min(_ROWS_PER_STATEMENT, 1 << (len(rows) - at).bit_length() - 1)
-        values = chain.from_iterable(rows[at : at + size])
-        connection.execute(_repeated(statement, size), tuple(values))
-        at += size
-
-
-@lru_cache(maxsize=256)
-def _repeated(statement: str, times: int) -> str:
-    """`INSERT ... VALUES (...)` for so many rows at once."""
-    head, _, rest = statement.partition(" VALUES ")
-    row, conflict, clause = rest.partition(" ON CONFLICT ")
-    return f"{head} VALUES {', '.join([row] * times)}{conflict}{clause}"
-
-
-def check_ordinary(path: Path) -> None:
-    """Errors: Corrupt when a database, or a file that SQLite keeps beside it, is something else
-    than a file: reading it could wait for ever, or miss its journal. OSError."""
-    for suffix in ("", *suspect.BESIDE):
-        found = path.with_name(f"{path.name}{suffix}")
-        try:
-            mode = found.lstat().st_mode
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISREG(mode):
-            kind = _KINDS.get(stat.S_IFMT(mode), "a device or a socket")
-            raise Corrupt(what=str(path), reason=f"{found.name} is {kind}, and not a file")
-
-
-def is_without_room(error: BaseException | None) -> bool:
-    """Whether an error of SQLite or of the file system, or its cause, says that a file could not be
-    made or could not grow."""
-    if isinstance(error, Unavailable):
-        error = error.__cause__
-    if isinstance(error, sqlite3.Error):
-        code = getattr(error, "sqlite_errorcode", None)
-        return code in _NO_ROOM_CODES and not _lacks_files(error)
-    return isinstance(error, OSError) and is_full(error)
-
-
-def _lacks_files(error: sqlite3.Error) -> bool:
-    """Whether SQLite could not open a file because this process has too many."""
-    is_opening = _primary_code(error) == sqlite3.SQLITE_CANTOPEN
-    return is_opening and not has_files_left(FILES_OF_A_BOARD)
-
-
-def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    how = "mode=ro&immutable=1" if read_only else "mode=rw"
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?{how}",
-        uri=True,
-        # Transactions are begun and ended by us.
-        isolation_level=None,
-        check_same_thread=False,
-        # Nobody else writes the file, so a lock that is taken is reported, and holds up no thread.
-        timeout=0,
-    )
-    try:
-        distrust(connection)
-        connection.execute("PRAGMA secure_delete=ON")  # builds of SQLite differ in their default
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA wal_autocheckpoint=0")  # it would not report errors
-        connection.execute("PRAGMA fullfsync=1")  # macOS: fsync alone does not reach the disk
-        connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-@contextlib.contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the file system raise into our errors, naming the file."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        if _primary_code(error) in _PASSING:
-            hint = _TOO_MANY_FILES if _lacks_files(error) else ""
-            raise Unavailable(what=str(path), reason=f"{error}{hint}") from error
-        check_damage(path, error, str(path))
-        raise Corrupt(what=str(path), reason=str(error)) from error
-    except OSError as error:
-        raise Unavailable(what=str(path), reason=str(error)) from error
-    except Corrupt as error:
-        if error.what == str(path):
-            raise
-        raise Corrupt(what=str(path), reason=f"{error.what}: {error.reason}") from error
-    except (ValueError, TypeError, OverflowError) as error:
-        raise Corrupt(what=str(path), reason=f"a row cannot be read: {error}") from error
-
-
-def check_damage(path: Path, error: BaseException | None, what: str) -> None:
-    """Do nothing if `error` of SQLite is damage in the database at `path`. Blocking, as it reads
-    the file. Errors: Unavailable when the disk fails to read it, or failed and does so no more."""
-    if not isinstance(error, sqlite3.Error) or _primary_code(error) not in _DAMAGE:
-        return
-    try:
-        check_readable(path, journal_path(path))
-    except OSError as failure:
-        raise Unavailable(what=what, reason=str(failure)) from error
-    if _is_sound(path):
-        reason = f"a read failed that succeeds now ({error})"
-        raise Unavailable(what=what, reason=reason) from error
-
-
-def _is_sound(path: Path) -> bool:
-    """Whether SQLite finds no damage when it reads the whole file again, on a connection that has
-    cached nothing. False if it cannot look, such as while another one has the file to itself."""
-    try:
-        with contextlib.closing(_connect(path)) as connection:
-            [[found]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
-    except sqlite3.Error:
-        return False
-    return bool(found == "ok")
-
-
-def _primary_code(error: sqlite3.Error | Corrupt) -> int:
-    """SQLite's primary result code; SQLITE_ERROR if the error is the driver's own, or ours."""
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

@@ -34,9 +34,9 @@ from blackboard.engines.sqlite.rows import (
     Row,
     Taken,
     epoch_row,
+    places_of,
     row_bytes,
 )
-from blackboard.engines.sqlite.values import places_of
 from blackboard.limits import LOG_AHEAD_BYTES_MAX, LOG_AHEAD_ROWS_MAX
 from blackboard.units import Key, Revision
 
@@ -129,6 +129,7 @@ class Backlog:
 
         What the log creates would otherwise look like a change of what is there already.
         """
+        # The log above the mark names them all, so they are among those that are loaded.
         found = [entry for entry in state.entries.values() if entry.create_revision > self.mark[0]]
         self.before[0].update((entry.key, entry) for entry in found)
         return found

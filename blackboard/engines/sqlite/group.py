@@ -1,17 +1,20 @@
 """The commits that one transaction of the embedded engine writes, with the callers to answer."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from blackboard import limits
-from blackboard.core.commit import Committed, Epoch, Head, LogEntry
+from blackboard.core.commit import Committed, Epoch, Head, LogEntry, Renew
 from blackboard.core.model import Outcome, decide, log_entry, prolong
 from blackboard.core.state import State, evolve
 from blackboard.engines.base import BatchAnswer
-from blackboard.engines.sqlite.file import WriteError
+from blackboard.engines.sqlite.cache import NotLoaded
+from blackboard.engines.sqlite.file import WriteError, Written
 from blackboard.engines.sqlite.follower import Backlog
 from blackboard.engines.sqlite.rows import LogRows, Taken
-from blackboard.errors import OutcomeUnknown, Unavailable
+from blackboard.engines.sqlite.tablets import Span
+from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import Prepared, encode_results
 
@@ -31,7 +34,8 @@ class WriteGroup:
     commits: int = 0
     bytes: int = 0
     head: Head | None = None
-    log_remains: bool = False
+    written: Written | None = None
+    """What its transaction did to the file."""
     follows: Taken | None = None
     """What it writes, if no commit waits for it."""
 
@@ -47,14 +51,21 @@ class WriteGroup:
 
     def apply(
         self, state: State, backlog: Backlog, batch: Sequence[Prepared], now_ms: Milliseconds
-    ) -> list[Outcome]:
+    ) -> tuple[list[Outcome], Span | None]:
         """Decide a batch, and change `state` by what was accepted.
 
-        If a rule raises unexpectedly, `state` is invalid.
+        A commit that looks up what is not loaded ends that: the outcomes are those of the commits
+        before it, and the range is what has to be loaded. If a rule raises unexpectedly, `state` is
+        invalid.
         """
         outcomes: list[Outcome] = []
+        missing: Span | None = None
         for prepared in batch:
-            outcome = decide(state, prepared.commit, now_ms)
+            try:
+                outcome = decide(state, prepared.commit, now_ms)
+            except NotLoaded as found:
+                missing = found.span
+                break
             outcomes.append(outcome)
             if not isinstance(outcome, Committed) or outcome.duplicate:
                 continue
@@ -66,9 +77,9 @@ class WriteGroup:
                 evolve(state, entry)
                 self.entries.append(entry)
                 self.sizes.append(prepared.size)
-        self.commits += len(batch)
+        self.commits += len(outcomes)
         self.bytes = sum(self.sizes)
-        return outcomes
+        return outcomes, missing
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -93,6 +104,51 @@ class WriteGroup:
                 answer.set_result([_unknown(prepared, failure) for prepared in batch])
 
 
+def only_renews(prepared: Prepared) -> bool:
+    """Whether a commit does nothing but renew leases."""
+    return all(isinstance(op, Renew) for op in prepared.commit.ops)
+
+
 def _unknown(prepared: Prepared, failure: WriteError) -> OutcomeUnknown:
     name = prepared.commit.id
     return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, failure.reason)
+
+
+class Parts:
+    """A batch whose commits are decided in parts, because some looked up what was not loaded."""
+
+    def __init__(self, batch: Sequence[Prepared]) -> None:
+        self.left = batch
+        self._answers: list[tuple[Sequence[Prepared], asyncio.Future[list[Outcome]]]] = []
+
+    def decided(self, count: int, answer: "asyncio.Future[list[Outcome]]") -> None:
+        """The next `count` commits get their outcomes in `answer`."""
+        if count:
+            self._answers.append((self.left[:count], answer))
+            self.left = self.left[count:]
+
+    def failed(self, error: BlackboardError) -> None:
+        """Nothing more is decided. Raises `error` if nothing was."""
+        if not self._answers:
+            raise error
+        answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        answer.set_exception(error)
+        self.decided(len(self.left), answer)
+
+    async def outcomes(self) -> list[Outcome]:
+        """The outcomes of all, once they are durable. Errors: as for one part."""
+        if len(self._answers) == 1:
+            return await self._answers[0][1]
+        found: list[Outcome] = []
+        answers = (answer for _, answer in self._answers)
+        told = await asyncio.gather(*answers, return_exceptions=True)
+        for (batch, _), outcomes in zip(self._answers, told, strict=True):
+            if isinstance(outcomes, list):
+                found += outcomes
+            elif not found:
+                raise outcomes
+            else:
+                # Those before it have outcomes, and no outcome of a commit says: surely not.
+                failure = WriteError(str(outcomes), certain=False)
+                found += [_unknown(prepared, failure) for prepared in batch]
+        return found

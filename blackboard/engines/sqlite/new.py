@@ -16,18 +16,25 @@ from pathlib import Path
 from typing import Final
 
 from blackboard.core.commit import Entry, Epoch, Seed
+from blackboard.core.state import BoardUsage, Growth, add_up, grow
 from blackboard.engines.disk import sync_path
 from blackboard.engines.sqlite import suspect
-from blackboard.engines.sqlite.convert import FORMAT
-from blackboard.engines.sqlite.file import (
-    APPLICATION_ID,
-    INSERT_EPOCH,
-    insert,
-    translated,
-)
+from blackboard.engines.sqlite.connection import insert, translated
+from blackboard.engines.sqlite.file import APPLICATION_ID, INSERT_EPOCH
+from blackboard.engines.sqlite.format import FORMAT, schema_text
 from blackboard.engines.sqlite.journal import PAGE_BYTES, use_journal
-from blackboard.engines.sqlite.rows import ENTRY, NEXT_ITEM, checksum, epoch_row, stored, weigh
-from blackboard.engines.sqlite.schema import schema_text
+from blackboard.engines.sqlite.rows import (
+    ENTRY,
+    NEXT_ITEM,
+    UPSERT_USAGE,
+    Row,
+    checksum,
+    epoch_row,
+    stored,
+    usage_row,
+    weigh,
+)
+from blackboard.engines.sqlite.tablets import FIRST, UPSERT_TABLET, Pieces
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.integrity.private_files import make_file, open_new, read_text
 from blackboard.units import Milliseconds, Revision
@@ -152,7 +159,8 @@ class NewFile:
     def __init__(self, path: Path, beside: Path) -> None:
         self._path = path
         self._beside = beside
-        self._weight = 0
+        self._growth: Growth = {}
+        self._tablets = Pieces(FIRST)
         self._one = threading.Lock()  # a cancelled caller's step may still run
         self._connection: sqlite3.Connection | None = None
         self._begun = False
@@ -178,10 +186,16 @@ class NewFile:
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Add `entries`, unchanged."""
+        rows: list[Row] = []
         with self._open() as connection:
-            rows = [ENTRY.row(entry.key, entry) for entry in entries]
-            insert(connection, ENTRY.upsert, list(map(stored, rows)))
-            self._weight += sum(map(weigh, rows))
+            for entry in entries:
+                row = ENTRY.row(entry.key, entry)
+                weight = weigh(row)
+                rows.append(stored(row, weight))
+                grow(self._growth, entry.key, None, entry)
+                size = len(entry.key) + len(entry.value)
+                self._tablets.add(entry.key, size, weight, entry.expires_at_ms)
+            insert(connection, ENTRY.upsert, rows)
 
     def finish(self, board: str, seed: Seed) -> None:
         """Complete it, sync it, and put it in place."""
@@ -189,10 +203,16 @@ class NewFile:
         with self._open() as connection:
             insert(connection, NEXT_ITEM.upsert, list(seed.next_item))
             begun = epoch_row(epoch, seed.time_ms)
-            self._weight += sum(map(weigh, seed.next_item)) + weigh(begun)
+            usage: dict[str, BoardUsage] = {}
+            add_up(usage, self._growth)
+            tablets = [tablet.row for tablet in self._tablets.all()]
+            used = [usage_row(*item) for item in usage.items()]
+            insert(connection, UPSERT_TABLET, tablets)
+            insert(connection, UPSERT_USAGE, used)
+            weight = sum(map(weigh, (*seed.next_item, begun, *tablets, *used)))
             # The head's time is that of the newest log entry.
             place = (first, seed.time_ms if first else 0, max(first, 1), first)
-            head = (board, *place, checksum(self._weight, *place))
+            head = (board, *place, checksum(weight, *place))
             # Clean (1), because it is synced before it gets its name.
             connection.execute("INSERT INTO head VALUES (?, ?, ?, ?, ?, ?, 1)", head)
             connection.execute(INSERT_EPOCH, begun)

@@ -8,9 +8,10 @@
 -- * the other tables hold the state that results from the log up to the mark, from its very
 --   beginning. Single rows of `entry` and `tombstone` may be newer. The state of the board results
 --   from applying the rest of the log to them (engines/sqlite/follower.py).
--- * `head.checksum` is the sum of the weights of the rows of all tables but `log` (whose rows have
---   a checksum each; both in engines/sqlite/rows.py), so that flipped bits and pages of different
---   transactions are detected.
+-- * `head.checksum` is the sum of the weights of the rows of all tables but `log`, whose rows have a
+--   checksum each, and `entry`, whose weights add up in `tablet` (all in engines/sqlite/rows.py).
+--   So flipped bits and pages of different transactions are detected.
+-- * `tablet` and `usage` hold sums over the rows that `entry` has, newer ones than the mark included.
 -- * `head.clean` is 0 while a process that does not sync has the file open.
 
 CREATE TABLE head (
@@ -60,11 +61,29 @@ CREATE TABLE entry (
     expires_at_ms   INTEGER,
     first_ms        INTEGER,
     place           INTEGER,
-    size            INTEGER
+    size            INTEGER,
+    weight          INTEGER
 );
 
 -- The values that lie in the log, in its order: they are moved before the log is cut.
 CREATE INDEX entry_in_log ON entry (mod_revision) WHERE place IS NOT NULL;
+
+-- The entries from `first_key` on, up to that of the next row: how many, the bytes of their keys and
+-- values, their weight. None of them expires before `expires_at_ms`. The first row begins at ''.
+CREATE TABLE tablet (
+    first_key     TEXT    NOT NULL PRIMARY KEY,
+    keys          INTEGER NOT NULL,
+    bytes         INTEGER NOT NULL,
+    weight        INTEGER NOT NULL,
+    expires_at_ms INTEGER
+) WITHOUT ROWID;
+
+-- `State.usage` over these rows.
+CREATE TABLE usage (
+    name  TEXT    NOT NULL PRIMARY KEY,
+    keys  INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) WITHOUT ROWID;
 
 CREATE TABLE tombstone (
     key      TEXT    NOT NULL PRIMARY KEY,

@@ -51,6 +51,14 @@ from blackboard.engines.base import BatchAnswer, EngineFacts, check_epoch, check
 from blackboard.engines.disk import SyncError, files_max, has_room
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
+from blackboard.engines.sqlite.cache import CacheBudget
+from blackboard.engines.sqlite.connection import (
+    FILES_OF_A_BOARD,
+    ROOM_BYTES,
+    check_ordinary,
+    is_without_room,
+    translated,
+)
 from blackboard.engines.sqlite.directory import (
     SUFFIX,
     DataDirectory,
@@ -60,17 +68,7 @@ from blackboard.engines.sqlite.directory import (
     taken,
     write_owner,
 )
-from blackboard.engines.sqlite.file import (
-    DISTRUSTED,
-    FILES_OF_A_BOARD,
-    ROOM_BYTES,
-    BoardFile,
-    Level,
-    Loaded,
-    check_ordinary,
-    is_without_room,
-    translated,
-)
+from blackboard.engines.sqlite.file import DISTRUSTED, BoardFile, Level, Loaded
 from blackboard.engines.sqlite.heads import HeadsTimer, KnownHead
 from blackboard.engines.sqlite.journal import has_no_journal, look_at_journal
 from blackboard.engines.sqlite.new import (
@@ -132,6 +130,7 @@ class SqliteStore:
         self._distrusted: dict[str, str] = {}  # boards of which a sync failed, and why
         self._put_back: dict[str, str] = {}  # boards of which an older copy was put back
         self._closing: asyncio.Task[None] | None = None
+        self._cache = CacheBudget(limits.boards.boards_cache_bytes, self._boards)
         self._threads = threads or Threads(
             writers=ThreadPoolExecutor(_WRITERS, thread_name_prefix="board-writer"),
             readers=ThreadPoolExecutor(_READERS, thread_name_prefix="board-reader"),
@@ -294,10 +293,8 @@ class SqliteStore:
     ) -> Reading:
         """As `Store.list`."""
         limit = min(limit, limits.LIST_ENTRIES_MAX)
-        opened = await self._board(board)
-        return await opened.page(
-            within, after=after, limit=limit, reverse=reverse, keys_only=keys_only
-        )
+        opened, options = await self._board(board), ListOptions(reverse, keys_only)
+        return await opened.page(within, after=after, limit=limit, options=options)
 
     async def children(
         self,
@@ -375,8 +372,9 @@ class SqliteStore:
         with self._opened(name, self._path(name)) as file:
             loaded = file.load(name)
             file.update(loaded)
-            state = file.follow(loaded).state
+            file.follow(loaded)
             file.close()
+        state = loaded.state
         if (state.revision, state.epoch.id) != (head.revision, head.epoch.id):
             raise HeadMoved(head.revision, state.revision)
 
@@ -550,6 +548,7 @@ class SqliteStore:
             now_ms=self._now_ms,
             distrusted=lambda: self.distrust(name),
         )
+        board.loader.make_room = self._cache.fit
         self._boards[name] = board
         self._left.pop(name, None)
         self._close_unused()
@@ -590,8 +589,9 @@ class SqliteStore:
 
     def _durable_heads(self) -> dict[str, Head]:
         """The heads of the open boards, and those that were closed since the last call. It comes
-        every second, so boards that nobody uses any more are closed here, too."""
+        every second, so boards that nobody uses are closed here, and entries are evicted."""
         self._close_unused()
+        self._cache.fit()
         if not self._taken.is_there:
             return {}  # the file with the known heads may be that of another process
         left, self._left = self._left, {}
@@ -716,7 +716,7 @@ class SqliteStore:
         # Whatever the level of the store is: the copy counts only once the disk holds it.
         file = BoardFile(path, level="disk")
         try:
-            loaded = file.load(name)
+            loaded = file.load(name, whole=True)
             above = self._known_above(self._missing(name, loaded.state))
             epoch = _next_epoch(loaded.state, above)
             file.begin_run(file.begin_epoch(loaded, epoch, self._now_ms()))

@@ -18,7 +18,7 @@ from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
 from blackboard.engines.sqlite.file import BoardFile, log_entries
 from blackboard.engines.sqlite.follower import LARGE_CHANGES
 from blackboard.engines.sqlite.journal import journal_path
-from blackboard.engines.sqlite.values import REFERRED_BYTES
+from blackboard.engines.sqlite.rows import REFERRED_BYTES
 from blackboard.errors import (
     Compacted,
     FutureRevision,

@@ -4,6 +4,7 @@ it was, wherever the tables are."""
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from blackboard.core.commit import Append, Delete, Grant, Increment, Op, Put
 from blackboard.core.state import State
 from blackboard.engines.sqlite import follower
+from blackboard.engines.sqlite.cache import loaded_of
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError
 from blackboard.engines.sqlite.follower import (
     COPIED_ROWS,
@@ -24,7 +26,7 @@ from blackboard.engines.sqlite.follower import (
 )
 from blackboard.engines.sqlite.rows import LogRows, Taken
 from blackboard.errors import Corrupt
-from blackboard.limits import LOG_AHEAD_BYTES_MAX, LOG_AHEAD_ROWS_MAX
+from blackboard.limits import DEFAULT, LOG_AHEAD_BYTES_MAX, LOG_AHEAD_ROWS_MAX, Limits
 from tests.conformance.drawing import Drawing
 from tests.conformance.machines import lowered_limits
 from tests.unit.core.trial import Trial, packed
@@ -46,12 +48,12 @@ def load(path: Path) -> Loaded:
 class Written:
     """A file and the board that it holds."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits = DEFAULT) -> None:
         self.path = path
         self.trial = Trial()
-        self.file = new_file(path)
+        self.file = new_file(path, limits)
         loaded = self.file.load(NAME)
-        self.weight, self.backlog = loaded.weight, loaded.backlog
+        self.backlog = loaded.backlog
 
     def commit(self, *ops: Op) -> None:
         """A transaction that only appends to the log."""
@@ -67,12 +69,12 @@ class Written:
 
     def write(self, taken: Taken) -> None:
         """A transaction, after which the file says what the board holds."""
-        writes = taken.writes(self.weight)
-        self.file.write(writes)
-        self.weight = writes.weight
-        loaded = load(self.path)
+        self.file.write(taken)
+        file = BoardFile(self.path, level="disk")
+        loaded = file.load(NAME)
+        file.abandon()
         assert same_state(loaded.state, self.trial.state)
-        assert loaded.weight == self.weight
+        assert file.filed.weight == self.file.filed.weight
         assert loaded.backlog.mark == self.backlog.mark
         assert (loaded.backlog.rows, loaded.backlog.size) == (self.backlog.rows, self.backlog.size)
 
@@ -186,9 +188,7 @@ def test_traces_that_were_dropped_wait_for_the_mark(
     before = load(written.path).state
     forget(written.trial.state, written.backlog, 3)
     for _ in range(2):
-        writes = written.backlog.take(written.trial.state, LogRows()).writes(written.weight)
-        written.file.write(writes)
-        written.weight = writes.weight
+        written.file.write(written.backlog.take(written.trial.state, LogRows()))
         assert same_state(load(written.path).state, before)
     written.follow()  # only these are left
     assert written.backlog.mark == (4, 1_000, 3)
@@ -336,10 +336,8 @@ def test_a_transaction_that_fails_leaves_the_tables_and_the_log(written: Written
     before = load(written.path).state
     taken = written.backlog.take(written.trial.state, LogRows())
     log = touch(written.trial, written.backlog, (Put("public/b", ONE),))
-    writes = taken.writes(written.weight)
-    writes.log = [*log.rows, *log.rows]
     with pytest.raises(WriteError):
-        written.file.write(writes)
+        written.file.write(replace(taken, log=[*log.rows, *log.rows]))
     assert same_state(load(written.path).state, before)
     assert written.rows() == []
 
@@ -363,22 +361,22 @@ def test_every_history_is_kept(
 
 def _write_and_reopen(opened: list[BoardFile], data: st.DataObject) -> None:
     loaded = opened[-1].load(NAME)
-    state, weight, backlog = loaded.state, loaded.weight, loaded.backlog
+    state, backlog = loaded.state, loaded.backlog
     drawing = Drawing(data.draw, state)
     for _ in range(drawing.pick((2, 12))):
         log = group(state, backlog, drawing)
         kind = drawing.pick((0, 3))
         if kind == 0:
             forget(state, backlog, drawing.pick((1, state.revision + 1)))
-        writes = _taken(kind, state, backlog, log).writes(weight)
-        weight = writes.weight
-        opened[-1].write(writes)
+        written = opened[-1].write(_taken(kind, state, backlog, log))
+        loaded_of(state).follow(written.tablets)
         assert same_state(load(opened[-1].path).state, state)
         if drawing.one_in(4):
             opened[-1].abandon()
             opened.append(BoardFile(opened[-1].path, level="disk"))
             again = opened[-1].load(NAME)
-            assert (again.weight, again.backlog.mark) == (weight, backlog.mark)
+            assert opened[-1].filed.weight == opened[-2].filed.weight
+            assert again.backlog.mark == backlog.mark
             backlog = again.backlog
 
 

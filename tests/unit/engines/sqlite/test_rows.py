@@ -1,19 +1,20 @@
-"""From a state to rows and back, and the checksum that is kept along the way."""
+"""From a state to rows and back, and the sums that are kept along the way."""
 
-import copy
 from dataclasses import fields
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from blackboard.core.commit import Committed
+from blackboard.core.commit import Committed, Entry
 from blackboard.core.lease import dated
 from blackboard.core.model import decide, log_entry, prolong
 from blackboard.core.state import State, evolve
+from blackboard.engines.sqlite.cache import LoadedEntries, admit
 from blackboard.engines.sqlite.follower import Backlog
 from blackboard.engines.sqlite.rows import (
-    ENTRY,
+    LOADED,
     TABLES,
+    Filed,
     LogRows,
     Row,
     Table,
@@ -22,8 +23,15 @@ from blackboard.engines.sqlite.rows import (
     fill,
     pack_large,
     unpack_large,
+    usage_row,
     weigh,
-    weight_of,
+)
+from blackboard.engines.sqlite.tablets import (
+    FIRST,
+    LAST,
+    WEIGHT_MODULUS,
+    Tablet,
+    Tablets,
 )
 from blackboard.wire.codec import encode_results, prepare
 from tests.conformance.drawing import Drawing
@@ -47,31 +55,45 @@ def apply(shadow: Shadow, writes: Writes) -> None:
                 rows.update({row[: table.key_columns]: row for row in changed})
 
 
-def restored(shadow: Shadow, state: State) -> State:
+def restored(shadow: Shadow, state: State, filed: Filed) -> State:
     """The state that the rows give; `state` tells what no table holds."""
     found = State(state.epoch, state.revision, state.oldest, state.time_ms)
-    for table in TABLES:
-        rows = [row for _, row in sorted(shadow[table.name].items())]
-        fill(found, table, [_whole(shadow, row) for row in rows] if table is ENTRY else rows)
+    for table in LOADED:
+        fill(found, table, [row for _, row in sorted(shadow[table.name].items())])
+    found.usage = dict(filed.usage)
+    found.entries = LoadedEntries(filed.tablets)
+    admit(found, (FIRST, LAST), [Entry(*row) for row in wholes(shadow)])
     return found
 
 
-def _whole(shadow: Shadow, row: Row) -> Row:
-    """The row of an entry with its value, which may be in the log."""
-    key, value, *rest, place, size = row
-    if place is not None:
-        _, _, body, large, *_ = shadow["log"][(rest[0],)]
-        value = (body + (large or b""))[place : place + size]
-    return (key, value, *rest)
+def wholes(shadow: Shadow) -> list[Row]:
+    """The rows of entries with their values, which may be in the log."""
+    found = []
+    for _, (key, value, *rest, place, size, weight) in sorted(shadow["entry"].items()):
+        if place is not None:
+            _, _, body, large, *_ = shadow["log"][(rest[0],)]
+            value = (body + (large or b""))[place : place + size]
+        found.append((key, value, *rest))
+        assert weight == weigh(found[-1])
+    return found
+
+
+def weights(shadow: Shadow, filed: Filed) -> int:
+    """What all rows weigh that are not of the head, the log, or an entry."""
+    rows = [row for table in LOADED for row in shadow[table.name].values()]
+    rows += [tablet.row for tablet in filed.tablets]
+    rows += [usage_row(*item) for item in filed.usage.items()]
+    return sum(map(weigh, rows)) % WEIGHT_MODULUS
 
 
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_rows_follow_the_state(data: st.DataObject) -> None:
-    """Group after group: the rows give the state again, and the checksum is that of the state."""
+    """Group after group: the rows give the state again, and the sums are those of the rows."""
     with lowered_limits():
-        state, weight = State(EPOCH), 0
+        state = State(EPOCH, entries=LoadedEntries([Tablet(FIRST)]))
+        filed = Filed(weigh(Tablet(FIRST).row), {}, Tablets([Tablet(FIRST)]))
         drawing = Drawing(data.draw, state)
         shadow: Shadow = {name: {} for name in ("log", *(table.name for table in TABLES))}
         backlog = Backlog((0, 0, 1))
@@ -79,13 +101,18 @@ def test_rows_follow_the_state(data: st.DataObject) -> None:
             log = group(state, backlog, drawing)
             if drawing.one_in(4):
                 forget(state, backlog, drawing.pick((1, state.revision + 1)))
-            writes = backlog.take(state, log, everything=True).writes(weight)
+            writes = backlog.take(state, log, everything=True).writes(filed)
             apply(shadow, writes)
-            weight = writes.weight
-            place = (state.revision, state.time_ms, state.oldest, state.revision)
-            assert writes.head == (*place, checksum(weight, *place))
-            assert weight == weight_of(state) % 2**62
-            assert same_state(restored(shadow, state), state)
+            assert writes.place == (state.revision, state.time_ms, state.oldest, state.revision)
+            filed.change(writes, filed.sums(writes)[1])
+            assert filed.weight == weights(shadow, filed)
+            [tablet] = filed.tablets
+            rows = wholes(shadow)
+            assert (tablet.keys, tablet.weight) == (
+                len(rows),
+                sum(map(weigh, rows)) % WEIGHT_MODULUS,
+            )
+            assert same_state(restored(shadow, state, filed), state)
 
 
 def group(state: State, backlog: Backlog, drawing: Drawing) -> LogRows:
@@ -141,14 +168,10 @@ def test_the_statements_of_a_table_name_its_columns(table: Table[object, object]
 
 def test_a_checksum_fits_into_the_file() -> None:
     """SQLite's integers have 63 bits and a sign."""
-    state = State(EPOCH)
-    assert weight_of(state) == 0
-    state.next_item = {f"public/{number}": 2**63 for number in range(64)}
-    assert weight_of(state) > 2**63
-    assert 0 <= checksum(weight_of(state), 1, 1, 1, 1) < 2**62
-    other = copy.copy(state)
-    other.next_item = {"public/1": 2**63}
-    assert checksum(weight_of(other), 1, 1, 1, 1) != checksum(weight_of(state), 1, 1, 1, 1)
+    weight = sum(weigh((f"public/{number}", 2**63)) for number in range(64))
+    assert weight > 2**63
+    assert 0 <= checksum(weight, 1, 1, 1, 1) < 2**62
+    assert checksum(weigh(("public/1", 2**63)), 1, 1, 1, 1) != checksum(weight, 1, 1, 1, 1)
 
 
 @given(st.binary(min_size=1, max_size=40), st.integers(min_value=0))

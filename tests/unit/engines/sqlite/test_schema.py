@@ -9,10 +9,9 @@ import pytest
 
 import blackboard
 from blackboard.core.commit import Epoch
-from blackboard.engines.sqlite import schema
-from blackboard.engines.sqlite.convert import FORMAT, foreign_to
+from blackboard.engines.sqlite import format as schema
+from blackboard.engines.sqlite.format import FORMAT, distrust, foreign_to
 from blackboard.engines.sqlite.new import create
-from blackboard.engines.sqlite.schema import distrust
 from blackboard.errors import Corrupt
 from tests.waiting import TIMEOUT_S
 

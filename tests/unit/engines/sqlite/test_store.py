@@ -488,7 +488,7 @@ async def test_a_file_whose_leases_have_deadlines_is_opened_and_brought_up_to_da
     loaded = file.load(BOARD)
     file.abandon()
     with closing(sqlite3.connect(board_file(store))) as connection:
-        weight = loaded.weight
+        weight = file.filed.weight
         for key, ttl_ms in (("public/long", 3_600_000), ("public/short", 100)):
             older = (key, msgpack.packb(["ada", 1, granted.time_ms + ttl_ms, "bob", 7, 9]))
             weight += weigh(older) - weigh(LEASE.row(key, loaded.state.leases[key]))
@@ -520,7 +520,7 @@ async def test_leases_from_before_accounts_were_recorded_count_to_nobody(
     file.abandon()
     older = ("public/a", msgpack.packb(["ada", 1, 3_600_000, []]))
     lease, state = loaded.state.leases["public/a"], loaded.state
-    weight = loaded.weight + weigh(older) - weigh(LEASE.row("public/a", lease))
+    weight = file.filed.weight + weigh(older) - weigh(LEASE.row("public/a", lease))
     place = (state.revision, state.time_ms, state.oldest, state.revision)
     with closing(sqlite3.connect(board_file(store))) as connection:
         connection.execute(LEASE.upsert, older)

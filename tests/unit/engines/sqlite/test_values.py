@@ -20,10 +20,9 @@ from blackboard.core.commit import (
     Op,
     Put,
 )
-from blackboard.engines.sqlite import follower, values
+from blackboard.engines.sqlite import follower, rows as values
 from blackboard.engines.sqlite.file import WriteError
-from blackboard.engines.sqlite.rows import LogRows, Taken
-from blackboard.engines.sqlite.values import REFERRED_BYTES
+from blackboard.engines.sqlite.rows import REFERRED_BYTES, LogRows, Taken
 from blackboard.errors import Corrupt
 from blackboard.limits import VALUE_INLINE_BYTES_MAX
 from tests.unit.core.trial import packed
@@ -59,9 +58,9 @@ def cut(written: Written, oldest: int) -> bool:
     """Compact as a board does; whether rows of the log are left below."""
     state = written.trial.state
     forget(state, written.backlog, oldest)
-    writes = written.backlog.take(state, LogRows(), log_below=oldest).writes(written.weight)
-    remains = written.file.write(writes)
-    written.weight = writes.weight
+    remains = written.file.write(
+        written.backlog.take(state, LogRows(), log_below=oldest)
+    ).log_remains
     assert same_state(load(written.path).state, state)
     return remains
 
@@ -242,7 +241,7 @@ def test_an_index_that_lacks_a_value_is_found(written: Written) -> None:
             "UPDATE sqlite_schema SET sql = replace(sql, 'place IS NULL', 'place IS NOT NULL')"
         )
         connection.commit()
-    with pytest.raises(Corrupt, match="not in one place"):
+    with pytest.raises(Corrupt, match="missing from index entry_in_log"):
         load(written.path)
 
 
@@ -256,9 +255,9 @@ def test_values_that_the_log_lost_are_not_moved(tmp_path: Path) -> None:
     made.file._writer.execute("UPDATE log SET revision = 1 WHERE revision = 2")
     made.file._writer.execute("UPDATE entry SET mod_revision = 0 WHERE key = 'public/a'")
     forget(made.trial.state, made.backlog, 3)
-    writes = made.backlog.take(made.trial.state, LogRows(), log_below=3).writes(made.weight)
+    taken = made.backlog.take(made.trial.state, LogRows(), log_below=3)
     with pytest.raises(WriteError, match="does not hold its values") as failed:
-        made.file.write(writes)
+        made.file.write(taken)
     assert failed.value.certain
     assert lies(made.path) == {"public/a": (0, len(INLINE)), "public/b": None}
     made.file.abandon()
