@@ -164,7 +164,7 @@ async def pending(board: Board, agent: str = "*") -> tuple[Pending, ...]:
     found = []
     async for entry in board.scan(f"{REQUESTS}/{agent}/*"):
         request, name = _parsed(Request, entry), _name_of(entry)
-        # Anybody who may write public keys can put an entry here. Only the agent can ask.
+        # An entry here may come from others who can write public keys; only the agent may ask.
         if request is not None and entry.author == name[0]:
             given = answers.get(name)
             counts = _answer_to(request, entry, given)

@@ -205,7 +205,7 @@ class LoadedEntries(Entries):
             self._free.add(agent)
         for each in chain(commit.conditions, commit.ops):
             if isinstance(each, _NAME_ENTRIES):
-                part = self._parts[bisect_right(self._firsts, each.key) - 1]
+                part = self._parts[self._at(each.key)]
                 part.is_used = True
                 if not part.is_loaded:
                     return False
@@ -340,8 +340,10 @@ class LoadedEntries(Entries):
         for first in changes.gone:
             at = bisect_left(self._firsts, first)
             # Else it stays a part of its own: the rows of the other are still those of the file.
-            if self._firsts[at : at + 1] == [first] and self._parts[at - 1].is_loaded:
-                self._join(at)
+            both = self._parts[at - 1 : at + 1]
+            if self._firsts[at : at + 1] == [first] and all(part.is_loaded for part in both):
+                del self._firsts[at], self._parts[at]
+                self._hand = 0
         for tablet in changes.present:
             at = self._at(tablet.first)
             part = self._parts[at]
@@ -349,11 +351,6 @@ class LoadedEntries(Entries):
             if self._firsts[at] != tablet.first and part.is_loaded:
                 self._firsts.insert(at + 1, tablet.first)
                 self._parts.insert(at + 1, structs.replace(part))
-
-    def _join(self, at: int) -> None:
-        if self._parts[at].is_loaded:
-            del self._firsts[at], self._parts[at]
-            self._hand = 0
 
 
 def loaded_of(state: State) -> LoadedEntries:

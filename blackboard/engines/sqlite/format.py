@@ -19,24 +19,17 @@ from importlib.resources import files
 from typing import Final
 
 from blackboard.core.commit import Entry
-from blackboard.core.state import BoardUsage, Growth, add_up, grow
 from blackboard.engines.sqlite.rows import (
+    ALL_COLUMNS,
     ENTRY,
     LOADED,
-    UPSERT_USAGE,
+    FirstSums,
     Row,
     ValuesInLog,
     checksum,
-    usage_row,
     weigh,
 )
-from blackboard.engines.sqlite.tablets import (
-    FIRST,
-    UPSERT_TABLET,
-    WEIGHT_MODULUS,
-    Pieces,
-    Tablet,
-)
+from blackboard.engines.sqlite.tablets import FIRST, WEIGHT_MODULUS
 from blackboard.errors import Corrupt
 from blackboard.limits import RESTORE_BYTES_MAX
 
@@ -83,7 +76,9 @@ _OLDER: Final = """
 _WITHOUT_SUMS: Final = 6
 """The last format without sums over its entries."""
 _WEIGHT: Final = ",\n    weight          INTEGER"
-"""The column that it lacks, and two tables."""
+"""The column that it lacks."""
+_SUMS: Final = ("tablet", "usage")
+"""The tables that it lacks."""
 _VALUES_IN_ROWS: Final = 5
 """The last format whose entries have their values in their rows."""
 _IN_LOG: Final = ",\n    place           INTEGER,\n    size            INTEGER"
@@ -94,10 +89,7 @@ _UNDATED: Final = 3
 _FIRST_MS: Final = ",\n    first_ms        INTEGER"
 """The column that format 3 lacks, as both texts have it."""
 _COLUMNS: Final = ", ".join(ENTRY.columns)
-_SOME: Final = (
-    f"SELECT {', '.join((*ENTRY.columns, *ENTRY.stored))} FROM entry WHERE key > ?"
-    " ORDER BY key LIMIT 1024"
-)
+_SOME: Final = f"SELECT {ALL_COLUMNS} FROM entry WHERE key > ? ORDER BY key LIMIT 1024"
 _MOVE: Final = f"INSERT OR REPLACE INTO entry ({_COLUMNS}) SELECT {_COLUMNS} FROM owed"
 
 
@@ -106,7 +98,7 @@ def foreign_to(connection: sqlite3.Connection, version: int) -> str | None:
     schema = schema_text()
     if version <= _WITHOUT_SUMS:
         schema = schema.replace(_WEIGHT, "")
-        for table in ("tablet", "usage"):
+        for table in _SUMS:
             schema = schema.replace(_statement(f"TABLE {table}"), "")
     if version <= _VALUES_IN_ROWS:
         schema = schema.replace(_IN_LOG, "").replace(_statement("INDEX entry_in_log"), "")
@@ -148,12 +140,10 @@ def _convert(connection: sqlite3.Connection, version: int) -> None:
             connection.execute(f"ALTER TABLE entry ADD {column} INTEGER")
         connection.execute(_statement("INDEX entry_in_log"))
     connection.execute("ALTER TABLE entry ADD weight INTEGER")
-    growth: Growth = {}
-    tablets = _weighed(connection, growth)
+    sums, entries = _weighed(connection)
     # The old checksum is checked first: the new one would make damage look right.
     weight = _weight(connection)
-    before = weight + sum(tablet.weight for tablet in tablets) + weigh(tuple(place))
-    if before % WEIGHT_MODULUS != kept:
+    if (weight + entries + weigh(tuple(place))) % WEIGHT_MODULUS != kept:
         raise Corrupt(what=f"format {version}", reason="its tables do not add up")
     if version <= _WITHOUT_MARK:
         place.append(place[0])
@@ -165,13 +155,9 @@ def _convert(connection: sqlite3.Connection, version: int) -> None:
         connection.execute(
             "INSERT INTO head VALUES (?, ?, ?, ?, ?, ?, ?)", (board, *place, kept, clean)
         )
-    usage: dict[str, BoardUsage] = {}
-    add_up(usage, growth)
-    for table, statement, rows in (
-        ("tablet", UPSERT_TABLET, [tablet.row for tablet in tablets]),
-        ("usage", UPSERT_USAGE, [usage_row(*item) for item in usage.items()]),
-    ):
+    for table in _SUMS:
         connection.execute(_statement(f"TABLE {table}"))
+    for statement, rows in sums.rows():
         connection.executemany(statement, rows)
         weight += sum(map(weigh, rows))
     revision, time_ms, oldest, log_end = place
@@ -186,22 +172,21 @@ def _weight(connection: sqlite3.Connection) -> int:
     return sum(weigh(row) for query in queries for row in connection.execute(query))
 
 
-def _weighed(connection: sqlite3.Connection, growth: Growth) -> list[Tablet]:
-    """Add their weights to the rows of all entries, and what they are to `growth`; returns the
-    tablets that they make."""
-    held, found, after = ValuesInLog(connection), Pieces(FIRST), FIRST
+def _weighed(connection: sqlite3.Connection) -> tuple[FirstSums, int]:
+    """Add their weights to the rows of all entries; returns the sums over them, and what they weigh
+    together."""
+    held, sums, total, after = ValuesInLog(connection), FirstSums(), 0, FIRST
     while rows := connection.execute(_SOME, (after,)).fetchall():
         weights: list[Row] = []
         for row in rows:
             whole = held.whole(row)
             entry, weight = Entry(*whole), weigh(whole)
-            grow(growth, entry.key, None, entry)
+            sums.add(entry, weight)
             weights.append((weight, entry.key))
-            size = len(entry.key) + len(entry.value)
-            found.add(entry.key, size, weight, entry.expires_at_ms)
+            total += weight
         connection.executemany("UPDATE entry SET weight = ? WHERE key = ?", weights)
         after = rows[-1][0]
-    return found.all()
+    return sums, total
 
 
 def _statement(made: str) -> str:

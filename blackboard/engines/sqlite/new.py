@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from blackboard.core.commit import Entry, Epoch, Seed
-from blackboard.core.state import BoardUsage, Growth, add_up, grow
 from blackboard.engines.disk import sync_path
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.connection import insert, translated
@@ -26,15 +25,13 @@ from blackboard.engines.sqlite.journal import PAGE_BYTES, use_journal
 from blackboard.engines.sqlite.rows import (
     ENTRY,
     NEXT_ITEM,
-    UPSERT_USAGE,
+    FirstSums,
     Row,
     checksum,
     epoch_row,
     stored,
-    usage_row,
     weigh,
 )
-from blackboard.engines.sqlite.tablets import FIRST, UPSERT_TABLET, Pieces
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.integrity.private_files import make_file, open_new, read_text
 from blackboard.units import Milliseconds, Revision
@@ -159,8 +156,7 @@ class NewFile:
     def __init__(self, path: Path, beside: Path) -> None:
         self._path = path
         self._beside = beside
-        self._growth: Growth = {}
-        self._tablets = Pieces(FIRST)
+        self._sums = FirstSums()
         self._one = threading.Lock()  # a cancelled caller's step may still run
         self._connection: sqlite3.Connection | None = None
         self._begun = False
@@ -192,9 +188,7 @@ class NewFile:
                 row = ENTRY.row(entry.key, entry)
                 weight = weigh(row)
                 rows.append(stored(row, weight))
-                grow(self._growth, entry.key, None, entry)
-                size = len(entry.key) + len(entry.value)
-                self._tablets.add(entry.key, size, weight, entry.expires_at_ms)
+                self._sums.add(entry, weight)
             insert(connection, ENTRY.upsert, rows)
 
     def finish(self, board: str, seed: Seed) -> None:
@@ -203,13 +197,10 @@ class NewFile:
         with self._open() as connection:
             insert(connection, NEXT_ITEM.upsert, list(seed.next_item))
             begun = epoch_row(epoch, seed.time_ms)
-            usage: dict[str, BoardUsage] = {}
-            add_up(usage, self._growth)
-            tablets = [tablet.row for tablet in self._tablets.all()]
-            used = [usage_row(*item) for item in usage.items()]
-            insert(connection, UPSERT_TABLET, tablets)
-            insert(connection, UPSERT_USAGE, used)
-            weight = sum(map(weigh, (*seed.next_item, begun, *tablets, *used)))
+            weight = sum(map(weigh, (*seed.next_item, begun)))
+            for statement, rows in self._sums.rows():
+                insert(connection, statement, rows)
+                weight += sum(map(weigh, rows))
             # The head's time is that of the newest log entry.
             place = (first, seed.time_ms if first else 0, max(first, 1), first)
             head = (board, *place, checksum(weight, *place))

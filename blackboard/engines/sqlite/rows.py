@@ -48,9 +48,11 @@ from blackboard.core.state import (
 )
 from blackboard.engines.sqlite.tablets import (
     DELETE_TABLET,
+    FIRST,
     UPSERT_TABLET,
     WEIGHT_MODULUS,
     Changes,
+    Pieces,
     Span,
     Tablet,
     Tablets,
@@ -244,7 +246,7 @@ TABLES: Final[tuple[Table[Any, Any], ...]] = (ENTRY, TOMBSTONE, LEASE, NEXT_ITEM
 LOADED: Final = TABLES[1:]
 """Those that are read when a board is opened, all of them."""
 SELECT_USAGE: Final = "SELECT name, keys, bytes FROM usage ORDER BY name"
-UPSERT_USAGE: Final = (
+_UPSERT_USAGE: Final = (
     "INSERT INTO usage (name, keys, bytes) VALUES (?, ?, ?)"
     " ON CONFLICT (name) DO UPDATE SET keys = excluded.keys, bytes = excluded.bytes"
 )
@@ -382,7 +384,7 @@ class Filed:
         weight -= sum(map(weigh, before)) + sum(weigh(each.row) for each in changes.before)
         gone = [(name,) for name in names if name not in after]
         deletes = [(_DELETE_USAGE, gone), (DELETE_TABLET, [(first,) for first in changes.gone])]
-        upserts = [(UPSERT_USAGE, present), (UPSERT_TABLET, tablets)]
+        upserts = [(_UPSERT_USAGE, present), (UPSERT_TABLET, tablets)]
         return [*deletes, *upserts], weight % WEIGHT_MODULUS
 
     def change(self, writes: "Writes", weight: int) -> None:
@@ -390,6 +392,27 @@ class Filed:
         self.weight = weight
         add_up(self.usage, writes.growth)
         self.tablets.change(writes.tablets)
+
+
+@dataclass(slots=True)
+class FirstSums:
+    """The sums over the entries of a file that has none of them yet, which are added in order."""
+
+    growth: Growth = field(default_factory=dict)
+    pieces: Pieces = field(default_factory=lambda: Pieces(FIRST))
+
+    def add(self, entry: Entry, weight: int) -> None:
+        """Add an entry, whose row weighs `weight`."""
+        grow(self.growth, entry.key, None, entry)
+        size = len(entry.key) + len(entry.value)
+        self.pieces.add(entry.key, size, weight, entry.expires_at_ms)
+
+    def rows(self) -> list[Rows]:
+        """Their rows, of which there are none before."""
+        usage: dict[str, BoardUsage] = {}
+        add_up(usage, self.growth)
+        tablets = [tablet.row for tablet in self.pieces.all()]
+        return [(UPSERT_TABLET, tablets), (_UPSERT_USAGE, [usage_row(*i) for i in usage.items()])]
 
 
 @dataclass(slots=True)
@@ -489,7 +512,9 @@ _KEPT_BYTES: Final = 4 * 1024 * 1024
 """Rows of the log that are kept for the entries that follow: one commit often wrote many."""
 
 _WITHIN: Final = "FROM entry WHERE key >= ? AND key < ? ORDER BY key"
-_ENTRIES: Final = f"SELECT {', '.join((*ENTRY.columns, *ENTRY.stored))} {_WITHIN}"
+ALL_COLUMNS: Final = ", ".join((*ENTRY.columns, *ENTRY.stored))
+"""Those of table `entry`, for `ValuesInLog.whole`."""
+_ENTRIES: Final = f"SELECT {ALL_COLUMNS} {_WITHIN}"
 _KEYS: Final = f"SELECT key {_WITHIN}"
 """From the index alone."""
 MOVE: Final = (
