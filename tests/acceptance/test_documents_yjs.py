@@ -153,6 +153,7 @@ async def test_everybody_ends_equal_through_kill_and_restore(shell: Shell) -> No
             await board.checkpoint("agreed")
             await js.do("append", name="ann", text=" Regretted.")
             await shows(doc, text + " Regretted.")
+            await js.until("ben", text=text + " Regretted.")  # or his old text passes for the new
             await board.restore("agreed")
             for name in ("ann", "ben"):
                 await js.until(name, text=text, synced=True)
