@@ -297,15 +297,20 @@ class Archiver:
         # Until their tasks have ended, `_finish` would be a second writer of the same boards.
         await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
         # What is not archived by then stays in the log, where the next archiver finds it.
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(self._finish_ms / 1000):
                 await asyncio.gather(*(self._finish(board) for board in self._boards.values()))
+        except TimeoutError:
+            behind = sorted(board.name for board in self._boards.values() if board.is_behind)
+            log.warning("not archived to their end: %s", ", ".join(behind) or "not known which")
 
     async def _finish(self, board: _ArchivedBoard) -> None:
         try:
             try:
-                while await self._advance(board):
-                    pass
+                while await self._advance(board) or board.is_behind:
+                    if board.fence is None:
+                        # Another process has the lease. It may have been killed with it.
+                        await asyncio.sleep(_LOOK_MS / 1000)
             finally:
                 await self._give_up(board)
         except Exception as error:  # the other boards are archived all the same

@@ -8,6 +8,8 @@ Invariants
 - A board that has less than its backup continues above it: before the service accepts a commit, or,
   if the backup did not answer then, as soon as it does.
 - While another process writes to the backup, this one waits and takes over when that ends.
+- What a service committed that was killed, or whose archive was away, is shipped too, although
+  nobody uses its board: `_archive_rest` makes the archive complete.
 - A service that stops ships everything, once its archive is complete: after a clean stop, the
   backup has every acknowledged commit.
 """
@@ -35,7 +37,7 @@ from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, NewerFormat
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.archiver import Archiver
-from blackboard.units import Milliseconds
+from blackboard.units import Milliseconds, Revision
 
 log = logging.getLogger(__name__)
 _FIRST_RETRY_MS: Final = 100
@@ -87,6 +89,10 @@ class BackupFollower:
         """Those of them that exist, or may exist."""
         self.warnings: dict[str, str] = {}
         """The boards that had less than their backup."""
+        self._looked: set[str] = set()
+        """The boards that were compared with the archive, once in the life of this process."""
+        self._late: set[str] = set()
+        """Those of them that the archiver follows because the archive had less."""
         self._scanned_s = float("-inf")
         self._complete_s = time.monotonic()
         """When everything was in the backup, by the clock of `time.monotonic`."""
@@ -114,10 +120,16 @@ class BackupFollower:
         return BackupStatistics(lag_ms, self._failures > 0, self._total.entries, self._total.bytes)
 
     async def stop(self) -> None:
-        """Stop following. `finish` ships the rest."""
+        """Stop following. `finish` ships the rest, once the archiver is closed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            async with asyncio.timeout(self._finish_ms / 1000):
+                await self._archive_rest(await self._shipper.boards())
+        except Exception as error:  # the service is closed nevertheless
+            text = "it is not known whether the archive has all boards: %s"
+            log.warning(text, str(error) or "timeout", exc_info=_unforeseen(error))
 
     async def finish(self) -> None:
         """Ship everything, once the archive is complete, and release the backup. Errors: none; a
@@ -165,10 +177,12 @@ class BackupFollower:
         archiver = self._archiver
         # Before the round: what the archive lacks now, the round cannot ship.
         late_ms = 0 if archiver is None else archiver.statistics().lag_ms
+        is_behind = False
         is_scan = begun_s - self._scanned_s >= self._scan_ms / 1000
         # Without an archive nothing says which boards have changed.
         if is_scan or self._archive is None:
             names: Collection[str] = await self._shipper.boards()
+            is_behind = await self._archive_rest(names)
         else:
             names = await self._changed(self._archive)
         self._total = self._total.plus(await self._shipper.round(names))
@@ -176,7 +190,44 @@ class BackupFollower:
             await self._shipper.note_removed(names)
             self._scanned_s = begun_s
         # As of the beginning: the round may have missed what was committed since.
-        self._complete_s = begun_s - late_ms / 1000
+        if not is_behind:
+            self._complete_s = begun_s - late_ms / 1000
+
+    async def _archive_rest(self, names: Collection[str]) -> bool:
+        """Let the archiver take in what was committed before this process and is not archived;
+        returns whether there was any.
+
+        A board is archived once somebody uses it, and nobody may use this one again. Each is
+        compared once; one that fails is compared again in the next scan. Errors: Unavailable.
+        """
+        archiver, archive = self._archiver, self._archive
+        if archiver is None or archive is None:
+            return False
+        await self._let_go(archiver)
+        left = [name for name in names if name not in self._looked]
+        ends = await archive.ends() if left else {}
+        found = len(self._late)
+        for name in left:
+            try:
+                # One that the archive does not know is shipped from the engine.
+                if name in ends and await self._is_ahead(name, ends[name]):
+                    archiver.poke(name)
+                    self._late.add(name)
+                self._looked.add(name)
+            except BlackboardError as error:
+                log.debug("board %s is not compared with its archive: %s", name, error)
+        return len(self._late) > found
+
+    async def _is_ahead(self, name: str, end: Revision) -> bool:
+        return await self._store.exists(name) and (await self._store.open(name)).revision > end
+
+    async def _let_go(self, archiver: Archiver) -> None:
+        """Let the archiver leave what it took in. A board that is used is followed again with its
+        next commit."""
+        for name in [name for name in self._late if archiver.is_at_rest(name)]:
+            with contextlib.suppress(BlackboardError):
+                if await archiver.leave(name):
+                    self._late.discard(name)
 
     async def _changed(self, archive: Archive) -> Collection[str]:
         """The boards of which the archive has something new, also from other services, and the

@@ -26,17 +26,19 @@ from tests.waiting import wait_until
 
 BOARD = "main"
 QUICK = lowered(
-    backup_start_ms=50,
+    backup_start_ms=60_000,  # it is compared before it is used, and shipped when it ends
     backup_interval_ms=10,
     archive_retry_ms=50,
     archive_pause_ms=1,
-    finish_timeout_ms=1_000,
+    finish_timeout_ms=60_000,
 )
+HASTY = lowered(QUICK, backup_start_ms=50, finish_timeout_ms=1_000)
+"""Without much patience for a place that does not answer."""
 
 
 @asynccontextmanager
 async def following(data: Path, backup: str, limits: Limits = QUICK) -> AsyncIterator[Service]:
-    """A service over the embedded engine that follows a backup without much patience."""
+    """A service over the embedded engine that follows a backup."""
     store = await SqliteStore.at(data, limits=limits)
     archive = await archive_beside(data, limits)
     async with Service(store, archive=archive, limits=limits) as service:
@@ -88,7 +90,7 @@ async def test_a_store_that_does_not_answer_holds_up_nothing(
     }.items():
         monkeypatch.setenv(name, value)
     try:
-        async with following(tmp_path / "data", "s3://bucket/backup") as service:
+        async with following(tmp_path / "data", "s3://bucket/backup", HASTY) as service:
             await connected.wait()
             assert [await put(service, value) for value in range(3)] == [1, 2, 3]
             found = service.statistics().backup
@@ -151,6 +153,27 @@ async def test_what_another_service_archives_is_shipped_at_once(tmp_path: Path) 
         await story.archive_into(archive, "other")
         await wait_until(is_there)
         await archive.aclose()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_what_was_not_archived_is_shipped_though_nobody_uses_it(
+    tmp_path: Path, is_stopped: bool
+) -> None:
+    """As after a kill: the commit is in the engine only. A stop at once ships it, too."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    async with following(data, str(backup)) as service:
+        await put(service, 1)
+    async with Service(await SqliteStore.at(data)) as service:
+        wanted = await put(service, 2)
+    assert await newest(backup) < wanted
+
+    async def is_shipped() -> bool:
+        return await newest(backup) == wanted
+
+    async with following(data, str(backup)):
+        if not is_stopped:
+            await wait_until(is_shipped)
+    assert await is_shipped()
 
 
 async def test_a_place_that_is_no_directory_is_waited_for(tmp_path: Path) -> None:
