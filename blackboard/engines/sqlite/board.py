@@ -82,6 +82,7 @@ _FOLLOW_AFTER_S: Final = 0.1
 _IDLE_S: Final = 10.0
 """After so long without a write, and at most twice as long, a board empties its journal. A person
 who types, or an agent that thinks, commits more often."""
+_UNDECIDED: Final = "a commit could not be decided"
 _APART_OPS: Final = 4_096
 """Operations from which on a restore is decided and applied in a thread: so many take 10 to 25 ms,
 which would block the event loop for all boards."""
@@ -190,6 +191,7 @@ class EmbeddedBoard:
         needed: list[Span] = []
         # Asked again after each wait: another reason may have come up meanwhile.
         while parts.left:
+            self._check_alive()  # it may have been closed, and nothing is written any more
             if self._must_wait(begins=begins, is_large=is_large):
                 await self._may_decide(begins=begins)
             elif self._entries.missing(wanted := [*needed, *self._looked_up(parts.left)]):
@@ -254,7 +256,7 @@ class EmbeddedBoard:
             outcomes, missing = group.apply(state, self._backlog, batch, self._now_ms())
         except BaseException:
             # The state may be changed in part, so the board is loaded again from its file.
-            self._fail(_undecided())
+            self._fail(WriteError(_UNDECIDED, certain=True))
             raise
         if state.epoch is not epoch:
             self._lift()
@@ -292,7 +294,7 @@ class EmbeddedBoard:
         if error is not None:
             if not answer.done():
                 answer.set_exception(error)
-            return self._written(group, _undecided())
+            return self._written(group, WriteError(_UNDECIDED, certain=True))
         group.calls.append((answer, batch, work.result()))
         self._note_head(group)
         if group.changes_nothing:
@@ -789,10 +791,6 @@ def _failure_of(work: "asyncio.Future[bool]") -> WriteError | None:
     if error is None or isinstance(error, WriteError):
         return error
     return WriteError(str(error), certain=False)
-
-
-def _undecided() -> WriteError:
-    return WriteError("a commit could not be decided", certain=True)
 
 
 def _set(waiter: "asyncio.Future[None]") -> None:

@@ -490,9 +490,11 @@ class SqliteStore:
         self._check_trusted(name)
         if not create and not await asyncio.to_thread(path.exists):
             raise InvalidRequest(field="board", reason=f"there is no board {name!r}")
-        # Again: it may have begun during the waits above.
+        # Again: it may have begun, or ended, during the waits above.
         if name in self._busy:
             raise _unfinished(name)
+        if (board := self._boards.get(name)) is not None and board.failure is None:
+            return board
         if (loading := self._loading.get(name)) is None:
             loading = self._begin_load(name, self._load(name, path))
         return await _loaded_by(loading)

@@ -2,7 +2,7 @@
 much of it stays in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from blackboard.engines.sqlite.cache import CHILDREN_AHEAD, LoadedEntries, loade
 from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.group import Parts
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.engines.sqlite.tablets import Span
 from blackboard.errors import Conflict, Corrupt, OutcomeUnknown, Unavailable
 from blackboard.limits import Limits
 from blackboard.wire.codec import Prepared, prepare
@@ -44,6 +45,7 @@ from tests.unit.engines.sqlite.test_tablets import COLD, follow, k, puts
 from tests.waiting import wait_until
 
 Reopen = Callable[[Written], Opened]
+PATIENCE_S = 60.0
 KEYS = 20
 """In ten tablets."""
 
@@ -200,6 +202,22 @@ async def test_commits_to_what_is_loaded_do_not_wait(cold: Opened) -> None:
     assert [entry.key for entry in reading.entries] == [k(15)]
     assert (await cold.board.read([k(11)])).entries[0].mod_revision == 1
     assert cold.board.is_unused
+
+
+async def test_a_commit_whose_board_fails_while_it_loads_is_refused(
+    cold: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would write it, and nobody answer it."""
+    load = cold.board.loader.load
+
+    async def load_last(spans: Sequence[Span]) -> None:
+        await load(spans)
+        cold.board.give_up("it is loaded again")
+
+    monkeypatch.setattr(cold.board.loader, "load", load_last)
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(Unavailable, match="loaded again"):
+            await cold.board.commit([made(cold, Put(k(4), packed(1)))])
 
 
 async def test_a_batch_is_begun_at_once_only_if_all_of_it_is_loaded(cold: Opened) -> None:

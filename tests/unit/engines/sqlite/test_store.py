@@ -192,6 +192,27 @@ async def test_many_open_at_once_and_one_of_them_gives_up(store: SqliteStore) ->
     assert len({head.epoch.id for head in heads}) == 1
 
 
+async def test_a_board_that_was_just_opened_is_not_opened_again(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits on it would end, and its leases would begin anew."""
+    is_open, calls = threading.Event(), iter(range(2))
+    as_ever = sqlite_store.read_removed
+
+    def read_removed(path: Path) -> tuple[int, int] | None:
+        if next(calls):  # one sees that it is not open yet, and is overtaken by the other
+            assert is_open.wait(60)
+        return as_ever(path)
+
+    monkeypatch.setattr(sqlite_store, "read_removed", read_removed)
+    openings = [asyncio.create_task(store.open(BOARD)) for _ in range(2)]
+    await asyncio.wait(openings, return_when=asyncio.FIRST_COMPLETED)
+    opened = store._boards[BOARD]
+    is_open.set()
+    await asyncio.gather(*openings)
+    assert store._boards[BOARD] is opened
+
+
 async def test_calls_wait_for_an_epoch_that_begins(store: SqliteStore) -> None:
     """A board in use is not refused for the moment that it takes."""
     writer = await Writer.open(store, BOARD)
