@@ -49,6 +49,11 @@ class HeldClaim:
         return done and self.granted.exception() is None
 
     @property
+    def is_ending(self) -> bool:
+        """Whether its lease is being given back: nothing prolongs it any more."""
+        return bool(self.reason) or self._released.is_set()
+
+    @property
     def left_s(self) -> int:
         """Whole seconds until it ends by itself."""
         return max(0, round(self._until_s - asyncio.get_running_loop().time()))
@@ -156,12 +161,13 @@ class Claims:
         return held.is_granted
 
     async def _is_current(self, key: str, held: HeldClaim) -> bool:
-        """Whether the board has a claim for this holder; if not, it is ended here, too. One that is
-        not granted yet is waited for."""
+        """Whether the board has a claim for this holder, and keeps it; if not, it is ended here,
+        too. One that is not granted yet is waited for."""
         if not await self._is_granted(key, held):
             return False
         holders = [lease.holder for lease in await self._board.leases(key)]
-        if held.lock.holder in holders:
+        # The board has it until its release is committed.
+        if held.lock.holder in holders and not held.is_ending:
             return True
         if self._held.get(key) is held:
             await self.release(key)

@@ -16,6 +16,7 @@ from blackboard.integrations.mcp.arguments import CLAIM_S_MAX, WAIT_S_MAX
 from blackboard.integrations.mcp.claims import CLAIMS_MAX
 from blackboard.ops import Put, Release, encode_value
 from tests.unit.integrations.mcp_clients import Caller, caller
+from tests.unit.server.hooked import client_of, service_over
 from tests.waiting import wait_until
 
 FILE = "public/files/src/app.py"
@@ -161,11 +162,34 @@ async def test_a_claim_ends_when_its_time_is_over(ann: Caller, bob: Caller) -> N
 async def test_a_claim_is_prolonged_by_claiming_again(ann: Caller, team: Board) -> None:
     await ann("claim", key=FILE, seconds=0.5)
     assert (await ann("claim", key=FILE, seconds=60))["seconds"] == 60
-    assert (await ann("claim", key=FILE, seconds=1))["seconds"] == 60  # never shortened
+    assert (await ann("claim", key=FILE, seconds=1))["seconds"] > 1  # never shortened
     (lease,) = await team.leases(FILE)
     first = await ann("wait", patterns=FILE, seconds=1)
     assert first["timed_out"]
     assert [one.fence for one in await team.leases(FILE)] == [lease.fence]
+
+
+async def test_a_claim_that_is_just_ending_is_taken_again(tmp_path: Path) -> None:
+    """Its release is on the way: the board has it still, and then no more."""
+    is_ending, is_seen = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        is_ending.set()
+        await is_seen.wait()
+
+    async def look() -> None:
+        is_seen.set()
+
+    async with service_over(tmp_path) as (service, store):
+        board = client_of(service, "ann").board("team")
+        async with caller(board) as ann:
+            first = await ann("claim", key=FILE, seconds=0.2)
+            store.hook("before commit", wait)
+            await is_ending.wait()
+            store.hook("after leases", look)
+            assert (await ann("claim", key=FILE, seconds=60))["holder"] == first["holder"]
+            assert len(await board.leases(FILE)) == 1
+            assert (await ann("release", key=FILE))["released"] is True
 
 
 async def test_claims_have_a_limit(ann: Caller) -> None:
