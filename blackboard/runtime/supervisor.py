@@ -146,6 +146,9 @@ class Crashes:
         # Whether the board may have a record: an earlier process may have left one.
         self._recorded = True
         self._well = asyncio.Event()
+        self._settled = asyncio.Event()
+        """Whether the record of an agent that is well was removed, as far as it can be."""
+        self._settled.set()
 
     async def add(self, crash: Exception | str, *, hopeless: bool = False) -> bool:
         """Count a crash, and record it; returns whether it is a crash loop now.
@@ -181,12 +184,13 @@ class Crashes:
     def progress(self) -> None:
         """The agent committed something: reset the count of crashes."""
         self._in_a_row = 0
-        self._well.set()
+        self.rested()
 
     def rested(self) -> None:
         """The agent rests: it is well, unless it crashed in this process and has committed nothing
         since. The count stays."""
         self._well.set()
+        self._settled.clear()
 
     async def take_back(self) -> None:
         """Remove the record whenever the agent makes progress again, and that of an earlier process
@@ -213,6 +217,13 @@ class Crashes:
                         break
                     attempts += 1
                     await asyncio.sleep(self._policy.pause_s(attempts))
+            if not self._well.is_set():
+                self._settled.set()
+
+    async def settle(self) -> None:
+        """Wait until `take_back` has nothing left to do, for at most the policy's `grace_ms`."""
+        with anyio.move_on_after(self._policy.grace_ms / 1000):
+            await self._settled.wait()
 
     def pause_s(self) -> float:
         """How long to wait before the next start."""
@@ -284,6 +295,9 @@ class Supervisor:
                 tasks.start_soon(self._crashes.take_back)
                 with self._scope:
                     ended = await self._live()
+                if ended is not None and ended.how == "done":
+                    # Nobody would take its record back later.
+                    await self._crashes.settle()
                 tasks.cancel_scope.cancel()
         return ended or self._ended("stopped")
 

@@ -230,6 +230,30 @@ async def test_a_repaired_agent_is_reported_well(board: Board) -> None:
     assert await told(board, "ada") is None
 
 
+async def test_an_agent_that_has_ended_is_reported_well(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it is over before the report of its crash is taken back."""
+    policy = RestartPolicy(pause_ms=1, pause_ms_max=1, crashes_max=10_000)
+    life = Supervisor(Hopeless("ada"), board, policy)
+    as_ever = life._board.entry
+
+    async def has_left() -> bool:
+        return not await board.leases("private/ada/*")
+
+    async def slow(key: str) -> Any:
+        if key == supervision_key("ada"):
+            await wait_until(has_left)
+        return await as_ever(key)
+
+    monkeypatch.setattr(life._board, "entry", slow)
+    living = asyncio.create_task(life.run())
+    await wait_until(lambda: _is(board, "restarting"))
+    await board.put("public/repaired", True)
+    assert (await living).how == "done"
+    assert await told(board, "ada") is None
+
+
 async def _is(board: Board, state: str) -> bool:
     return bool((await told(board, "ada") or {}).get("state") == state)
 
