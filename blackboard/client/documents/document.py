@@ -357,15 +357,17 @@ class Document:
     async def _note_frozen(self, refused: DocumentRefused) -> None:
         """Fail the waiting calls, unless the board was thawed in the meantime. The edits are kept
         and sent again."""
+        # A call that begins during the read may be made after a thaw, which the read has not seen.
+        waiting = self._all_waiting()
         try:
             reading = await self._link.read(self._board, [freeze.FROZEN_KEY])
         except AccessDenied:  # a token of narrow grants
-            self._fail(refused)
+            _fail_all(waiting, refused)
         except BlackboardError as error:
             log.debug("document %s: %s", self.key, error)
         else:
             for entry in reading.entries:
-                self._fail(freeze.refusal(entry.value, entry.time_ms, entry.mod_revision))
+                _fail_all(waiting, freeze.refusal(entry.value, entry.time_ms, entry.mod_revision))
 
     def _give_up(self, failure: BlackboardError) -> None:
         """End this replica: all waiting and later calls raise `failure`."""
@@ -374,17 +376,20 @@ class Document:
         self._fail(failure)
 
     def _fail(self, error: Exception) -> None:
-        for waiter in (*self._waiting, *(w for _, asked in self._asked for w in asked)):
-            if not waiter.done():
-                waiter.set_exception(error)
+        _fail_all(self._all_waiting(), error)
         self._waiting.clear()
         self._asked.clear()
+
+    def _all_waiting(self) -> "Waiting":
+        """The calls that wait for an answer, asked for or not."""
+        found = (*self._waiting, *(w for _, asked in self._asked for w in asked))
+        return [waiter for waiter in found if not waiter.done()]
 
     async def _talk(self, pipe: Pipe) -> None:
         """Exchange messages. Errors: whatever ends the connection."""
         self._is_answered = False
         # The answers for which they wait were lost with the last connection.
-        self._waiting += [w for _, asked in self._asked for w in asked if not w.done()]
+        self._waiting = self._all_waiting()
         self._asked.clear()
         # The service sends all states again. A replica that left meanwhile is not among them.
         self._others.clear()
@@ -537,3 +542,9 @@ class Document:
         state = self._presence or ysync.write_json({"agent": self._link.agent})
         presence = AwarenessState(client, self._presence_clock, state)
         await pipe.send(ysync.write_awareness([presence]))
+
+
+def _fail_all(waiting: "Waiting", error: Exception) -> None:
+    for waiter in waiting:
+        if not waiter.done():
+            waiter.set_exception(error)

@@ -1,6 +1,7 @@
 """A replica that the service lets in and then refuses, again and again."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from blackboard.client.client import Client
 from blackboard.core import access
+from blackboard.core.commit import Reading
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BoardFrozen
 from blackboard.server.service import Service
@@ -66,3 +68,32 @@ async def test_the_pauses_grow_while_a_frozen_board_refuses_its_edits(
             await client.thaw()
             with anyio.fail_after(PATIENCE_S):
                 await doc.synced()
+
+
+async def test_a_call_that_begins_after_the_thaw_is_not_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the replica read of the board before."""
+    as_ever, is_read, is_thawed = client.link.read, asyncio.Event(), asyncio.Event()
+
+    async def slow(board: str, keys: Sequence[str]) -> Reading:
+        reading = await as_ever(board, keys)
+        if reading.entries:
+            is_read.set()
+            await is_thawed.wait()
+        return reading
+
+    async with client.board().document("public/memo") as doc:
+        await doc.synced()
+        await client.freeze()
+        monkeypatch.setattr(client.link, "read", slow)
+        doc.text().append("one")
+        async with asyncio.timeout(PATIENCE_S):
+            early = asyncio.create_task(doc.synced())
+            await is_read.wait()
+            await client.thaw()
+            late = asyncio.create_task(doc.synced())
+            is_thawed.set()  # it has begun when the one that reads goes on
+            with pytest.raises(BoardFrozen):
+                await early
+            await late
