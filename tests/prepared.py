@@ -28,7 +28,7 @@ _WORD = re.compile(r"[a-z][\w.-]*")
 _OPTION = re.compile(r'^--?[a-z][\w-]*|"\w+"(?=:)|\w+(?=://)')
 """An option, a setting in JSON, and the kind of an address."""
 _spawned: set[frozenset[str]] = set()
-READ_LATE = ("BB_", "BLACKBOARD_", "FAILING_", "OPENAI_", "PYTEST_")
+READ_LATE = ("BB_", "BLACKBOARD_", "FAILING_", "OPENAI_", "PYTEST_", "TRACE")
 """Variables that change from test to test, and that nothing reads while it is imported."""
 
 

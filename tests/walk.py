@@ -15,6 +15,7 @@ Every command has to end with 0, but where an error, or a kill, is part of what 
 end of a page nothing runs any more but what a block "shows" as it runs.
 """
 
+import codecs
 import os
 import pty
 import re
@@ -40,6 +41,7 @@ PATIENCE_S = 120.0
 ROWS, COLUMNS = 40, 110
 PROMPT = "\x1b]133;D;"
 """What a shell writes before a prompt, followed by the exit code: a mark that terminals know."""
+_PROMPTED = re.compile(rf"{re.escape(PROMPT)}\d+\x07")
 _FAILS = re.compile(r"^error: .*\n(?:  .*\n)*\Z|Killed", re.MULTILINE)
 """What is promised of a command that fails: an error at the end, or that it was killed."""
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
@@ -98,7 +100,7 @@ class Terminal:
 
         Errors: AssertionError if that command failed, and nobody said that it would.
         """
-        text = self.until(lambda text: PROMPT in text, "the prompt")
+        text = self.until(_PROMPTED.search, "the prompt")
         code = text.rpartition(PROMPT)[2].partition("\x07")[0]
         assert self.may_fail or code == "0", f"exit code {code}:\n{plain(text)}"
         assert "Traceback" not in text, plain(text)
@@ -134,6 +136,7 @@ class Terminal:
         os.close(self._leader)
 
     def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         while True:
             try:
                 select.select([self._leader], [], [])
@@ -141,7 +144,7 @@ class Terminal:
             except OSError:  # its last process has ended
                 return
             with self._came:
-                self._text += data.decode(errors="replace")
+                self._text += decoder.decode(data)
                 self._came.notify_all()
 
 

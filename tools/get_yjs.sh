@@ -10,7 +10,10 @@ if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
     exit 0
 fi
 mkdir -p "$folder"
-cp "$wanted/client.mjs" "$folder/"
+exec 9>"$folder/.lock"
+flock 9
+# Only if it is another one: a test beside this one may be reading it.
+cmp -s "$wanted/client.mjs" "$folder/client.mjs" || cp "$wanted/client.mjs" "$folder/"
 if ! cmp -s "$wanted/package.json" "$folder/package.json" || [ ! -e "$folder/.complete" ]; then
     rm -rf "$folder/.complete" "$folder/node_modules"
     cp "$wanted/package.json" "$folder/"

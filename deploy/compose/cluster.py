@@ -38,7 +38,8 @@ def main(addresses: list[str]) -> None:
 def is_whole(node: Redis, size: int) -> bool:
     """Whether the server knows an owner of each slot, and all the others."""
     found = info(node)
-    return found["cluster_state"] == "ok" and found["cluster_known_nodes"] == str(size)
+    known = (found["cluster_known_nodes"], found["cluster_slots_ok"])
+    return found["cluster_state"] == "ok" and known == (str(size), str(SLOTS))
 
 
 def info(node: Redis) -> dict[str, str]:

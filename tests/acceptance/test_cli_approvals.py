@@ -14,7 +14,7 @@ from blackboard.runtime.context import Context
 from blackboard.runtime.run import RunOptions, run_agent
 from blackboard.runtime.runner import Stepped
 from blackboard.runtime.state import Status
-from tests.acceptance.shell import Running, Shell
+from tests.acceptance.shell import TIMEOUT_S, Running, Shell
 
 PRICE = "public/price"
 CLERKS = """
@@ -114,7 +114,8 @@ async def test_a_person_approves_by_http(shell: Shell, service: Running, buyer: 
     token = shell.out("token", "create", "boss", "--role", "approver").strip()
     url = service.url.replace("ws", "http", 1) + "/v1/rpc"
 
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http:
 
         async def ask(method: str, **params: Any) -> Any:
             body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

@@ -52,8 +52,9 @@ def ran(shell: Shell) -> Shell:
 
 
 def write(home: Path, *, stride: int) -> None:
-    """The user's agents."""
-    (home / "buyers.py").write_text(AGENTS + f"\nSTRIDE = {stride}\n")
+    """The user's agents; with each stride of another size. Python takes two files of one size for
+    the same, if they were written within a second."""
+    (home / "buyers.py").write_text(AGENTS + f"\nSTRIDE = {stride}\n" + "\n" * stride)
 
 
 def exported(shell: Shell, *arguments: str) -> list[str]:

@@ -85,7 +85,7 @@ def test_the_team_can_be_kept_alive(tmp_path: Path) -> None:
     assert process.stdout is not None
     try:
         address = after(process.stdout, "open its page beside this: ")
-        assert httpx.get(address.partition("#")[0]).status_code == 200
+        assert httpx.get(address.partition("#")[0], timeout=TIMEOUT_S).status_code == 200
         assert address == after(process.stdout, "look at it: ").split()[0]
     finally:
         os.killpg(process.pid, signal.SIGINT)

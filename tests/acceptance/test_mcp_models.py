@@ -87,7 +87,9 @@ class ScriptedAgent:
         raise AssertionError(error)
 
     def planned(self, steps: list[str], revision: int) -> Move:
-        """The write that adds its own step to the plan."""
+        """The write that adds its own step to the plan; what follows it, if the step is there."""
+        if self.step in steps:
+            return "claim", {"key": FILE}
         value = [*steps, self.step]
         return "write", {"key": PLAN, "value": value, "expected_revision": revision}
 

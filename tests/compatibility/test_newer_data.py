@@ -32,11 +32,13 @@ from blackboard.integrity import envelope, manifest as manifests, signing
 from blackboard.server.service import Service
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 from blackboard.wire.frames import SEALED
+from tests.lowered import PATIENT
 from tests.postgres import Postgres
 
 MASTER_KEY = "5f" * 32
 STRANGER = signing.Seal(b"s" * 32)
 PRIVATE = "private/ada/note"
+PATIENCE_MS = PATIENT.engine.engine_timeout_ms
 
 
 @pytest.fixture
@@ -298,14 +300,14 @@ def test_saved_contexts_of_a_newer_format(tmp_path: Path) -> None:
 
 async def test_a_board_of_a_newer_layout_in_redis(redis_url: str) -> None:
     """It is refused, nothing of it changes, and other boards go on."""
-    async with Service(RedisStore.connect(redis_url)) as service:
+    async with Service(RedisStore.connect(redis_url, limits=PATIENT)) as service:
         await Client(service.link(operator())).board("main").put("public/a", 1)
     with Redis.from_url(redis_url) as server:
         meta = "{main}:m"
         assert server.hget(meta, "format") == str(layout.FORMAT).encode()
         server.hset(meta, mapping={"format": layout.FORMAT + 1, "run": "of a newer layout"})
         before = (server.hgetall(meta), server.xrange("{main}:log"), server.hgetall("{main}:n"))
-        async with Service(RedisStore.connect(redis_url)) as service:
+        async with Service(RedisStore.connect(redis_url, limits=PATIENT)) as service:
             board = Client(service.link(operator())).board("main")
             for call in (board.get("public/a"), board.put("public/a", 2)):
                 with pytest.raises(NewerFormat, match="board main") as refused:
@@ -315,21 +317,21 @@ async def test_a_board_of_a_newer_layout_in_redis(redis_url: str) -> None:
         after = (server.hgetall(meta), server.xrange("{main}:log"), server.hgetall("{main}:n"))
         assert after == before
         server.hdel(meta, "format")
-    async with Service(RedisStore.connect(redis_url)) as service:
+    async with Service(RedisStore.connect(redis_url, limits=PATIENT)) as service:
         assert await Client(service.link(operator())).board("main").get("public/a") == 1
 
 
 async def test_a_board_of_the_older_layout_in_redis(redis_url: str) -> None:
     """Opening writes nothing. The first entry that has a time of creation of its own also marks the
     board: the scripts of the older program then find no open board, and are refused."""
-    async with Service(RedisStore.connect(redis_url)) as service:
+    async with Service(RedisStore.connect(redis_url, limits=PATIENT)) as service:
         await Client(service.link(operator())).board("main").put("public/a", 1)
     with Redis.from_url(redis_url) as server:
         run = server.hget("{main}:m", "run")
         assert isinstance(run, bytes)
         older = {b"run": run.removeprefix(b"2 "), b"format": b"1"}
         server.hset("{main}:m", mapping=older)
-        async with Service(RedisStore.connect(redis_url)) as service:
+        async with Service(RedisStore.connect(redis_url, limits=PATIENT)) as service:
             board = Client(service.link(operator())).board("main")
             first = await board.entry("public/a")
             await board.put("public/b", 1)
@@ -363,7 +365,7 @@ async def test_an_export_of_the_older_format(data: Path, tmp_path: Path) -> None
 
 async def test_a_running_service_meets_a_newer_layout_in_redis(redis_url: str) -> None:
     """It was migrated under it: the service must not write the old layout into the new one."""
-    async with Service(RedisStore.connect(redis_url)) as service:
+    async with Service(RedisStore.connect(redis_url, limits=PATIENT)) as service:
         board = Client(service.link(operator())).board("main")
         await board.put("public/a", 1)
         with Redis.from_url(redis_url) as server:
@@ -376,36 +378,36 @@ async def test_a_running_service_meets_a_newer_layout_in_redis(redis_url: str) -
 async def test_an_archive_of_a_newer_format_in_postgresql(postgres: Postgres) -> None:
     """Its tables are neither read nor completed."""
     url = await postgres.empty()
-    opened = await archive_database.Database.open(url)
+    opened = await archive_database.Database.open(url, PATIENCE_MS)
     await opened.aclose()
     mark = f"{archive_database._MARK}{archive_database.FORMAT + 1}"
-    opened = await archive_database.Database.open(url)
+    opened = await archive_database.Database.open(url, PATIENCE_MS)
     try:
         async with opened.writing() as connection:
             await connection.exec_driver_sql("DROP TABLE version")
             await connection.exec_driver_sql(f"COMMENT ON TABLE board IS '{mark}'")
         with pytest.raises(NewerFormat, match="archive"):
-            await archive_database.Database.open(url)
+            await archive_database.Database.open(url, PATIENCE_MS)
         async with opened.writing() as connection:
             found = await connection.exec_driver_sql("SELECT to_regclass('version')")
             assert found.scalar_one() is None
             await connection.exec_driver_sql("COMMENT ON TABLE board IS NULL")
     finally:
         await opened.aclose()
-    opened = await archive_database.Database.open(url)
+    opened = await archive_database.Database.open(url, PATIENCE_MS)
     await opened.aclose()
 
 
 async def test_an_archive_of_the_older_format_in_postgresql(postgres: Postgres) -> None:
     """Opening it adds what it lacks, and marks it."""
     url = await postgres.empty()
-    opened = await archive_database.Database.open(url)
+    opened = await archive_database.Database.open(url, PATIENCE_MS)
     async with opened.writing() as connection:
         await connection.exec_driver_sql("ALTER TABLE version DROP COLUMN first_ms")
         older = f"{archive_database._MARK}1"
         await connection.exec_driver_sql(f"COMMENT ON TABLE board IS '{older}'")
     await opened.aclose()
-    opened = await archive_database.Database.open(url)
+    opened = await archive_database.Database.open(url, PATIENCE_MS)
     try:
         async with opened.reading() as connection:
             await connection.exec_driver_sql("SELECT first_ms FROM version")

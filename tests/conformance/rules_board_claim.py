@@ -403,7 +403,7 @@ class LosingRules:
     async def test_the_commits_of_the_block_carry_the_fence(self, ada: Board, team: Team) -> None:
         await ada.put(ONE, 1)
         with pytest.raises(Fenced) as fenced:
-            async with ada.claim(TASKS) as task:
+            async with ada.claim(TASKS, ttl_ms=HOUR_MS) as task:
                 await steal(await team.operator())
                 await ada.put("public/work", 1)
         assert (fenced.value.key, fenced.value.holder) == (task.key, "thief~1")
@@ -412,7 +412,7 @@ class LosingRules:
     async def test_a_task_that_was_lost_is_not_done(self, ada: Board, team: Team) -> None:
         await ada.put(ONE, 1)
         with pytest.raises(LeaseLost) as lost:
-            async with ada.claim(TASKS) as task:
+            async with ada.claim(TASKS, ttl_ms=HOUR_MS) as task:
                 task.put("public/result", 1)
                 await steal(await team.operator())
         assert (lost.value.key, lost.value.holder) == (ONE, "thief~1")

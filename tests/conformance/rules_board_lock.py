@@ -42,7 +42,7 @@ class LockRules:
     """One at a time, in turn, and nothing is left behind."""
 
     async def test_a_lock_is_held_in_its_block_only(self, ada: Board) -> None:
-        async with ada.lock(A) as lock:
+        async with ada.lock(A, ttl_ms=HOUR_MS) as lock:
             lease = await lease_of(ada, A)
             assert (lease.holder, lease.fence) == (lock.holder, lock.fences[0].fence)
             assert (lease.until_ms, lock.keys) == (lock.until_ms, (A,))

@@ -21,11 +21,11 @@ class PresenceRules:
 
     async def test_who_is_attached_is_seen_and_then_no_more(self, ada: Board, bob: Board) -> None:
         assert await bob.agents() == ()
-        async with ada.attach() as me:
+        async with ada.attach(ttl_ms=HOUR_MS) as me:
             assert (me.agent, me.board.agent) == ("ada", "ada")
             (seen,) = await ada.agents()
             assert (seen.agent, seen.state, seen.note, seen.alive) == ("ada", "attached", "", True)
-            assert seen.since_ms == (await lease_of(ada, ADA)).until_ms - 10_000
+            assert seen.since_ms == (await lease_of(ada, ADA)).until_ms - HOUR_MS
             (by_bob,) = await bob.agents()
             assert (by_bob.agent, by_bob.alive) == ("ada", None)
         assert await bob.agents() == ()

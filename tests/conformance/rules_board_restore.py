@@ -27,7 +27,7 @@ from blackboard.errors import (
     StaleEpoch,
 )
 from blackboard.limits import RESTORE_CHANGES_MAX, RESYNC_BYTES, VALUE_BYTES_MAX
-from tests.conformance.team import PATIENCE_S, Team, take
+from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, renewed_often, take
 
 ROUNDS = int(os.environ.get("BLACKBOARD_TEST_RESTORES") or 12)
 """Checkpoints that are restored one after the other; 1000 in the long form."""
@@ -179,6 +179,7 @@ class RestoreRules:
             await still_works(who)
         await board.put("public/mine", 1)
 
+    @renewed_often
     async def test_leases_end_and_their_blocks_are_cancelled(
         self, team: Team, ada: Board, bob: Board
     ) -> None:
@@ -187,7 +188,7 @@ class RestoreRules:
         await board.checkpoint("plan")
 
         async def hold() -> None:
-            async with ada.lock("public/lock", ttl_ms=600):
+            async with ada.lock("public/lock", ttl_ms=RENEWED_MS):
                 await board.restore("plan")
                 await anyio.sleep_forever()
 

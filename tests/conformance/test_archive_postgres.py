@@ -21,8 +21,11 @@ from tests.conformance.archive_suite import ArchiveSuite, Place
 from tests.conformance.rules_archive import BOARD, state_at
 from tests.conformance.rules_archive_redact import KEY, beside
 from tests.conformance.story import Story
+from tests.lowered import PATIENT
 from tests.postgres import Postgres
 from tests.waiting import wait_until
+
+PATIENCE_MS = PATIENT.engine.engine_timeout_ms
 
 
 def begun_in(
@@ -140,14 +143,15 @@ class TestPostgresArchive(ArchiveSuite):
 
     async def test_a_server_that_lets_nobody_in_is_unavailable(self, place: Place) -> None:
         """As one that begins, has too many connections, or does not know the user."""
+        nobody = place.url.replace("/tester@", "/nobody_of_that_name@")
         with pytest.raises(Unavailable, match="nobody_of_that_name"):
-            await Database.open(place.url.replace("/tester@", "/nobody_of_that_name@"))
+            await Database.open(nobody, PATIENCE_MS)
 
     async def test_an_url_of_libpq_says_whether_to_encrypt(self, place: Place) -> None:
         """The server of the tests has no certificate."""
-        await (await Database.open(f"{place.url}?sslmode=disable")).aclose()
+        await (await Database.open(f"{place.url}?sslmode=disable", PATIENCE_MS)).aclose()
         with pytest.raises(Unavailable, match="SSL"):
-            await Database.open(f"{place.url}?sslmode=require")
+            await Database.open(f"{place.url}?sslmode=require", PATIENCE_MS)
 
     async def findings_after(self, archive: Archive, branch: Story) -> list[str]:
         """What verifying the branch "two" finds, once something was committed to it."""

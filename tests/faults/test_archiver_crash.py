@@ -59,6 +59,8 @@ async def crash(place: Place, seed: int) -> None:
     archive = await place.open()
     for _ in range(KILLS):
         done = run_and_kill(place, seed % 2**20, dice)
+        # A server finishes what a dead client had sent: this waits for the row that it has locked.
+        await archive.take(BOARD, "a look", 50)
         await check(archive, seed % 2**20)
         if done:
             break

@@ -23,6 +23,8 @@ PAUSE_S = 0.005
 """Between two actions of one: so that a slow machine is not kept busy by this load alone."""
 TOTAL, LOCKED, MEMO, OVER = "public/total", "public/locked", "public/memo", "public/over"
 PATIENCE_S = 400.0
+LOCK_MS = int(PATIENCE_S * 1000)
+"""A lease outlasts a restart, however long the machine takes for it."""
 Connect = Callable[[], AbstractAsyncContextManager[Client]]
 
 
@@ -113,7 +115,7 @@ class Team:
 
     async def _lock(self, board: Board, name: str) -> None:
         while not self._over:
-            async with board.lock("public/lock") as lock:
+            async with board.lock("public/lock", ttl_ms=LOCK_MS) as lock:
                 self.fences.append(lock.fences[0].fence)
                 before = await board.get(LOCKED, 0)
                 await let_pass(PAUSE_S)
@@ -133,8 +135,10 @@ class Team:
 async def check(team: Team, board: Board) -> None:
     """Nothing that was answered is lost, and nothing happened twice."""
     log = await whole_log(board)
-    public = [entry for entry in log if any(key.startswith("public/") for key, _ in entry.changes)]
     by_revision = {entry.revision: dict(entry.changes) for entry in log}
+    # Watchers leave there. A document that its editors have left may be compacted after it.
+    over = next(revision for revision, changes in by_revision.items() if OVER in changes)
+    public = [entry for entry in log if entry.revision <= over and _public(entry)]
     for revision, (name, number) in team.acknowledged.items():
         assert by_revision[revision] == {f"public/own/{name}": number}
     writers = {name: count for name, count in team.done.items() if name.startswith("writer")}

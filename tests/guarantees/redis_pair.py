@@ -66,9 +66,17 @@ class RedisPair:
             here = await self._replication(self.replica)
             is_up = here.get("master_link_status") == "up"
             told = there.get("slave0", {}).get("offset", -1)
-            return is_up and min(told, here["slave_repl_offset"]) >= target
+            has_all = is_up and min(told, here["slave_repl_offset"]) >= target
+            return has_all and not await self._rewrites(self.replica)
 
         await wait_until(is_synced, timeout_s=PATIENCE_S)
+
+    @staticmethod
+    async def _rewrites(server: RedisProcess) -> bool:
+        """Whether its file is still being written: killed before, it comes back with nothing."""
+        found = await ask(server, "INFO", "persistence")
+        assert isinstance(found, dict)
+        return bool(found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"])
 
     @staticmethod
     async def _replication(server: RedisProcess) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tests.guarantees.balancer import Balancer
 from tests.guarantees.drain_load import Team, check
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.redis_process import RedisProcess
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT_S, wait_until
 
 SERVICES = 3
 TIMES = 10
@@ -98,7 +98,8 @@ async def test_it_is_not_ready_before_it_stops(tmp_path: Path) -> None:
     """During `drain_delay_ms` everything goes on, new connections too; a second signal ends it."""
     service = ServiceProcess("sqlite", tmp_path, drain_delay_ms=DRAIN_DELAY_MS_MAX)
     ready = f"http://127.0.0.1:{service.port}/readyz"
-    async with service, service.connect() as old, httpx.AsyncClient(trust_env=False) as http:
+    asking = httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S)
+    async with service, service.connect() as old, asking as http:
         await old.board("main").put("public/a", 1)
 
         async def is_withdrawn() -> bool:

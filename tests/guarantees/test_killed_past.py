@@ -9,8 +9,8 @@ nothing is ever half done. BLACKBOARD_TEST_KILLS sets how many kills there are f
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from anyio.lowlevel import checkpoint as turn
 
 from blackboard import Board, OutcomeUnknown, Unavailable
 from blackboard.client.client import Client
+from blackboard.limits import DEFAULT
 from blackboard.ops import Put, encode_value
 from tests.guarantees.processes import ServiceProcess
 from tests.lowered import lowered
@@ -32,7 +33,7 @@ FEW_KILLS = 1
 TURNS_MAX = 4_000
 PATIENCE_S = 90.0
 HURRIED = lowered(commit_timeout_ms=5_000, request_timeout_ms=5_000)
-"""Answers of a service that was killed are waited for no longer."""
+"""Of the client whose calls a kill interrupts: those answers are waited for no longer."""
 KEYS = tuple(
     f"{space}/{number:02d}"
     for space in ("public/plan", "private/ada/notes", "private/bob/notes", "inbox/ada/letters")
@@ -47,6 +48,7 @@ class Story:
 
     service: ServiceProcess
     client: Client
+    hurried: Client
     rng: random.Random
     kills: int
     redis: RedisProcess | None = None
@@ -57,6 +59,11 @@ class Story:
     def board(self) -> Board:
         """The board."""
         return self.client.board("team")
+
+    @property
+    def doomed(self) -> Board:
+        """The same, for a call during which the service is killed."""
+        return self.hurried.board("team")
 
     async def write(self) -> Content:
         """Commit a content that the board never had."""
@@ -92,6 +99,8 @@ class Story:
             await self.redis.restart()
         await self.service.start()
         await self.board.refresh()
+        with suppress(Unavailable):  # so that it is connected when the next call begins
+            await self.doomed.head()
 
 
 async def held(board: Board, at: int | None = None) -> Content:
@@ -108,7 +117,7 @@ async def checkpoints_are_whole(story: Story) -> None:
         name = f"c{number}"
 
         async def take(name: str = name) -> None:
-            await story.board.checkpoint(name)
+            await story.doomed.checkpoint(name)
 
         was_told = await story.killed(take)
         found = [one for one in await story.board.checkpoints() if one.name == name]
@@ -125,7 +134,7 @@ async def restores_are_whole(story: Story) -> None:
         spoiled = await story.write()
 
         async def restore() -> None:
-            await story.board.restore("wanted")
+            await story.doomed.restore("wanted")
 
         was_told = await story.killed(restore)
         now = await held(story.board)
@@ -139,7 +148,7 @@ async def branches_are_whole(story: Story) -> None:
         name = f"branch-{number}"
 
         async def branch(name: str = name) -> None:
-            await story.board.branch(name)
+            await story.doomed.branch(name)
 
         was_told = await story.killed(branch)
         if name not in await story.client.boards():
@@ -163,8 +172,9 @@ async def telling(
     service: ServiceProcess, seed: int, kills: int, redis: RedisProcess | None = None
 ) -> AsyncIterator[Story]:
     """A story over a running service, with so many kills of each kind."""
-    async with service.connect() as client:
-        yield Story(service, client, random.Random(seed), kills, redis)
+    patient = replace(service, limits=DEFAULT)
+    async with patient.connect() as client, service.connect() as hurried:
+        yield Story(service, client, hurried, random.Random(seed), kills, redis)
 
 
 @pytest.mark.timeout(0)

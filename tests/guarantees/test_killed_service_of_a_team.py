@@ -7,6 +7,7 @@ waits for it.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.errors import Unavailable
-from blackboard.limits import Limits
+from blackboard.limits import DEFAULT, Limits
 from blackboard.runtime.approvals import pending
 from blackboard.runtime.supervisor import AgentExit, Supervisor
 from blackboard.runtime.team import ROSTER, MakeSupervisor, roster_key, run_team
@@ -71,6 +72,13 @@ async def client(service: ServiceProcess) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
+async def patient(service: ServiceProcess) -> AsyncIterator[Client]:
+    """Another client, for what the test itself asks: only the team's gives up soon."""
+    async with replace(service, limits=DEFAULT).connect() as client:
+        yield client
+
+
+@pytest.fixture
 def outage(service: ServiceProcess, monkeypatch: pytest.MonkeyPatch) -> Outage:
     """What may befall what a team asks of its board."""
     found = Outage(service)
@@ -101,9 +109,11 @@ async def test_when_it_asks_whether_all_have_ended(client: Client, outage: Outag
 
 
 @pytest.mark.limits(commit_timeout_ms=300, team_agents_max=1)
-async def test_when_it_looks_at_the_new_epoch(client: Client, outage: Outage) -> None:
+async def test_when_it_looks_at_the_new_epoch(
+    client: Client, patient: Client, outage: Outage
+) -> None:
     """The board was restored since the team wrote to its roster the last time."""
-    board, other = client.board("main"), client.board("main")
+    board, other = client.board("main"), patient.board("main")
     running = asyncio.create_task(run_team(board, [Patient("ada")], make_supervisor=quick(board)))
     try:
         await wait_until(lambda: is_at_rest(other, "ada"))

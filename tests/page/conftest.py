@@ -9,6 +9,7 @@ import pytest
 import blackboard
 from tests.acceptance.shell import Running, Shell
 from tests.page.browser import Readers, chromium, launched
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -21,7 +22,8 @@ def shell(tmp_path: Path) -> Shell:
 def service(shell: Shell) -> Iterator[Running]:
     """That user's service, on the embedded engine."""
     chromium()  # skips before anything is started
-    with shell.service("--level", "memory") as running:
+    # At a port of this process's own: a test may stop it, and start it there again.
+    with shell.service("--level", "memory", port=free_port()) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ import websockets
 
 import blackboard
 from blackboard.wire.frames import SUBPROTOCOLS
-from tests.acceptance.shell import Running, Shell
+from tests.acceptance.shell import TIMEOUT_S, Running, Shell
 from tests.page.browser import Readers, page_url
 
 
@@ -75,18 +75,28 @@ async def test_nothing_of_another_board_is_shown(
     await busy.put("public/busy", 0)
     page = await readers.open(service)
     await page.wait_for_selector(".revision:has-text('public/busy')")
-    rows = await page.evaluate(
+    shown = await page.evaluate(
         """async () => {
           const { look, rows, take } = await import('./page/store.js')
-          take({ revision: 77, time_ms: 1, author: 'ann', note: '', changes: [], epoch: null })
+          const empty = { time_ms: 1, author: 'ann', note: '', changes: [], epoch: null }
+          const seen = new Set()
+          const until = async isIt => {
+            do {
+              await new Promise(requestAnimationFrame)
+              for (const { revision } of rows) seen.add(revision)
+            } while (!rows.some(isIt))
+          }
+          take({ revision: 77, ...empty })
           await new Promise(resolve => queueMicrotask(resolve))
           void look('calm')
-          await new Promise(resolve => setTimeout(resolve, 500))
-          return rows.map(row => row.revision)
+          await until(row => row.changes.some(({ key }) => key === 'public/calm'))
+          take({ revision: 78, ...empty }) // what still waited before it would be shown with it
+          await until(row => row.revision === 78)
+          return [...seen]
         }"""
     )
-    assert 77 not in rows
-    assert rows
+    assert 77 not in shown
+    assert 78 in shown
 
 
 async def test_a_link_is_kept_while_the_service_does_not_answer(
@@ -123,7 +133,7 @@ async def test_nothing_is_asked_of_another_host(readers: Readers, service: Runni
     """And the browser would not allow it."""
     await readers.open(service)
     assert readers.hosts == {base(service).split("/")[2]}
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=TIMEOUT_S) as http:
         for path in ("", "page/app.js", "page/none.js"):
             policy = (await http.get(base(service) + path)).headers["content-security-policy"]
             assert "default-src 'none'" in policy
@@ -150,7 +160,7 @@ async def test_a_service_can_do_without(shell: Shell) -> None:
     with shell.service("--no-page") as running:
         assert not any(line.startswith("   page ") for line in running.lines)
         http = running.url.replace("ws", "http")
-        async with httpx.AsyncClient() as asking:
+        async with httpx.AsyncClient(timeout=TIMEOUT_S) as asking:
             assert (await asking.get(http)).status_code == 404
             assert (await asking.get(f"{http}/page/app.js")).status_code == 404
         with pytest.raises(websockets.InvalidStatus, match="403"):

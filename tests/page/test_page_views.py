@@ -60,6 +60,7 @@ async def test_a_board_that_was_made_elsewhere_can_be_chosen(
     """The list is asked for when somebody is about to choose, by mouse or by keyboard."""
     await client.board("main").put("public/a", 1)
     page = await readers.open(service)
+    await page.wait_for_selector("[data-revision='1']")  # by then it has asked which there are
     choice = page.locator(".board select")
     for name, turn in (("later", choice.hover), ("latest", choice.focus)):
         await client.board(name).put("public/of", name)

@@ -90,22 +90,21 @@ const OWN = {
   }
 }
 
-// Answers when the body begins, when it begins again, and when the call has ended.
+// Answers when the body begins, when it begins again, and when the call has ended; also if it ended
+// before that was asked, as a block does whose lock was lost.
 function begun (id, call) {
   let tell
-  const block = { next: () => new Promise(resolve => { tell = resolve }) }
-  const first = block.next()
-  blocks.set(id, block)
   const body = thing => new Promise((resolve, reject) => {
     block.resolve = resolve
     block.reject = reject
     thing.signal?.addEventListener('abort', () => reject(thing.signal.reason))
     tell({ entered: { ...kept(thing), facts: written(factsOf(thing)) } })
   })
-  Promise.resolve().then(() => call(body)).then(
-    result => tell({ ok: written(result) }),
-    error => tell(failed(error)))
-  return first
+  const over = Promise.resolve().then(() => call(body))
+    .then(result => ({ ok: written(result) }), failed)
+  const block = { next: () => Promise.race([new Promise(resolve => { tell = resolve }), over]) }
+  blocks.set(id, block)
+  return block.next()
 }
 
 function factsOf (thing) {

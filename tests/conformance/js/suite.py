@@ -26,7 +26,7 @@ from tests.conformance.js.client import JsClaim, JsClient, JsLock
 from tests.conformance.js.process import node
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_checkpoint import CheckpointRules
-from tests.conformance.rules_board_claim import ClaimRules, steal
+from tests.conformance.rules_board_claim import HOUR_MS, ClaimRules, steal
 from tests.conformance.rules_board_lock import LockRules
 from tests.conformance.rules_board_past import PastRules
 from tests.conformance.rules_board_read import BoardReadRules
@@ -161,7 +161,7 @@ class OwnRules:
 
     async def test_the_board_of_a_task_relies_on_its_claim(self, ada: Board, team: Team) -> None:
         await ada.put("public/tasks/1", 1)
-        claim = cast(JsClaim, ada.claim("public/tasks/*"))
+        claim = cast(JsClaim, ada.claim("public/tasks/*", ttl_ms=HOUR_MS))
         with pytest.raises(Fenced):
             async with claim as task:
                 board = await task.board()
@@ -177,11 +177,12 @@ class OwnRules:
         self, ada: Board, team: Team, tries_max: int, state: str
     ) -> None:
         await ada.put("public/tasks/1", 1)
-        lock = cast(JsLock, ada.lock(HELD))
+        lock = cast(JsLock, ada.lock(HELD, ttl_ms=HOUR_MS))
         with pytest.raises(Fenced) as refused:
             async with lock:
                 board = await lock.board()
-                async with board.claim("public/tasks/*", tries_max=tries_max):
+                task = board.claim("public/tasks/*", ttl_ms=HOUR_MS, tries_max=tries_max)
+                async with task:
                     await steal(await team.operator(), HELD)
                     await board.put("public/work", "late")
         assert refused.value.key == HELD
@@ -193,7 +194,7 @@ class OwnRules:
         self, team: Team, ada: Board
     ) -> None:
         boss = await team.operator()
-        lock = cast(JsLock, boss.lock(HELD))
+        lock = cast(JsLock, boss.lock(HELD, ttl_ms=HOUR_MS))
         with pytest.raises(Fenced):
             async with lock:
                 as_ada = (await lock.board()).as_agent("ada")

@@ -46,6 +46,7 @@ from blackboard.integrations.langgraph.payloads import Payloads
 from blackboard.ops import KeyAt, Release
 from tests.acceptance.shell import Shell
 from tests.lowered import lowered
+from tests.ports import free_port
 from tests.serving import Served
 from tests.unit.integrations.langgraph_suites import write_ownership
 from tests.waiting import wait_until
@@ -770,13 +771,15 @@ async def test_a_record_that_was_put_by_hand_is_named(board: Board) -> None:
 async def test_a_dead_service_is_unavailable(tmp_path: Path) -> None:
     """Nothing is half stored: it comes back with what was put."""
     shell = Shell(tmp_path)
-    with shell.service() as running:
+    # One that the kernel picks is anybody's while nobody listens at it.
+    with shell.service(port=free_port()) as running:
         url = next(line.split()[1] for line in running.lines if line.strip().startswith("url"))
         token = (tmp_path / "data" / "token").read_text().strip()
+        async with blackboard.connect(url, token=token) as patient:
+            await put(BlackboardSaver(patient.board("graphs")), {"n": 1})
         hurried = lowered(commit_timeout_ms=3_000)
         client = await blackboard.connect(url, token=token, patience_ms=3_000, limits=hurried)
         saver = BlackboardSaver(client.board("graphs"))
-        await put(saver, {"n": 1})
     with pytest.raises((Unavailable, OutcomeUnknown)):
         await put(saver, {"n": 2})
     with pytest.raises(Unavailable):

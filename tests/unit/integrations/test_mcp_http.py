@@ -33,6 +33,7 @@ from blackboard.integrations.mcp.http import (
 from blackboard.limits import VALUE_BYTES_MAX
 from blackboard.server.http.serve import listen
 from blackboard.server.service import Service
+from tests.ports import free_port
 from tests.serving import Served, serving
 from tests.unit.integrations.mcp_clients import MODERN, OLD, Caller
 from tests.waiting import TIMEOUT_S, wait_until
@@ -84,11 +85,13 @@ class Gateway:
 
 
 @asynccontextmanager
-async def up(served: Served, sessions_max: int = SESSIONS_MAX) -> AsyncIterator[Gateway]:
-    """An MCP server in front of that service."""
+async def up(
+    served: Served, sessions_max: int = SESSIONS_MAX, patience_ms: int | None = None
+) -> AsyncIterator[Gateway]:
+    """An MCP server in front of that service, for which it waits so long."""
 
     async def connect(token: str) -> Any:
-        return await blackboard.connect(served.url, token=token, patience_ms=2_000)
+        return await blackboard.connect(served.url, token=token, patience_ms=patience_ms)
 
     app = board_app(connect, board="team", sessions_max=sessions_max)
     listener = listen("127.0.0.1", 0)
@@ -252,8 +255,9 @@ async def test_a_service_that_is_away_is_said_and_comes_back(tmp_path: Path) -> 
         store = await SqliteStore.at(tmp_path, "memory")
         service = await stack.enter_async_context(Service(store))
         async with AsyncExitStack() as first:
-            served = await first.enter_async_context(serving(service))
-            gateway = await stack.enter_async_context(up(served))
+            # One that the kernel picks is anybody's while nobody listens at it.
+            served = await first.enter_async_context(serving(service, port=free_port()))
+            gateway = await stack.enter_async_context(up(served, patience_ms=2_000))
             ann = await stack.enter_async_context(gateway.caller(gateway.token("ann")))
             await ann("claim", key="public/files/a")
             await ann("write", key="public/x", value=1)

@@ -11,6 +11,7 @@ from blackboard import Endpoint, InvalidRequest
 from blackboard.errors import ModelFailed
 from blackboard.limits import EMBED_TEXTS_MAX, EMBEDDING_DIMENSIONS_MAX
 from tests.acceptance.embedding_service import EmbeddingService, embedding_service
+from tests.ports import free_port
 from tests.unit.client.memory.toy import MODEL, vector
 
 
@@ -94,8 +95,7 @@ def test_what_is_no_answer_is_refused(
 
 
 def test_a_service_that_is_not_there() -> None:
-    with embedding_service() as gone:
-        url = gone.url
+    url = f"http://127.0.0.1:{free_port()}/v1"
     with pytest.raises(ModelFailed, match="refused") as failed:
         Endpoint(url, MODEL).embed(["a"])
     assert failed.value.status is None

@@ -143,9 +143,9 @@ async def test_another_host_takes_over_when_one_is_gone(
     service: ServiceProcess, board: Board
 ) -> None:
     """Killed, it cannot give its identity back: it runs out, and the next in turn goes on."""
-    first = ProcessSupervisor(
-        Patient("ada"), board, place(service), RestartPolicy(ttl_ms=1_000, pause_ms=60_000)
-    )
+    # It does not start it again while the other one takes over.
+    rests = RestartPolicy(ttl_ms=1_000, pause_ms=HOUR_MS, pause_ms_max=HOUR_MS)
+    first = ProcessSupervisor(Patient("ada"), board, place(service), rests)
     second = ProcessSupervisor(Patient("ada"), board, place(service), QUICK)
     living = asyncio.create_task(first.run())
     await wait_until(lambda: _reports(board, "ada", "idle"))

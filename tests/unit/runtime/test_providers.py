@@ -34,6 +34,7 @@ from blackboard.runtime.models import (
     Tool,
 )
 from blackboard.runtime.providers import ProviderModel, _pause_s
+from tests.ports import free_port
 
 KEY = "secret-key-1"
 GOOD: dict[str, Any] = {
@@ -109,14 +110,14 @@ async def serving(*answers: Answer) -> AsyncIterator[Teller]:
 
 
 def model_at(
-    teller: Teller, *, prices: Prices | None = None, timeout_ms: int = 5_000
+    teller: Teller, *, prices: Prices | None = None, timeout_ms: int = 30_000
 ) -> ProviderModel:
-    """A client of `teller` that does not wait long."""
+    """A client of `teller` that pauses shortly."""
     patience = Patience(timeout_ms=timeout_ms, first_pause_s=0.001)
     return ProviderModel(Endpoint(teller.url, "teller", KEY), prices=prices, patience=patience)
 
 
-async def failure(teller: Teller, *, timeout_ms: int = 5_000) -> ModelFailed:
+async def failure(teller: Teller, *, timeout_ms: int = 30_000) -> ModelFailed:
     """How asking `teller` fails."""
     async with model_at(teller, timeout_ms=timeout_ms) as model:
         with pytest.raises(ModelFailed) as caught:
@@ -261,9 +262,8 @@ async def test_a_dripping_answer_does_not_last_for_ever() -> None:
 
 async def test_nobody_listens() -> None:
     """No connection is a failure, after what attempts there are."""
-    async with serving() as teller:
-        gone = teller
-    assert "ConnectError" in (await failure(gone)).reason
+    nobody = Teller(url=f"http://127.0.0.1:{free_port()}/v1")
+    assert "ConnectError" in (await failure(nobody)).reason
 
 
 # --- as it comes ----------------------------------------------------------------------------------

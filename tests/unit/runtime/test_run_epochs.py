@@ -9,6 +9,7 @@ import pytest
 
 from blackboard import Board
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.ops import Release
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import RunOptions, run_agent
 from blackboard.server.service import Service
@@ -17,6 +18,7 @@ from tests.unit.server.hooked import client_of
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
+HOUR_MS = 3_600_000
 LOST = 1_000
 """Revisions that the agent saw, and that are gone."""
 
@@ -56,12 +58,19 @@ async def test_it_waits_for_its_own_lease_of_before(
         assert not running.done(), running.result()
         return (await notes_of(board)).count == 1
 
-    stay = RunOptions(ttl_ms=1_000, stop=stop)
+    async def is_queued() -> bool:
+        assert not running.done(), running.result()
+        return any(lease.waiters for lease in await board.leases("private/ada/*"))
+
+    stay = RunOptions(ttl_ms=HOUR_MS, stop=stop)
     running = asyncio.create_task(run_agent(Actor("ada", note), board, stay))
     await wait_until(is_idle)
     await lose(board, store, known)
     await board.refresh()
     await board.append("inbox/ada/messages", "go on")
+    await wait_until(is_queued)
+    (lease,) = await board.leases("private/ada/*")
+    await board.commit([Release(lease.key, lease.holder, lease.fence)])  # as when it runs out
     await wait_until(has_read)
     stop.set()
     with anyio.fail_after(PATIENCE_S):

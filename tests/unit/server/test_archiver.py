@@ -371,6 +371,7 @@ async def test_waiting_for_the_archive_is_bounded(boards: Boards) -> None:
         await boards.host.archiver.reached(BOARD, 1, timeout_ms=50)
 
 
+@pytest.mark.limits(archive_rest_ms=600_000)
 async def test_it_rests_while_a_restore_is_on_its_way(
     boards: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,8 +132,9 @@ async def test_a_board_whose_engine_hangs_holds_up_no_other(
     hangs, goes_on, leases = asyncio.Event(), asyncio.Event(), store.leases
     slow = Client(RequestHandler(boards, access.operator())).board("slow")
     for each in (slow, board):
-        await each.commit([Grant("public/a", "dead", LEAST_MS)])
         await each.put("public/x", 1, ttl_ms=1)
+        # Last: when it is due, so is the entry.
+        await each.commit([Grant("public/a", "dead", LEAST_MS)])
     await until_due(store, 1)
 
     async def hang(name: str, *, due: bool = False) -> Reading:

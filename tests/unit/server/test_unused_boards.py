@@ -457,8 +457,8 @@ async def test_what_waits_for_room_ends_with_the_service(
         monkeypatch.setattr(store, "leases", hold)
         for name in "abcd":
             await service.boards.use(name)
+        await waits.wait()  # from here on, no board can be closed
         opening = asyncio.create_task(service.boards.use("e"))
-        await waits.wait()
     with pytest.raises(Unavailable, match="stopping"):
         await opening
 

@@ -470,15 +470,24 @@ async def test_who_was_put_out_of_a_queue_asks_again(
 
 
 @pytest.mark.limits(renewals_per_ttl=360_000)
-async def test_who_heard_late_of_the_grant_renews_before_the_block(ada: Board) -> None:
+async def test_who_heard_late_of_the_grant_renews_before_the_block(
+    store: HookedStore, ada: Board
+) -> None:
     """So that the block does not begin with a lease that is nearly over."""
+    gate = Gate()
+
+    async def is_fresh() -> bool:
+        async with ada.lock(A, ttl_ms=HOUR_MS) as held:
+            store.hook("before commit", gate)  # from here on, nothing renews it
+            is_same = held.until_ms == (await lease_of(ada, A)).until_ms
+            gate.open()
+            return is_same
+
     granted = await ada.commit([Grant(A, "ada~other", HOUR_MS)])
-    block = Block(ada.lock(A, ttl_ms=HOUR_MS))
+    holding = apart(is_fresh())
     await queued(ada, A, 1)
     await ada.commit([Release(A, "ada~other", granted.revision)])
-    held = await block.entered()
-    assert held.until_ms == (await lease_of(ada, A)).until_ms
-    await block.end()
+    assert await finished(holding)
 
 
 async def test_who_may_lock_but_not_read_is_refused_and_does_not_wait_for_ever(
