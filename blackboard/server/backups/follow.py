@@ -89,8 +89,10 @@ class BackupFollower:
         """Those of them that exist, or may exist."""
         self.warnings: dict[str, str] = {}
         """The boards that had less than their backup."""
-        self._looked: set[str] = set()
-        """The boards that were compared with the archive, once in the life of this process."""
+        self._unknown: set[str] = set()
+        """The boards of which the archive may lack what was committed before this process."""
+        self._known: set[str] = set()
+        """Those of which this process has found that out."""
         self._late: set[str] = set()
         """Those of them that the archiver follows because the archive had less."""
         self._scanned_s = float("-inf")
@@ -126,7 +128,8 @@ class BackupFollower:
             await asyncio.gather(self._task, return_exceptions=True)
         try:
             async with asyncio.timeout(self._finish_ms / 1000):
-                await self._archive_rest(await self._shipper.boards())
+                self._unknown.update(await self._shipper.boards())
+                await self._archive_rest(self._finish_ms)
         except Exception as error:  # the service is closed nevertheless
             text = "it is not known whether the archive has all boards: %s"
             log.warning(text, str(error) or "timeout", exc_info=_unforeseen(error))
@@ -177,14 +180,14 @@ class BackupFollower:
         archiver = self._archiver
         # Before the round: what the archive lacks now, the round cannot ship.
         late_ms = 0 if archiver is None else archiver.statistics().lag_ms
-        is_behind = False
         is_scan = begun_s - self._scanned_s >= self._scan_ms / 1000
         # Without an archive nothing says which boards have changed.
         if is_scan or self._archive is None:
             names: Collection[str] = await self._shipper.boards()
-            is_behind = await self._archive_rest(names)
+            self._unknown.update(names)
         else:
             names = await self._changed(self._archive)
+        is_behind = await self._archive_rest(self._limits.backup_interval_ms)
         self._total = self._total.plus(await self._shipper.round(names))
         if is_scan:
             await self._shipper.note_removed(names)
@@ -193,30 +196,34 @@ class BackupFollower:
         if not is_behind:
             self._complete_s = begun_s - late_ms / 1000
 
-    async def _archive_rest(self, names: Collection[str]) -> bool:
+    async def _archive_rest(self, within_ms: Milliseconds) -> bool:
         """Let the archiver take in what was committed before this process and is not archived;
-        returns whether there was any.
+        returns whether there was any, or may be.
 
         A board is archived once somebody uses it, and nobody may use this one again. Each is
-        compared once; one that fails is compared again in the next scan. Errors: Unavailable.
+        compared once, as many as fit into `within_ms` but one at least; one that fails is compared
+        again after the next scan. Errors: Unavailable.
         """
         archiver, archive = self._archiver, self._archive
-        if archiver is None or archive is None:
+        self._unknown -= self._known
+        if archiver is None or archive is None or not (self._unknown or self._late):
             return False
         await self._let_go(archiver)
-        left = [name for name in names if name not in self._looked]
-        ends = await archive.ends() if left else {}
-        found = len(self._late)
-        for name in left:
+        until_s, found = time.monotonic() + within_ms / 1000, len(self._late)
+        ends = await archive.ends()
+        for name in sorted(self._unknown):
+            self._unknown.discard(name)
             try:
                 # One that the archive does not know is shipped from the engine.
                 if name in ends and await self._is_ahead(name, ends[name]):
                     archiver.poke(name)
                     self._late.add(name)
-                self._looked.add(name)
+                self._known.add(name)
             except BlackboardError as error:
                 log.debug("board %s is not compared with its archive: %s", name, error)
-        return len(self._late) > found
+            if time.monotonic() >= until_s:
+                break
+        return bool(self._unknown) or len(self._late) > found
 
     async def _is_ahead(self, name: str, end: Revision) -> bool:
         return await self._store.exists(name) and (await self._store.open(name)).revision > end
