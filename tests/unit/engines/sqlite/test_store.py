@@ -197,7 +197,7 @@ async def test_a_board_that_was_just_opened_is_not_opened_again(
 ) -> None:
     """What waits on it would end, and its leases would begin anew."""
     is_open, calls = threading.Event(), iter(range(2))
-    as_ever = sqlite_store.read_removed
+    as_ever = new.read_removed
 
     def read_removed(path: Path) -> tuple[int, int] | None:
         if next(calls):  # one sees that it is not open yet, and is overtaken by the other
