@@ -50,8 +50,8 @@ MUTANTS = (
     Mutant(
         "crashes that are years apart make a loop",
         "blackboard/runtime/supervisor.py",
-        "        self._in_a_row = 0\n        self._well.set()\n",
-        "        self._well.set()\n",
+        "        self._in_a_row = 0\n        self.rested()\n",
+        "        self.rested()\n",
         f"{UNIT}/runtime/test_supervisor.py -k last_commit",
     ),
     Mutant(
