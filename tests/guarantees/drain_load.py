@@ -139,6 +139,8 @@ async def check(team: Team, board: Board) -> None:
     # Watchers leave there. A document that its editors have left may be compacted after it.
     over = next(revision for revision, changes in by_revision.items() if OVER in changes)
     public = [entry for entry in log if entry.revision <= over and _public(entry)]
+    later = [key for entry in log if entry.revision > over for key, _ in _public(entry)]
+    assert all(key.startswith(f"{MEMO}/") for key in later)
     for revision, (name, number) in team.acknowledged.items():
         assert by_revision[revision] == {f"public/own/{name}": number}
     writers = {name: count for name, count in team.done.items() if name.startswith("writer")}

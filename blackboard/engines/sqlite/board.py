@@ -191,7 +191,6 @@ class EmbeddedBoard:
         needed: list[Span] = []
         # Asked again after each wait: another reason may have come up meanwhile.
         while parts.left:
-            self._check_alive()  # it may have been closed, and nothing is written any more
             if self._must_wait(begins=begins, is_large=is_large):
                 await self._may_decide(begins=begins)
             elif self._entries.missing(wanted := [*needed, *self._looked_up(parts.left)]):
@@ -745,8 +744,9 @@ class EmbeddedBoard:
             return reading
 
     async def _load(self, spans: Sequence[Span]) -> None:
-        """As `Loader.load`, and the board counts as used."""
+        """As `Loader.load`, and the board counts as used. Errors: also those of `_check_alive`."""
         await self._suspend(self.loader.load(spans))
+        self._check_alive()  # it may have been closed: nothing would be written any more
 
     async def _read_entries(self, spans: Sequence[Span]) -> Found:
         read = metered(partial(self._file.read_entries, spans))

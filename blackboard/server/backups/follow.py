@@ -128,8 +128,7 @@ class BackupFollower:
             await asyncio.gather(self._task, return_exceptions=True)
         try:
             async with asyncio.timeout(self._finish_ms / 1000):
-                self._unknown.update(await self._shipper.boards())
-                await self._archive_rest(self._finish_ms)
+                await self._archive_rest(await self._shipper.boards(), self._finish_ms)
         except Exception as error:  # the service is closed nevertheless
             text = "it is not known whether the archive has all boards: %s"
             log.warning(text, str(error) or "timeout", exc_info=_unforeseen(error))
@@ -184,10 +183,10 @@ class BackupFollower:
         # Without an archive nothing says which boards have changed.
         if is_scan or self._archive is None:
             names: Collection[str] = await self._shipper.boards()
-            self._unknown.update(names)
         else:
             names = await self._changed(self._archive)
-        is_behind = await self._archive_rest(self._limits.backup_interval_ms)
+        found = names if is_scan else ()
+        is_behind = await self._archive_rest(found, self._limits.backup_interval_ms)
         self._total = self._total.plus(await self._shipper.round(names))
         if is_scan:
             await self._shipper.note_removed(names)
@@ -196,19 +195,22 @@ class BackupFollower:
         if not is_behind:
             self._complete_s = begun_s - late_ms / 1000
 
-    async def _archive_rest(self, within_ms: Milliseconds) -> bool:
-        """Let the archiver take in what was committed before this process and is not archived;
-        returns whether there was any, or may be.
+    async def _archive_rest(self, names: Collection[str], within_ms: Milliseconds) -> bool:
+        """Let the archiver take in what was committed before this process and is not archived, of
+        `names` and of those that are left of earlier calls; returns whether there is any, or may
+        be.
 
         A board is archived once somebody uses it, and nobody may use this one again. Each is
         compared once, as many as fit into `within_ms` but one at least; one that fails is compared
         again after the next scan. Errors: Unavailable.
         """
         archiver, archive = self._archiver, self._archive
-        self._unknown -= self._known
-        if archiver is None or archive is None or not (self._unknown or self._late):
+        if archiver is None or archive is None:
             return False
         await self._let_go(archiver)
+        self._unknown.update(name for name in names if name not in self._known)
+        if not self._unknown:
+            return False
         until_s, found = time.monotonic() + within_ms / 1000, len(self._late)
         ends = await archive.ends()
         for name in sorted(self._unknown):

@@ -195,7 +195,7 @@ async def test_many_open_at_once_and_one_of_them_gives_up(store: SqliteStore) ->
 async def test_a_board_that_was_just_opened_is_not_opened_again(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits on it would end, and its leases would begin anew."""
+    """Otherwise its watches would end, and its leases get their full time again."""
     is_open, calls = threading.Event(), iter(range(2))
     as_ever = new.read_removed
 
