@@ -59,7 +59,8 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
 
 
 def open_as_set(path: str, *, agent: str | None = None) -> Opening:
-    """As `open`, with the encryption that the settings of a service on this directory name.
+    """As `open`, with the encryption and the limits that the settings of a service on this
+    directory name.
 
     Errors: also those of the settings.
     """
@@ -67,11 +68,11 @@ def open_as_set(path: str, *, agent: str | None = None) -> Opening:
 
     async def begin() -> Client:
         # Programs that open a directory have no settings, and do not load them.
-        from blackboard.server.settings import load, wrapper_of
+        from blackboard.server.settings import limits_of, load, wrapper_of
 
         settings = load({"data": path})
         sealing = Sealing(await wrapper_of(settings), settings.seal_public)
-        return await _begun(directory, "disk", agent, None, sealing, DEFAULT)
+        return await _begun(directory, "disk", agent, None, sealing, limits_of(settings))
 
     return Opening(begin)
 
@@ -96,7 +97,7 @@ async def _begun(
     telemetry.start_if_asked(os.environ, "blackboard-embedded")
     store = await SqliteStore.at(directory, level, limits=limits)
     try:
-        archive = await archive_beside(directory, limits)
+        archive = await archive_beside(directory, limits, store)
     except BaseException:
         # Also after a cancellation: the directory would stay locked by this process.
         await store.aclose()

@@ -24,13 +24,11 @@ REVISION_MAX: Final = 2**53 - 1
 INTEGER_MAX: Final = 2**53 - 1
 """Largest magnitude that `increment` reaches, for the same reason."""
 EPOCH_JUMP: Final = 2**24
-"""Revisions skipped when an engine came back and may have lost some: more than any engine commits
-in a second, so that a lost revision is never issued again."""
+"""Revisions skipped after a loss: more than any engine commits in a second. None is used twice."""
 EPOCH_JUMP_PER_SECOND: Final = 2**17
 """Skipped in addition for each second since what is known: several times what a board takes in."""
 EPOCH_SPREAD: Final = 2**34
-"""Up to so many revisions are skipped in addition where an engine can split in two (a returning
-primary and its promoted replica), so that neither issues the revisions of the other."""
+"""Up to so many more are skipped where an engine can split in two: a primary and its replica."""
 
 # --- telemetry ------------------------------------------------------------------------------------
 TRACEPARENT_CHARACTERS_MAX: Final = 64
@@ -58,8 +56,7 @@ VALUE_BYTES_MAX: Final = 1024 * 1024
 VALUE_INLINE_BYTES_MAX: Final = 2048
 """Larger values go to Redis as separate arguments, because Lua hashes every string it makes."""
 SEALED_SEARCH_MAX: Final = 4_096
-"""Revisions after the encryption of a value in which its commit is distinguished from a copy of it.
-A busy board takes in fewer while one commit is on its way."""
+"""Revisions after the encryption of a value in which its commit is distinguished from a copy."""
 VALUE_DEPTH_MAX: Final = 64
 """Nesting of a value: decoders recurse, and no plan that people read is nested deeper."""
 OPERATIONS_MAX: Final = 1024
@@ -528,6 +525,9 @@ class ArchiveLimits(LimitGroup):
     archive_step_pause_ms: int = 1
     """Pause between two steps of an append, each of about a millisecond, which leaves half of the
     time to commits. None while somebody waits for the archive, or while it is a page behind."""
+    archive_copy_bytes_max: int = 511
+    """Size up to which the archive of an embedded engine copies values. Larger ones stay in the log
+    of the board, where it reads them: for small ones that saves little and takes longer."""
     archive_page_entries: int = 1_024
     """Log entries archived in one transaction."""
     blob_calls_max: int = 16

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blackboard.limits import DEFAULT, Limits
+from blackboard.limits import DEFAULT, VALUE_BYTES_MAX, Limits
 
 
 def marked(node: pytest.Item, base: Limits = DEFAULT) -> Limits:
@@ -28,5 +28,7 @@ def lowered(base: Limits = DEFAULT, **values: Any) -> Limits:
 NO_MARKS_BY_THE_CLOCK = lowered(progress_interval_ms=3_600_000, access_stale_ms=3_600_000)
 """Watches tell where they are when they are asked, not also every few seconds: what comes next on a
 connection does not depend on how fast the machine is. Nobody misses them."""
+COPIED = lowered(archive_copy_bytes_max=VALUE_BYTES_MAX)
+"""The archive of an embedded engine copies every value, as that over Redis does."""
 PATIENT = lowered(engine_timeout_ms=60_000)
 """An engine or archive may take as long to answer as a busy machine needs."""

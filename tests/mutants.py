@@ -247,8 +247,8 @@ MUTANTS = (
     Mutant(
         "the log is cut before the archive is synced",
         "blackboard/archive/sql.py",
-        "        await self._database.sync()\n",
-        "",
+        "        await self._database.sync()\n        return mark.revision\n",
+        "        return mark.revision\n",
         "tests/faults/test_power_archive.py",
     ),
     Mutant(

@@ -21,7 +21,6 @@ from sqlalchemy import select, update
 
 from blackboard.archive import rows as archive_rows
 from blackboard.archive.base import Pause, Sealer
-from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import add, rows
 from blackboard.archive.fold import (
     CHECKPOINTS,
@@ -29,6 +28,7 @@ from blackboard.archive.fold import (
     STEP_CHANGES,
     Fold,
     Known,
+    Places,
 )
 from blackboard.archive.history import STEP_KEYS, ArchivedHistory, mark_of
 from blackboard.archive.rows import Row
@@ -44,6 +44,7 @@ from blackboard.archive.tables import (
     VERSION,
     TextWithNul,
 )
+from blackboard.archive.values import ArchivedValues
 from blackboard.core import digest
 from blackboard.core.checkpoints import Cut, Facts, Mark, Step
 from blackboard.core.commit import RESTORE, Change, Epoch, LogEntry, created_ms_of
@@ -109,21 +110,28 @@ class Appending:
     """Archives log entries that follow `past`, the newest revision of the board with `row`."""
 
     def __init__(
-        self, past: ArchivedHistory, row: Any, warm: Warm | None, sealer: Sealer, blobs: Blobs
+        self,
+        past: ArchivedHistory,
+        row: Any,
+        warm: Warm | None,
+        sealer: Sealer,
+        values: ArchivedValues,
     ) -> None:
         self._past = past
         self._warm = warm
         self._row = row
         self._sealer = sealer
-        self._blobs = blobs
+        self._values = values
         self._connection = past.connection
 
-    async def write(self, entries: Sequence[LogEntry], pause: Pause) -> Warm:
+    async def write(self, entries: Sequence[LogEntry], places: Places, pause: Pause) -> Warm:
         """Write all rows of `entries`, of which only the first may be the marker of a lost history.
+        The values that have `places` stay in the log.
 
         Returns the new end of the archive, which is valid once the transaction was committed.
         """
         fold, before = await self._fold(entries, pause)
+        fold.places = places
         taken = {}
         for entry in entries:
             taken[entry.revision] = self._taken(entry)
@@ -224,8 +232,7 @@ class Appending:
         agents = select(AGENT).where(AGENT.c.board == self._row.id)
         declared: dict[str, bytes] = {}
         async for page in self._past.entries(DECLARED):
-            for row in page:
-                value = await archive_rows.value_of(row, self._blobs)
+            async for row, value in self._values.each(self._connection, page):
                 declared[row.key] = value or b""
         return _Seals(
             board=self._row.called,

@@ -145,6 +145,29 @@ class Archive(Protocol):
         `after`.
         """
 
+    @property
+    def leaves_values(self) -> bool:
+        """Whether it leaves values in the logs of boards, and reads them there."""
+
+    async def copy_values(
+        self, board: str, below: Revision | None = None, *, if_shared: bool = False
+    ) -> None:
+        """Copy into the archive, durably, what it has only in the log of a board below a revision
+        (None: all of it). Call it before the log is cut or the board is removed or replaced.
+
+        With `if_shared` only if the history of another board includes this one. What the log has
+        lost cannot be copied, and is no error. Errors: Unavailable; it can be repeated.
+        """
+
+    async def refers(self, board: str) -> bool:
+        """Whether it has a value of a board, or of one that shares history with it, in a log alone,
+        be it lost or not."""
+
+    async def fill(self, board: str, found: Sequence[tuple[Revision, Key, bytes]]) -> None:
+        """Take over values that were written at a revision to a key, if it has them in a log alone:
+        from a backup, when that log is lost. On all boards that share history with this one; others
+        change nothing. Errors: Unavailable; it can be repeated."""
+
     async def settle(self, board: str) -> Revision:
         """Make the archived revisions survive a power loss; returns the newest one that does."""
 

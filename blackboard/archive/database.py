@@ -42,15 +42,18 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
-from blackboard.archive.metered import METER_FUNCTION, ConnectionMeter, connect, meter_of
-from blackboard.archive.place import (
+from blackboard.archive.connection import (
     DRIVERS,
+    METER_FUNCTION,
+    ConnectionMeter,
+    connect,
     copy_journal,
-    errors_of_drivers,
+    meter_of,
     place_of,
     sync_journal,
+    translated,
 )
-from blackboard.archive.tables import METADATA
+from blackboard.archive.tables import LOGGED, METADATA
 from blackboard.client.cancellation import finish
 from blackboard.engines.disk import SyncError, has_room
 from blackboard.engines.payer import payer, turn
@@ -191,7 +194,7 @@ _WAL_PAGES: Final = 128  # a megabyte; then it is copied into the file
 _FREE: Final = text("SELECT f.*, p.* FROM pragma_freelist_count() f, pragma_page_count() p")
 _FREE_PAGES_MIN: Final = 128  # a megabyte
 _READS_AT_ONCE: Final = 8
-_CONNECTIONS: Final = _READS_AT_ONCE + 2  # some reads take minutes, and no write waits for them
+_CONNECTIONS: Final = _READS_AT_ONCE + 3  # some reads take minutes, and no write waits for them
 _SCHEMA_LOCK: Final = 0x626C61636B  # two services may make the tables at once
 _BLOBS_LOCK: Final = 0x626C6F6273  # a redaction looks for references, then discards
 _BLOBS_ALONE: Final = text("SELECT pg_advisory_xact_lock(:lock)")
@@ -210,11 +213,17 @@ _POSTGRES_COLUMNS: Final = text(
     "SELECT table_name, column_name FROM information_schema.columns"
     " WHERE table_schema = current_schema()"
 )
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of the tables: in SQLite the user_version, in PostgreSQL the comment on table `board`. The first
 archives have no mark."""
+FORMAT_WITHOUT_LOGS: Final = 2
+"""No version refers to the log of a board, as in PostgreSQL still."""
+_INDEX_OF_LOGGED: Final = (
+    "CREATE INDEX IF NOT EXISTS version_in_log ON version (board, revision, position)"
+    f" WHERE form = {LOGGED}"
+)
 _UNDATED: Final = 1
-"""The format before, whose versions have no column `first_ms`. Opening the archive adds it."""
+"""The format whose versions have no column `first_ms`. Opening the archive adds it."""
 _FIRST_MS: Final = ("version", "first_ms")
 _ADD_FIRST_MS: Final = "ALTER TABLE version ADD COLUMN first_ms {}"
 _MARK: Final = "Blackboard archive, format "
@@ -243,6 +252,7 @@ class Database:
         """Why nothing can be written at the moment, if so."""
         self._turn = asyncio.Lock()
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+        self._inner_reads = asyncio.Semaphore(1)
         self._is_closed = False
         self.was_alone = file is not None and file.was_alone
         """Whether no other process had the file open when this one opened it."""
@@ -287,10 +297,7 @@ class Database:
                 if self.is_sqlite:
                     await _check_passive(connection, self.name)
                 await connection.run_sync(_make_tables)
-                is_dated = await connection.run_sync(_date_versions)
-                await connection.run_sync(_check_columns, self.name)
-                if is_dated:
-                    await connection.run_sync(_write_format)
+                await connection.run_sync(_convert, self.name)
         except Unavailable as error:
             if self._file is None or not _is_without_room(error):
                 raise
@@ -326,7 +333,9 @@ class Database:
         new = _engine(self._place, self._timeout_ms)
         try:
             async with new.connect() as connection:
-                await connection.execute(_A_BOARD)
+                await connection.execution_options(**{_WRITES: True})
+                async with connection.begin():
+                    await connection.run_sync(_convert, self.name)
         except BaseException:
             await new.dispose()
             raise
@@ -343,13 +352,14 @@ class Database:
             self._old = None
 
     @contextlib.asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection that sees one snapshot."""
+    async def reading(self, *, is_inner: bool = False) -> AsyncIterator[AsyncConnection]:
+        """A connection that sees one snapshot; `is_inner` within the block of another one."""
         meter: ConnectionMeter | None = None
         begun_ns = 0
         try:
             with self._trusted(), translated(self.name):
-                async with self._one_of_reads(), self._engine.connect() as connection:
+                reads = self._inner_reads if is_inner else self._reads
+                async with self._one_of(reads), self._engine.connect() as connection:
                     if self.is_sqlite:
                         meter = (await connection.get_raw_connection()).info[_METER]
                         begun_ns = meter.spent_ns
@@ -364,18 +374,18 @@ class Database:
                 found.charge(meter.spent_ns - begun_ns)
 
     @contextlib.asynccontextmanager
-    async def _one_of_reads(self) -> AsyncIterator[None]:
+    async def _one_of(self, reads: asyncio.Semaphore) -> AsyncIterator[None]:
         """Errors: TimeoutError while as many reads as there may be go on; Unavailable."""
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
-                await self._reads.acquire()
+                await reads.acquire()
         except TimeoutError as error:
             raise TimeoutError(f"{_READS_AT_ONCE} reads of it go on") from error
         try:
             self._check_open()
             yield
         finally:
-            self._reads.release()
+            reads.release()
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
@@ -579,26 +589,6 @@ def _insert(
     return f"{statement} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {news}"
 
 
-@contextlib.contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Turn exceptions of SQLAlchemy and of the drivers into our errors."""
-    try:
-        yield
-    except BlackboardError:
-        raise
-    except DBAPIError as error:
-        cause = error.orig
-        reason = str(cause).partition("\n")[0]
-        damaged = isinstance(cause, sqlite3.DatabaseError) and not isinstance(
-            cause, sqlite3.OperationalError | sqlite3.IntegrityError
-        )
-        kind = Corrupt if damaged else Unavailable
-        raise kind(what=f"archive {what}", reason=reason) from error
-    except errors_of_drivers() as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise Unavailable(what=f"archive {what}", reason=reason) from error
-
-
 _ACTIVE: Final = text(
     "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')"
     " OR sql LIKE 'CREATE VIRTUAL%' OR sql LIKE '%GENERATED ALWAYS%' OR sql LIKE '% AS (%' LIMIT 1"
@@ -649,20 +639,27 @@ def _make_tables(connection: Connection) -> None:
                 connection.exec_driver_sql(statement)
 
 
-def _date_versions(connection: Connection) -> bool:
-    """Add the column `first_ms` to an archive of an older format; whether it was missing."""
-    is_needed = _format(connection) <= _UNDATED and _FIRST_MS not in _columns(connection)
-    if is_needed:
-        kind = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
+def _convert(connection: Connection, name: str) -> None:
+    """Bring an archive of an older format to today's. Errors: OlderFormat."""
+    found, is_sqlite = _format(connection), connection.dialect.name == "sqlite"
+    is_undated = found <= _UNDATED and _FIRST_MS not in _columns(connection)
+    if is_undated:
+        kind = "INTEGER" if is_sqlite else "BIGINT"
         connection.exec_driver_sql(_ADD_FIRST_MS.format(kind))
-    return is_needed
+    _check_columns(connection, name)
+    if is_sqlite:
+        if 0 < found < FORMAT:
+            log.info("archive %s: it gets format %d, for which it is read once", name, FORMAT)
+        connection.exec_driver_sql(_INDEX_OF_LOGGED)
+    if is_undated or (is_sqlite and found < FORMAT):
+        _write_format(connection)
 
 
 def _write_format(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql(f"PRAGMA user_version={FORMAT}")
     else:
-        connection.exec_driver_sql(f"COMMENT ON TABLE board IS '{_MARK}{FORMAT}'")
+        connection.exec_driver_sql(f"COMMENT ON TABLE board IS '{_MARK}{FORMAT_WITHOUT_LOGS}'")
 
 
 def _check_format(connection: Connection, name: str) -> None:

@@ -8,7 +8,7 @@ Invariants
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,11 +16,12 @@ from msgspec import Struct
 
 from blackboard.archive import rows as archive_rows
 from blackboard.archive.rows import Row
-from blackboard.archive.tables import ABSENT
+from blackboard.archive.tables import ABSENT, LOGGED
 from blackboard.core import digest
 from blackboard.core.checkpoints import Step
 from blackboard.core.commit import Change, LogEntry
 from blackboard.core.path import SYSTEM, namespace_of
+from blackboard.engines.base import ValuePlaces
 from blackboard.units import Key, Milliseconds, Revision
 
 CHECKPOINTS: Final = f"{SYSTEM}/checkpoints/"
@@ -28,6 +29,11 @@ DECLARED: Final = "public/~declared"
 STEP_CHANGES: Final = 32
 """Changes that are processed without a pause: a millisecond. A commit takes half a dozen turns of
 the event loop, and may wait for such a step in each of them."""
+
+
+Places = Mapping[Revision, ValuePlaces]
+"""Of the values of a revision that stay in the log: where they lie."""
+_NOWHERE: Final[ValuePlaces] = {}
 
 
 class Known(Struct, frozen=True, gc=False):
@@ -49,6 +55,7 @@ class Fold:
     chain: bytes
     known: dict[Key, Known]
     totals: dict[str, int]
+    places: Places = field(default_factory=dict)
     versions: list[Row] = field(default_factory=list)
     commits: list[Row] = field(default_factory=list)
     epochs: list[Row] = field(default_factory=list)
@@ -98,7 +105,11 @@ class Fold:
         if change.value is not None:
             assert hashed is not None
             element = digest.element(key, hashed, change.expires_at_ms)
-            form, content = archive_rows.content_of(change.value, hashed)
+            place = self.places.get(revision, _NOWHERE).get(key)
+            if place is None:
+                form, content = archive_rows.content_of(change.value, hashed)
+            else:
+                form, content = LOGGED, archive_rows.reference(hashed, place)
         self.counted.setdefault(key, counted)
         self.known.pop(key, None)  # `known` is ordered by the last change
         self.known[key] = Known(revision, created, created_ms, element)
@@ -156,7 +167,11 @@ def digest_row(board: int, namespace: str, revision: Revision, total: int) -> Ro
     }
 
 
-def large_values(entries: Sequence[LogEntry], bytes_max: int) -> list[bytes]:
-    """The values of `entries` that belong among the blobs."""
-    changes = (change for entry in entries for change in entry.changes)
-    return [c.value for c in changes if c.value is not None and len(c.value) > bytes_max]
+def large_values(entries: Sequence[LogEntry], places: Places, bytes_max: int) -> list[bytes]:
+    """The values of `entries` that belong among the blobs, unless they stay in the log."""
+    found = ((c, places.get(e.revision, _NOWHERE)) for e in entries for c in e.changes)
+    return [
+        change.value
+        for change, logged in found
+        if change.value is not None and len(change.value) > bytes_max and change.key not in logged
+    ]

@@ -19,6 +19,7 @@ from sqlalchemy import (
     TextClause,
     and_,
     bindparam,
+    case,
     func,
     literal_column,
     not_,
@@ -29,22 +30,22 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.archive import rows as archive_rows
-from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import Database, given_keys, rows
 from blackboard.archive.tables import (
     ABSENT,
     AGENT,
-    BLOB,
     BOARD,
     COMMIT,
     COUNTER,
     DIGEST,
     EPOCH,
     KEPT,
+    LOGGED,
     TOTAL,
     VERSION,
     VERSION_BY_REVISION,
 )
+from blackboard.archive.values import ArchivedValues
 from blackboard.core import digest
 from blackboard.core.checkpoints import Difference, Lost, Mark, Point, Step, StoredCheckpoint
 from blackboard.core.commit import RECOVER, RESTORE, Epoch, LogEntry, signatures_of
@@ -672,7 +673,7 @@ def _unlike(a: ArchivedHistory, b: ArchivedHistory, changed: Any) -> Any:
     one, other = VERSION.alias(), VERSION.alias()
     alike = [
         func.coalesce(one.c.form, ABSENT) == func.coalesce(other.c.form, ABSENT),
-        one.c.content.is_not_distinct_from(other.c.content),
+        _said(one).is_not_distinct_from(_said(other)),
         one.c.expires_at_ms.is_not_distinct_from(other.c.expires_at_ms),
     ]
     joined = changed
@@ -685,7 +686,15 @@ def _unlike(a: ArchivedHistory, b: ArchivedHistory, changed: Any) -> Any:
     return select(changed.c.key).select_from(joined).where(not_(and_(*alike)))
 
 
-async def page(past: ArchivedHistory, blobs: Blobs, after: Revision, limit: int) -> list[LogEntry]:
+def _said(version: Any) -> Any:
+    """The content of a version, but for where in a log its value lies."""
+    hashed = func.substr(version.c.content, 1, archive_rows.HASH_BYTES)
+    return case((version.c.form == LOGGED, hashed), else_=version.c.content)
+
+
+async def page(
+    past: ArchivedHistory, source: ArchivedValues, after: Revision, limit: int
+) -> list[LogEntry]:
     """Log entries after `after` up to the revision of `past`, as many as a page holds.
 
     Errors: Compacted when they are not known; Corrupt; Unavailable.
@@ -699,7 +708,7 @@ async def page(past: ArchivedHistory, blobs: Blobs, after: Revision, limit: int)
             board = await board_by_id(past.connection, segment.board)
             if after >= below and start < board.oldest:
                 raise Compacted(after, board.oldest + 1)
-            more, is_whole = await _part(past, blobs, segment, start, room - len(found))
+            more, is_whole = await _part(past, source, segment, start, room - len(found))
             found += more
             if not is_whole:
                 break
@@ -708,7 +717,7 @@ async def page(past: ArchivedHistory, blobs: Blobs, after: Revision, limit: int)
 
 
 async def _part(
-    past: ArchivedHistory, blobs: Blobs, segment: Segment, after: Revision, limit: int
+    past: ArchivedHistory, source: ArchivedValues, segment: Segment, after: Revision, limit: int
 ) -> tuple[list[LogEntry], bool]:
     """Log entries of one segment, and whether that was all of it."""
     commits = await commits_between(past, segment, after, limit)
@@ -716,8 +725,8 @@ async def _part(
     for count, commit in enumerate(commits, 1):
         size += commit.cost
         if size >= PAGE_BYTES_MAX:
-            return await assemble(past, blobs, segment.board, commits[:count]), False
-    return await assemble(past, blobs, segment.board, commits), len(commits) < limit
+            return await assemble(past, source, segment.board, commits[:count]), False
+    return await assemble(past, source, segment.board, commits), len(commits) < limit
 
 
 async def commits_between(
@@ -735,7 +744,7 @@ async def commits_between(
 
 
 async def assemble(
-    past: ArchivedHistory, blobs: Blobs, board: int, commits: Sequence[Any]
+    past: ArchivedHistory, source: ArchivedValues, board: int, commits: Sequence[Any]
 ) -> list[LogEntry]:
     """The log entries of consecutive commits. Errors: Corrupt; Unavailable."""
     if not commits:
@@ -749,15 +758,18 @@ async def assemble(
         .order_by(VERSION.c.revision, VERSION.c.position)
     )
     versions: dict[Revision, list[Any]] = defaultdict(list)
-    for row in await rows(past.connection, changed):
+    values: dict[Revision, list[bytes | None]] = defaultdict(list)
+    async for row, value in source.each(past.connection, await rows(past.connection, changed)):
         versions[row.revision].append(row)
+        values[row.revision].append(value)
     begun = select(EPOCH).where(
         EPOCH.c.board == board, EPOCH.c.revision >= first, EPOCH.c.revision <= last
     )
     epochs = {r.revision: archive_rows.epoch_of(r) for r in await rows(past.connection, begun)}
     return [
-        await archive_rows.entry_of(c, versions[c.revision], epochs.get(c.revision), blobs)
+        archive_rows.entry_of(c, versions[at], epochs.get(at), values[at])
         for c in commits
+        for at in [c.revision]
     ]
 
 
@@ -777,17 +789,6 @@ def stored(board: str, row: Any) -> StoredCheckpoint:
         signature=bytes(row.signature),
         pinned=row.pinned,
     )
-
-
-def alike(a: Any, b: Any) -> bool:
-    """Whether two versions of a key have the same value and expiry; None = no version."""
-    if a is None or a.form == ABSENT:
-        return b is None or b.form == ABSENT
-    if b is None or b.form == ABSENT or a.expires_at_ms != b.expires_at_ms:
-        return False
-    if a.form == b.form and a.content == b.content:
-        return True
-    return BLOB not in (a.form, b.form) and archive_rows.hash_of(a) == archive_rows.hash_of(b)
 
 
 def cost_of(difference: Difference) -> int:

@@ -9,13 +9,14 @@ value is a blob is set aside until the blob is gone (archive/boards.py).
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import and_, case, delete, exists, func, or_, select, update
+from sqlalchemy import Integer, and_, case, cast, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.archive.boards import set_aside, unnamed
 from blackboard.archive.database import Database, add, rows
 from blackboard.archive.fold import digest_row
 from blackboard.archive.history import ArchivedHistory, Segment, segments_of
+from blackboard.archive.rows import HASH_BYTES
 from blackboard.archive.tables import (
     ABSENT,
     BLOB,
@@ -25,6 +26,7 @@ from blackboard.archive.tables import (
     COUNTER,
     DIGEST,
     KEPT,
+    LOGGED,
     VERSION,
 )
 from blackboard.core.checkpoints import PrunedRows
@@ -105,6 +107,10 @@ class Pruning:
     async def _versions(self, below: Revision) -> PrunedRows:
         doomed = self._doomed(VERSION, VERSION.c.key, below)
         in_row = case((VERSION.c.form == BLOB, 0), else_=func.length(VERSION.c.content))
+        if self._database.is_sqlite:
+            # Those count, too: they go with the log, when that is cut.
+            logged = cast(func.substr(VERSION.c.content, HASH_BYTES + 1), Integer)
+            in_row = case((VERSION.c.form == LOGGED, logged), else_=in_row)
         total = select(func.count(), func.coalesce(func.sum(in_row), 0)).where(doomed)
         count, value_bytes = (await self._connection.execute(total)).one()
         in_blob = and_(doomed, VERSION.c.form == BLOB)

@@ -68,6 +68,12 @@ async def family(connection: AsyncConnection, board: str) -> list[Any]:
     return [row for number, row in found.items() if number in known and row.through is not None]
 
 
+async def numbers_of_family(database: Database, board: str) -> list[int]:
+    """The numbers of the rows of `family`."""
+    async with database.reading() as connection:
+        return [row.id for row in await family(connection, board)]
+
+
 @dataclass
 class _Sum:
     """A namespace's sum on one board, with and without the redacted values, from the revision
@@ -230,7 +236,7 @@ class Redacting:
         begun = select(EPOCH).where(EPOCH.c.board == row.id, EPOCH.c.revision == revision)
         epochs = [archive_rows.epoch_of(each) for each in await rows(self.connection, begun)]
         epoch = epochs[0] if epochs else None
-        entry = archive_rows.entry_with(found[0], written, epoch, [None] * len(written))
+        entry = archive_rows.entry_of(found[0], written, epoch, [None] * len(written))
         hashes = {each.key: archive_rows.hash_of(each) for each in written if each.form != ABSENT}
         contents = [None if c.lease else hashes.get(c.key) for c in entry.changes]
         known = set(log_entry.standing(entry))

@@ -15,8 +15,7 @@ from typing import Any, Final
 import msgpack
 from msgspec.structs import replace
 
-from blackboard.archive.blobs import Blobs
-from blackboard.archive.tables import ABSENT, BLOB, DEFLATED, PLAIN
+from blackboard.archive.tables import ABSENT, BLOB, DEFLATED, LOGGED, PLAIN
 from blackboard.core import digest, history
 from blackboard.core.commit import (
     Change,
@@ -38,12 +37,15 @@ from blackboard.core.log_entry import (
     is_salted,
     standing,
 )
+from blackboard.engines.base import LoggedValue
 from blackboard.errors import Corrupt
 from blackboard.limits import BLOB_BYTES, VALUE_BYTES_MAX
 from blackboard.wire.codec import decode_results, encode_results
 
 Row = dict[str, Any]
 CHAIN_START: Final = bytes(32)
+HASH_BYTES: Final = 32
+"""Of a SHA-256."""
 _DEFLATE_BYTES: Final = 512  # below, the row overhead is larger than the value
 _DEFLATED_SHARE: Final = 0.9
 _MOST_OF_ZLIB: Final = (15, 8)
@@ -101,9 +103,28 @@ def _inflated(content: bytes) -> bytes:
     return value
 
 
+def reference(hashed: bytes, value: LoggedValue) -> bytes:
+    """The content of a version whose value, with that SHA-256, lies in the log at the version's
+    revision. The size comes first, so that SQL can add it up."""
+    return hashed + b"%d@%d" % (value.size, value.place)
+
+
+def referred(row: Any) -> LoggedValue | Corrupt:
+    """Where in the log the value of a version lies; an error if the row is damaged."""
+    try:
+        size, place = map(int, row.content[HASH_BYTES:].split(b"@"))
+    except (TypeError, ValueError) as error:
+        return Corrupt(f"archived {row.key} at revision {row.revision}", f"its place: {error}")
+    if size < 0 or place < 0:
+        return Corrupt(f"archived {row.key} at revision {row.revision}", "its place is none")
+    return LoggedValue(row.revision, place, size)
+
+
 def hash_of(row: Any) -> bytes:
-    """The SHA-256 of a version's value, without fetching a blob. Errors: Corrupt."""
-    return bytes(row.content) if row.form == BLOB else digest.content_of(_inline(row))
+    """The SHA-256 of a version's value, without fetching it. Errors: Corrupt."""
+    if row.form in (BLOB, LOGGED):
+        return bytes(row.content[:HASH_BYTES])
+    return digest.content_of(inline_value(row))
 
 
 def element_of(row: Any) -> bytes:
@@ -111,14 +132,8 @@ def element_of(row: Any) -> bytes:
     return digest.element(row.key, hash_of(row), row.expires_at_ms)
 
 
-async def value_of(row: Any, blobs: Blobs) -> bytes | None:
-    """The value of a version, None for a removal. Errors: Corrupt, Unavailable."""
-    if row.form == ABSENT:
-        return None
-    return await blobs.get(bytes(row.content)) if row.form == BLOB else _inline(row)
-
-
-def _inline(row: Any) -> bytes:
+def inline_value(row: Any) -> bytes:
+    """The value of a version that its row holds. Errors: Corrupt."""
     try:
         if row.form == DEFLATED:
             return _inflated(row.content)
@@ -130,10 +145,14 @@ def _inline(row: Any) -> bytes:
     raise Corrupt(what=f"archived {row.key} at revision {row.revision}", reason=reason)
 
 
-async def entry_at(row: Any, blobs: Blobs) -> Entry | None:
-    """The entry of this version; None for a removal. Errors: Corrupt, Unavailable."""
-    value = await value_of(row, blobs)
-    return None if value is None else with_value(row, value)
+def alike(a: Any, b: Any) -> bool:
+    """Whether two versions of a key have the same value and expiry; None = no version."""
+    if a is None or a.form == ABSENT:
+        return b is None or b.form == ABSENT
+    if b is None or b.form == ABSENT or a.expires_at_ms != b.expires_at_ms:
+        return False
+    same = a.form == b.form and a.content == b.content
+    return same or hash_of(a) == hash_of(b)
 
 
 def with_value(row: Any, value: bytes) -> Entry:
@@ -240,21 +259,14 @@ def _plain_details(results: int) -> bytes:
     return packed
 
 
-async def entry_of(
-    commit: Any, versions: Sequence[Any], epoch: Epoch | None, blobs: Blobs
-) -> LogEntry:
-    """The log entry of a commit's row and of its versions' rows.
-
-    Errors: Corrupt when they do not belong together; Unavailable.
-    """
-    values = [await value_of(row, blobs) for row in versions]
-    return entry_with(commit, versions, epoch, values)
-
-
-def entry_with(
+def entry_of(
     commit: Any, versions: Sequence[Any], epoch: Epoch | None, values: Sequence[bytes | None]
 ) -> LogEntry:
-    """As `entry_of`, with the values given; None leaves one out. Errors: Corrupt."""
+    """The log entry of a commit's row and of its versions' rows, with their values; None leaves one
+    out.
+
+    Errors: Corrupt when they do not belong together.
+    """
     changes: dict[int, Change] = {}
     for row, value in zip(versions, values, strict=True):
         kind = ChangeKind.DELETE if row.form == ABSENT else ChangeKind.PUT

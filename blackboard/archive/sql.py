@@ -41,14 +41,15 @@ from blackboard.archive.history import (
     own_segments,
     segments_of,
 )
+from blackboard.archive.redact import numbers_of_family
 from blackboard.archive.tables import (
     BOARD,
     CHECKPOINT,
-    COMMIT,
     COUNTER,
     EPOCH,
     VERSION,
 )
+from blackboard.archive.values import ArchivedValues, copy_values, fill, refers
 from blackboard.archive.verify import Verification
 from blackboard.client.cancellation import finish
 from blackboard.core import digest, history
@@ -75,6 +76,7 @@ from blackboard.core.commit import (
 from blackboard.core.directories import Children, ranges_behind
 from blackboard.core.history import Tally
 from blackboard.core.path import Ranges, directory_of, ranges_of
+from blackboard.engines.base import ServesValues
 from blackboard.errors import BlackboardError, InvalidRequest, NoSuchCheckpoint
 from blackboard.integrity.signing import Seal, make_key
 from blackboard.limits import (
@@ -83,6 +85,7 @@ from blackboard.limits import (
     LIST_ENTRIES_MAX,
     PAGE_BYTES_MAX,
     READ_KEYS_MAX,
+    VALUE_BYTES_MAX,
     Limits,
 )
 from blackboard.units import Key, Milliseconds, Prefix, Revision
@@ -100,19 +103,35 @@ class SqlArchive:
     """An archive, opened; an `Archive`."""
 
     def __init__(
-        self, database: Database, blobs: Blobs, sealer: Sealer, limits: Limits = DEFAULT
+        self,
+        database: Database,
+        blobs: Blobs,
+        sealer: Sealer,
+        limits: Limits = DEFAULT,
+        logs: ServesValues | None = None,
     ) -> None:
         self._database = database
         self._blobs = blobs
+        self._values = ArchivedValues(database, blobs, logs)
         self._sealer = sealer
         self._limits = limits
+        self._copied_bytes_max = limits.archive.archive_copy_bytes_max
         self._warmth = Warmth()
 
     @classmethod
-    async def open(cls, url: str, *, blobs: str, sealer: Sealer, limits: Limits = DEFAULT) -> Self:
+    async def open(
+        cls,
+        url: str,
+        *,
+        blobs: str,
+        sealer: Sealer,
+        limits: Limits = DEFAULT,
+        logs: ServesValues | None = None,
+    ) -> Self:
         """Open the archive at `url` (sqlite:///path, postgresql://...), which is made if necessary.
 
-        `blobs` is the directory or the URL of its object store.
+        `blobs` is the directory or the URL of its object store. Values above ARCHIVE_COPY_BYTES_MAX
+        that `logs` serves are left there, and read from there.
         Errors: InvalidRequest for a URL of neither kind; Unavailable; Corrupt.
         """
         store = Blobs.at(blobs, limits)
@@ -124,7 +143,7 @@ class SqlArchive:
         except BaseException:
             await database.aclose()
             raise
-        return cls(database, store, sealer, limits)
+        return cls(database, store, sealer, limits, logs)
 
     @property
     def where(self) -> str:
@@ -275,7 +294,8 @@ class SqlArchive:
     ) -> Mark:
         """As `Archive.append`."""
         history.check_sequence(after, entries)
-        large = large_values(entries, BLOB_BYTES)
+        places = await self._values.places(board, entries, self._copied_bytes_max)
+        large = large_values(entries, places, BLOB_BYTES)
         # Outside of the transaction, which would hold the board's row during the upload.
         await self._blobs.put_all(large)
         warm: Warm | None = None
@@ -283,6 +303,8 @@ class SqlArchive:
             row = await archive_boards.owned(connection, board, fence)
             if row.through != after:
                 raise archive_boards.out_of_turn(board, fence, row)
+            if row.called != board:  # it was set apart: that name is the one of another log
+                places, large = {}, large_values(entries, {}, BLOB_BYTES)
             if large:  # no row referred to them: a redaction may have discarded them
                 await self._database.lock_blobs(connection, shared=True)
                 await self._blobs.put_missing(large)
@@ -296,11 +318,32 @@ class SqlArchive:
                 warm = self._warmth.take(row)
                 segments = await segments_of(connection, row, row.through)
                 past = ArchivedHistory(self._database, connection, segments)
-                appending = Appending(past, row, warm, self._sealer, self._blobs)
-                warm = await appending.write(run, pause)
+                appending = Appending(past, row, warm, self._sealer, self._values)
+                warm = await appending.write(run, places, pause)
         assert warm is not None
         self._warmth.keep(warm)
         return warm.mark
+
+    @property
+    def leaves_values(self) -> bool:
+        """As `Archive.leaves_values`."""
+        return self._values.logs is not None and self._copied_bytes_max < VALUE_BYTES_MAX
+
+    async def copy_values(
+        self, board: str, below: Revision | None = None, *, if_shared: bool = False
+    ) -> None:
+        """As `Archive.copy_values`."""
+        if self._values.logs is not None:
+            await copy_values(self._database, self._values, board, below, if_shared=if_shared)
+
+    async def refers(self, board: str) -> bool:
+        """As `Archive.refers`."""
+        return await refers(self._database, await numbers_of_family(self._database, board))
+
+    async def fill(self, board: str, found: Sequence[tuple[Revision, Key, bytes]]) -> None:
+        """As `Archive.fill`."""
+        mine = await numbers_of_family(self._database, board)
+        await fill(self._database, self._blobs, mine, found)
 
     async def _go_back(self, connection: AsyncConnection, row: Any, revision: Revision) -> Any:
         """The engine lost what came after `revision`: continue from there.
@@ -323,8 +366,7 @@ class SqlArchive:
     async def settle(self, board: str) -> Revision:
         """As `Archive.settle`."""
         # Before the sync: what is appended during it may not be on the disk.
-        mark = await self.mark(board)
-        if mark is None:
+        if (mark := await self.mark(board)) is None:
             return 0
         await self._database.sync()
         return mark.revision
@@ -336,12 +378,9 @@ class SqlArchive:
         async with self._database.reading() as connection:
             past = await ArchivedHistory.at(self._database, connection, at)
             found = await past.newest(keys[:READ_KEYS_MAX])
-            present: list[Entry] = []
-            for number, key in enumerate(key for key in keys if key in found):
-                if number % _KEYS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-                entry = await archive_rows.entry_at(found[key], self._blobs)
-                present += [] if entry is None else [entry]
+            versions = [found[key] for key in keys if key in found]
+            entries = self._values.entries(connection, versions)
+            present = [entry async for entry in entries if entry is not None]
             return Reading(at.revision, (await past.epoch()).id, tuple(present))
 
     async def list(
@@ -362,18 +401,24 @@ class SqlArchive:
             epoch = (await past.epoch()).id
             size = 0
             async for page in past.entries(within, after, reverse=reverse, keys_only=keys_only):
-                for row in page:
+                async for entry in self._shown(connection, page, keys_only=keys_only):
                     if len(entries) >= limit or size >= PAGE_BYTES_MAX:
                         return Reading(at.revision, epoch, tuple(entries), entries[-1].key)
-                    if keys_only:
-                        entry = archive_rows.with_value(row, b"")
-                    else:
-                        found = await archive_rows.entry_at(row, self._blobs)
-                        assert found is not None
-                        entry = found
                     entries.append(entry)
                     size += len(entry.key) + len(entry.value)
             return Reading(at.revision, epoch, tuple(entries))
+
+    async def _shown(
+        self, connection: AsyncConnection, present: Sequence[Any], *, keys_only: bool
+    ) -> AsyncIterator[Entry]:
+        """The entries of these versions, of which none is a removal."""
+        if keys_only:
+            for row in present:
+                yield archive_rows.with_value(row, b"")
+            return
+        async for entry in self._values.entries(connection, present):
+            assert entry is not None
+            yield entry
 
     async def children(
         self,
@@ -405,10 +450,12 @@ class SqlArchive:
     ) -> bool:
         """Add rows to a listing by directory; True once it is full and one is left."""
         places = [directory_of(found.prefix, row.key) for row in page]
-        whole: dict[Key, Any] = {}
+        direct = [row for row, place in zip(page, places, strict=True) if place is None]
+        direct = direct[: found.room]
         if not options.keys_only:
-            direct = [row.key for row, place in zip(page, places, strict=True) if place is None]
-            whole = await past.newest(direct[: found.room])
+            whole = await past.newest([row.key for row in direct])
+            direct = [whole[row.key] for row in direct]
+        shown = self._shown(past.connection, direct, keys_only=options.keys_only)
         for number, (row, place) in enumerate(zip(page, places, strict=True)):
             if number % _KEYS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -416,12 +463,8 @@ class SqlArchive:
                 return True
             if place is not None:
                 found.add_keys(place, row.key, 1)
-            elif options.keys_only:
-                found.add_entry(archive_rows.with_value(row, b""))
             else:
-                entry = await archive_rows.entry_at(whole[row.key], self._blobs)
-                assert entry is not None
-                found.add_entry(entry)
+                found.add_entry(await anext(shown))
         return False
 
     async def items(
@@ -460,11 +503,12 @@ class SqlArchive:
                     .order_by(VERSION.c.revision.desc())
                     .limit(min(limit, LIST_ENTRIES_MAX) - len(found))
                 )
-                for row in await rows(connection, query):
+                page = await rows(connection, query)
+                async for row, value in self._values.each(connection, page):
                     if size >= PAGE_BYTES_MAX:
                         return found
-                    entry = await archive_rows.entry_at(row, self._blobs)
-                    size += 0 if entry is None else len(entry.value)
+                    entry = None if value is None else archive_rows.with_value(row, value)
+                    size += 0 if value is None else len(value)
                     found.append(Version(key, row.revision, row.time_ms, row.author, entry))
         return found
 
@@ -485,22 +529,21 @@ class SqlArchive:
             now = await ArchivedHistory.at(self._database, connection, b)
             async for keys in changed_keys(before, now, ranges_of(within, after), limit):
                 old, new = await before.newest(keys), await now.newest(keys)
+                apart: list[Key] = []
                 for number, key in enumerate(keys):
                     if number % _KEYS_AT_ONCE == 0:
                         await asyncio.sleep(0)
-                    if archive_log.alike(old.get(key), new.get(key)):
-                        continue
-                    difference = await self._difference(key, old.get(key), new.get(key))
+                    if not archive_rows.alike(old.get(key), new.get(key)):
+                        apart.append(key)
+                sides = [side.get(key) for key in apart for side in (old, new)]
+                entries = self._values.entries(connection, sides)
+                for key in apart:
+                    difference = Difference(key, await anext(entries), await anext(entries))
                     found.append(difference)
                     size += archive_log.cost_of(difference)
                     if len(found) >= limit or size >= PAGE_BYTES_MAX:
                         return found
         return found
-
-    async def _difference(self, key: Key, old: Any, new: Any) -> Difference:
-        before = old and await archive_rows.entry_at(old, self._blobs)
-        after = new and await archive_rows.entry_at(new, self._blobs)
-        return Difference(key, before, after)
 
     async def log(
         self, board: str, after: Revision, *, until: Revision, limit: int
@@ -513,14 +556,13 @@ class SqlArchive:
                 return ()
             segments = await segments_of(connection, row, until)
             past = ArchivedHistory(self._database, connection, segments)
-            return await archive_log.page(past, self._blobs, after, limit)
+            return await archive_log.page(past, self._values, after, limit)
 
     async def count(self, board: str, within: Ranges, tally: Tally) -> Revision:
         """As `Archive.count`."""
         async with self._database.reading() as connection:
             row = await board_row(connection, board)
-            through = -1 if row is None or row.through is None else row.through
-            until = min(tally.until, through)
+            until = min(tally.until, -1 if row is None or row.through is None else row.through)
             if until <= tally.after:
                 return tally.after
             segments = await segments_of(connection, row, until)
@@ -531,36 +573,12 @@ class SqlArchive:
     async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
         """As `Archive.at_time`."""
         async with self._database.reading() as connection:
-            _, segments = await self._log_of(connection, board)
-            for segment in segments:
-                earlier = _commits(segment).where(COMMIT.c.time_ms <= time_ms)
-                last = earlier.order_by(COMMIT.c.revision.desc()).limit(1)
-                if found := await rows(connection, last):
-                    return int(found[0].revision)
-            return 0
+            return await activity.at_time(self._database, connection, board, time_ms)
 
     async def before_time(self, board: str, time_ms: Milliseconds) -> Revision:
         """As `Archive.before_time`."""
         async with self._database.reading() as connection:
-            newest, segments = await self._log_of(connection, board)
-            for segment in segments:
-                later = _commits(segment).where(COMMIT.c.time_ms > time_ms)
-                first = later.order_by(COMMIT.c.revision).limit(1)
-                if found := await rows(connection, first):
-                    newest = min(newest, int(found[0].revision) - 1)
-            return newest
-
-    async def _log_of(
-        self, connection: AsyncConnection, board: str
-    ) -> tuple[Revision, Sequence[Segment]]:
-        """The newest archived revision of a board, 0 if there is none, and the segments of its log,
-        with those that its engine lost."""
-        row = await board_row(connection, board)
-        if row is None or row.through is None:
-            return 0, ()
-        segments = await segments_of(connection, row, row.through)
-        past = ArchivedHistory(self._database, connection, segments)
-        return int(row.through), await all_segments(past)
+            return await activity.before_time(self._database, connection, board, time_ms)
 
     async def facts_at(self, at: Point) -> Facts:
         """As `Archive.facts_at`."""
@@ -635,12 +653,7 @@ class SqlArchive:
             row = await board_row(connection, board)
             if row is None or row.through is None:
                 return 0
-            line = [each.id for each in await archive_log.line_of(connection, row)]
-            total = func.sum(COMMIT.c.cost).over(order_by=COMMIT.c.revision.desc())
-            every = select(COMMIT.c.revision, total.label("total"))
-            sums = every.where(COMMIT.c.board.in_(line)).subquery()
-            first = select(func.max(sums.c.revision)).where(sums.c.total > history_bytes)
-            return int((await connection.execute(first)).scalar_one() or 0)
+            return await activity.since_bytes(connection, row, history_bytes)
 
     async def prune(
         self, board: str, keep: Sequence[Revision], below: Revision, *, dry_run: bool = False
@@ -742,7 +755,7 @@ class SqlArchive:
             past = await ArchivedHistory.at(self._database, connection, at)
             seen: set[str] = set()
             for each in [past, *await archive_log.lost_ends(past)]:
-                verification = Verification(each, at, self._blobs, self._sealer)
+                verification = Verification(each, at, self._values, self._sealer)
                 async for finding in verification.findings():
                     if finding not in seen:
                         seen.add(finding)
@@ -751,12 +764,6 @@ class SqlArchive:
     async def aclose(self) -> None:
         """As `Archive.aclose`."""
         await self._database.aclose()
-
-
-def _commits(segment: Segment) -> Any:
-    return select(COMMIT.c.revision).where(
-        COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto
-    )
 
 
 def _checkpoints(segment: Segment) -> Any:
@@ -768,14 +775,17 @@ def _checkpoints(segment: Segment) -> Any:
     )
 
 
-async def archive_beside(directory: Path, limits: Limits = DEFAULT) -> SqlArchive:
+async def archive_beside(
+    directory: Path, limits: Limits = DEFAULT, logs: ServesValues | None = None
+) -> SqlArchive:
     """The archive of an embedded engine, its blobs and its signing key: all in its directory.
 
+    With `logs`, the engine, it does not repeat the values that the logs of the boards hold.
     Errors: Unavailable; Corrupt; InvalidRequest when the key cannot be used.
     """
     seal = Seal(make_key(directory / "signing_key"))
     url, blobs = archive_url(directory), blobs_beside(directory)
-    return await SqlArchive.open(url, blobs=blobs, sealer=seal, limits=limits)
+    return await SqlArchive.open(url, blobs=blobs, sealer=seal, limits=limits, logs=logs)
 
 
 def archive_url(directory: Path) -> str:

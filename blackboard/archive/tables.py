@@ -4,7 +4,8 @@ Invariants
 - `version` has a row for each key and each revision that changed it. The content of a board at
   revision r is the newest version of each key up to r, without removals. `position` orders the
   changes of one commit.
-- `content` holds a value plain, deflated, or as the hash of a blob (`form`).
+- `content` holds a value plain, deflated, or as the hash of a blob; or it says where in the log of
+  the board the value lies (`form`).
 - `total` holds each namespace's sum (core/digest.py) at the board's newest archived revision;
   `digest` has rows for the namespaces that changed up to the end of an append, a checkpoint, or the
   beginning of a board or of what pruning left of it; `ArchivedHistory.digests` computes those in
@@ -38,7 +39,10 @@ PLAIN: Final = 1
 DEFLATED: Final = 2
 """the encoded value, compressed by zlib,"""
 BLOB: Final = 3
-"""or the SHA-256 of the encoded value, which lies in the object store."""
+"""the SHA-256 of the encoded value, which lies in the object store,"""
+LOGGED: Final = 4
+"""or its SHA-256, and where it lies in the row of its commit, in the log of an embedded board
+(archive/rows.py)."""
 
 METADATA: Final = MetaData()
 # In the order of bytes, as keys are everywhere. That is what SQLite does by itself.

@@ -20,7 +20,6 @@ from blackboard.archive import (
 )
 from blackboard.archive.append import kind_of, known_of, known_with, step_of
 from blackboard.archive.base import Sealer
-from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import rows
 from blackboard.archive.fold import CHECKPOINTS, DECLARED, Fold
 from blackboard.archive.history import (
@@ -32,20 +31,20 @@ from blackboard.archive.history import (
 )
 from blackboard.archive.tables import (
     AGENT,
-    BLOB,
     CHECKPOINT,
     DIGEST,
     KEPT,
     TOTAL,
     VERSION,
 )
+from blackboard.archive.values import OUTSIDE, ArchivedValues, together
 from blackboard.core import digest
 from blackboard.core.checkpoints import Cut, Facts, Point
 from blackboard.core.commit import LogEntry, name_of
 from blackboard.core.path import namespace_of
 from blackboard.core.redaction import is_marker, record_key
 from blackboard.errors import Corrupt
-from blackboard.units import Revision
+from blackboard.units import Key, Revision
 
 _PAGE_ENTRIES = 256
 _UNKNOWN: Final = bytes(32)
@@ -58,10 +57,12 @@ _FOLDED: Final = ("create_revision", "author", "time_ms", "first_ms")
 class Verification:
     """Verifies one board's past. Findings are sentences that name what is damaged."""
 
-    def __init__(self, past: ArchivedHistory, at: Point, blobs: Blobs, sealer: Sealer) -> None:
+    def __init__(
+        self, past: ArchivedHistory, at: Point, values: ArchivedValues, sealer: Sealer
+    ) -> None:
         self._past = past
         self._called = at.board  # the board whose manifests are checked
-        self._blobs = blobs
+        self._values = values
         self._sealer = sealer
         self._connection = past.connection
         self._boards: list[int] | None = None  # the family, once it was read
@@ -186,7 +187,7 @@ class Verification:
     ) -> tuple[dict[Revision, LogEntry], dict[Revision, str]]:
         """The log entries of a page, and what is wrong with those that cannot be read."""
         try:
-            entries = await archive_log.assemble(past, self._blobs, board, commits)
+            entries = await archive_log.assemble(past, self._values, board, commits)
             return {entry.revision: entry for entry in entries}, {}
         except Corrupt as error:
             if len(commits) == 1:
@@ -272,20 +273,27 @@ class Verification:
         totals: dict[str, int] = {}
         findings: list[str] = []
         async for page in past.entries():
+            damaged = await self._damaged(page)
             for row in page:
-                try:
-                    element = archive_rows.element_of(row)
-                    if row.form == BLOB:
-                        await self._blobs.get(bytes(row.content))
-                except Corrupt as error:
+                if (error := damaged.get(row.key)) is not None:
                     where = f"revision {row.revision}: {row.key}"
                     findings.append(f"{where}: {error.what}: {error.reason}")
-                    # A blob's element is made from its name: it counts even if the content is lost.
-                    if row.form != BLOB:
+                    if row.form not in OUTSIDE:
                         continue
+                # Made from the hash in the row: it counts even if what lies outside is lost.
+                element = archive_rows.element_of(row)
                 namespace = namespace_of(row.key)
                 totals[namespace] = digest.add(totals.get(namespace, digest.EMPTY), element)
         return totals, findings
+
+    async def _damaged(self, page: Sequence[Any]) -> dict[Key, Corrupt]:
+        """What is wrong with the values of a page, by key."""
+        found: dict[Key, Corrupt] = {}
+        for some in together(page):
+            values = await self._values.found(self._connection, some)
+            wrong = zip(some, values, strict=True)
+            found |= {row.key: value for row, value in wrong if isinstance(value, Corrupt)}
+        return found
 
     async def _compare(self, past: ArchivedHistory, totals: dict[str, int]) -> AsyncIterator[str]:
         """Compare sums with the digests that are archived."""
@@ -363,7 +371,7 @@ class Verification:
         if version is None or version.revision != row.revision:
             yield "the board has no such checkpoint at this revision"
             return
-        record = await archive_rows.value_of(version, self._blobs) or b""
+        record = await self._values.of(self._connection, version) or b""
         if kind_of(record) != row.kind:
             yield "its kind is not that of its entry"
         commit = await past.commit()
@@ -389,8 +397,7 @@ class Verification:
     ) -> Cut:
         declared: dict[str, bytes] = {}
         async for page in past.entries(DECLARED):
-            for each in page:
-                value = await archive_rows.value_of(each, self._blobs)
+            async for each, value in self._values.each(self._connection, page):
                 declared[each.key.rpartition("/")[2]] = value or b""
         steps = await past.steps()
         return Cut(

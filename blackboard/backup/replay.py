@@ -94,6 +94,8 @@ class Replay:
         try:
             if not self._apart and await self._archive.holds(self._board):
                 self._mark = self._had = await self._archive.mark(self._board)
+            if await self._archive.refers(self._board):
+                await self._fill()
             through: Revision | None = None
             for base, logs in await self._left(_stretches(self._manifest.segments)):
                 if await self._is_another(base, logs, through):
@@ -109,6 +111,26 @@ class Replay:
             await self._archive.give_up(self._board, self._fence)
         assert self._mark is not None
         return self._mark
+
+    async def _fill(self) -> None:
+        """Give the archive what it left in the log of an embedded engine, which may be lost."""
+        for segment in self._manifest.segments:
+            pages = self._pages([segment], quiet=True)
+            if segment.kind == BASE:
+                async for reading in pages:
+                    found = [(e.mod_revision, e.key, e.value) for e in reading.entries]
+                    await self._fill_some(found)
+                continue
+            async for some in self._pages_of_log(segment, await self._log(segment)):
+                changes = ((entry.revision, change) for entry in some for change in entry.changes)
+                await self._fill_some(
+                    [(at, c.key, c.value) for at, c in changes if c.value is not None]
+                )
+
+    async def _fill_some(self, found: Sequence[tuple[Revision, Key, bytes]]) -> None:
+        # Renewed, because all of it takes longer than the lease.
+        await self._take()
+        await self._archive.fill(self._board, found)
 
     async def _take(self) -> None:
         """Take the right to append, or renew it. Errors: Unavailable."""
@@ -196,12 +218,14 @@ class Replay:
         )
         self._apart = False
 
-    async def _pages(self, base: Sequence[SegmentFile]) -> AsyncIterator[Reading]:
+    async def _pages(
+        self, base: Sequence[SegmentFile], *, quiet: bool = False
+    ) -> AsyncIterator[Reading]:
         for segment in base:
             async for record in records_of(self._place, segment):
                 if isinstance(record, PageRecord):
                     yield Reading(record.revision, record.epoch, record.entries)
-            self._progress(segment.file_bytes)
+            self._progress(0 if quiet else segment.file_bytes)
 
     async def _append(self, segment: SegmentFile) -> None:
         assert self._mark is not None

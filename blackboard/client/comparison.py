@@ -26,6 +26,7 @@ from blackboard.core.path import (
     tree_head_key,
     tree_of,
 )
+from blackboard.errors import Compacted
 from blackboard.units import Key, Milliseconds, Revision
 
 
@@ -135,10 +136,17 @@ class RestorePreview:
 
 
 async def calls_since(log: Log, after: Revision, until: Revision) -> list[MadeCall]:
-    """All calls that were recorded after a revision, up to `until` or a little later. On a busy
-    board, each page may find something, without end."""
+    """All calls that were recorded after a revision, up to `until` or a little later, but for those
+    whose history was pruned. On a busy board, each page may find something, without end."""
     found: list[MadeCall] = []
-    while after < until and (page := await log(after=after)):
+    while after < until:
+        try:
+            page = await log(after=after)
+        except Compacted as gone:  # a checkpoint may be kept without the history after it
+            after = max(after + 1, gone.oldest - 1)
+            continue
+        if not page:
+            break
         for revised in page:
             found += calls_in(revised)
         after = page[-1].revision

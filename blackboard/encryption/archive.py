@@ -125,6 +125,25 @@ class SealedArchive:
         sealed = [_sealed(entry) for entry in entries]
         return await self.raw.append(board, fence, after, sealed, pause)
 
+    @property
+    def leaves_values(self) -> bool:
+        """As `Archive.leaves_values`."""
+        return self.raw.leaves_values
+
+    async def copy_values(
+        self, board: str, below: Revision | None = None, *, if_shared: bool = False
+    ) -> None:
+        """As `Archive.copy_values`."""
+        await self.raw.copy_values(board, below, if_shared=if_shared)
+
+    async def refers(self, board: str) -> bool:
+        """As `Archive.refers`."""
+        return await self.raw.refers(board)
+
+    async def fill(self, board: str, found: Sequence[tuple[Revision, Key, bytes]]) -> None:
+        """As `Archive.fill`; decrypted values are stored as their ciphertext."""
+        await self.raw.fill(board, [(at, key, sealed_form(value)) for at, key, value in found])
+
     async def settle(self, board: str) -> Revision:
         """As `Archive.settle`."""
         return await self.raw.settle(board)

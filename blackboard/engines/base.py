@@ -11,13 +11,22 @@ The guarantees of every engine (`tests/conformance/` runs the same suite over al
 - Cancelling a call leaves the engine usable; a cancelled `commit` has an unknown outcome.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from blackboard import limits
-from blackboard.core.commit import FORWARD, Entry, Head, ListOptions, LogPage, Reading, Seed
+from blackboard.core.commit import (
+    FORWARD,
+    Entry,
+    Head,
+    ListOptions,
+    LogEntry,
+    LogPage,
+    Reading,
+    Seed,
+)
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges
 from blackboard.errors import BlackboardError, LimitExceeded, StaleEpoch
@@ -29,6 +38,12 @@ def check_hold(hold_ms: Milliseconds) -> None:
     """Errors: LimitExceeded when a board may not be held that long."""
     if hold_ms > limits.HOLD_MS_MAX:
         raise LimitExceeded("HOLD_MS_MAX", hold_ms, limits.HOLD_MS_MAX)
+
+
+def check_size(limit: str, size: int, maximum: int) -> None:
+    """Errors: LimitExceeded when a call has more than `limit` allows."""
+    if size > maximum:
+        raise LimitExceeded(limit, size, maximum)
 
 
 def check_epoch(head: Head, epoch: str | None) -> None:
@@ -289,6 +304,33 @@ class Scrubs(Protocol):
         Returns "" when that is done, else what is left to do by hand. Copies, replicas, and what a
         file system or a disk keeps in freed blocks are out of its reach. Errors: Unavailable.
         """
+
+
+class LoggedValue(NamedTuple):
+    """Where a value lies in a log: the revision of its commit, the bytes before it, its size."""
+
+    revision: Revision
+    place: int
+    size: int
+
+
+ValuePlaces = Mapping[Key, LoggedValue]
+"""Where the values of one commit lie, by key."""
+
+
+@runtime_checkable
+class ServesValues(Protocol):
+    """The additional port of an engine whose log serves single values of commits, until it is
+    compacted or its board is removed."""
+
+    async def places(self, board: str, entries: Sequence[LogEntry]) -> Sequence[ValuePlaces]:
+        """Of each of these log entries, where the values of its keys lie. Left out is what need not
+        lie there as it is: small values, results, what the log no longer has; and all of a restore
+        that is larger than a commit may be, because all of it would be read for each value."""
+
+    async def values(self, board: str, wanted: Sequence[LoggedValue]) -> Sequence[bytes | None]:
+        """The bytes at these places; None where the log does not have them. Whether they are the
+        value that was meant is for the caller to check. Errors: Corrupt, Unavailable."""
 
 
 @runtime_checkable

@@ -77,6 +77,7 @@ class _ArchivedBoard:
     failures: int = 0
     failure: Exception | None = None  # of the last attempt
     waiters: int = 0
+    gathered: int = 0  # commits since it last looked at the log
     restores: int = 0  # restores that ask it to pause
     rested: asyncio.Event = field(default_factory=asyncio.Event)
     late_since: float | None = None
@@ -213,13 +214,20 @@ class Archiver:
         self.failures = 0
         board.fence, board.may_hold = None, False
 
-    def poke(self, name: str) -> None:
-        """Notify the archiver of new entries on a board; it follows the board from now on."""
+    def poke(self, name: str, commits: int = 0) -> None:
+        """Notify the archiver of new entries on a board; it follows the board from now on.
+
+        `commits` is about how many there are.
+        """
         if not self.is_closed:
             self.follow(name)
         board = self._boards.get(name)
         if board is not None:
             board.wake.set()
+            board.gathered += commits
+            if board.gathered >= self._limits.archive_page_entries:
+                # A page is full. The engine has it in memory still, and would read it later.
+                board.wanted.set()
 
     async def reached(
         self, name: str, revision: Revision, timeout_ms: Milliseconds | None = None
@@ -338,6 +346,7 @@ class Archiver:
                 # Before the log is read: a poke during that read must end the next pause.
                 board.wake.clear()
                 board.wanted.clear()
+                board.gathered = 0
                 if await self._advance(board):
                     pause_ms = 0 if board.waiters or board.is_behind else self._pause_ms
                 board.failures, board.failure = 0, None

@@ -202,13 +202,13 @@ class OpenBoard:
         try:
             (decision,) = await self.host.permits.commit(self.name, [prepared], [permit])
         finally:  # also after an error or a cancellation: it may have been applied
-            self._poke_archiver()
+            self._poke_archiver(1)
         return decision
 
-    def _poke_archiver(self) -> None:
+    def _poke_archiver(self, commits: int) -> None:
         """Make the archiver look for new commits. A board that was removed has none."""
         if self.host.archiver is not None and self._ended is None:
-            self.host.archiver.poke(self.name)
+            self.host.archiver.poke(self.name, commits)
 
     async def commit_as_system(
         self, ops: Sequence[Op], conditions: Sequence[Condition] = (), note: str = ""
@@ -664,6 +664,8 @@ class Boards:
             opener = self._openers.get(name)
             opened = await self._withdraw(name, Unavailable(f"board {name}", _BEING_REMOVED))
             try:
+                if host.archive is not None:  # a branch goes on with what only this board's log has
+                    await host.archive.copy_values(name, if_shared=True)
                 await host.store.remove(name, above=above, epoch=epoch)
             except BaseException:  # as on a full disk; it may have been removed all the same
                 if opened is not None and await self._may_exist(name):

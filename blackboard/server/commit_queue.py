@@ -172,7 +172,7 @@ def _forget(commit: Commit, error: BlackboardError) -> None:
     """Nobody wants to know."""
 
 
-def _ignore() -> None:
+def _ignore(commits: int) -> None:
     """Nobody wants to know."""
 
 
@@ -191,8 +191,8 @@ class CommitQueue:
     """Those of the process."""
     refused: Callable[[Commit, BlackboardError], None] = _forget
     """Called with each commit that its engine refused."""
-    decided: Callable[[], None] = _ignore
-    """Called when commits may have been applied, before their senders get the outcomes."""
+    decided: Callable[[int], None] = _ignore
+    """Called when so many commits may have been applied, before their senders get the outcomes."""
     _waiting: deque[Waiting] = field(default_factory=deque)
     _with_permit: int = 0
     """The number of waiting commits that came with a token."""
@@ -340,7 +340,7 @@ class CommitQueue:
     def _tell_all(
         self, batch: list[Waiting], outcomes: Sequence[Outcome | BlackboardError]
     ) -> None:
-        self.decided()
+        self.decided(len(batch))
         if telemetry.is_on():
             _end_spans(batch, outcomes)
         # One call for all commits of a sender, so that a connection answers them in one frame.

@@ -41,7 +41,10 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
             return None
         # The engine has more, as it should; but it may have noticed a loss by itself.
         if mark.revision < head.revision:
-            return _noticed_before(board, head, mark)
+            found = _noticed_before(head, mark)
+            if found is not None:
+                log.warning("%s", loss_message(board, found, has_all=not archive.leaves_values))
+            return found
         try:
             shared = await last_shared(store, archive, board, head.revision)
         except Compacted:
@@ -54,19 +57,17 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
         # If not, the head had moved, and no epoch was begun.
         if new.revision > above:
             lost = Lost(head.revision if shared is None else shared, above, new.revision)
-            log.warning("%s", loss_message(board, lost))
+            log.warning("%s", loss_message(board, lost, has_all=not archive.leaves_values))
             return lost
     raise Unavailable(what=f"board {board}", reason="it changes while it is compared")
 
 
-def _noticed_before(board: str, head: Head, mark: Mark) -> Lost | None:
+def _noticed_before(head: Head, mark: Mark) -> Lost | None:
     """The loss for which the engine itself began an epoch that is not archived yet."""
     begun = head.epoch
     if begun.cause != ENGINE or not begun.from_revision < mark.revision < begun.revision:
         return None
-    lost = Lost(begun.from_revision, mark.revision, begun.revision)
-    log.warning("%s", loss_message(board, lost))
-    return lost
+    return Lost(begun.from_revision, mark.revision, begun.revision)
 
 
 def _is_at_its_beginning(head: Head, mark: Mark) -> bool:
@@ -109,9 +110,12 @@ async def _entry_at(store: Store, board: str, revision: Revision) -> LogEntry | 
     return found[0] if found and found[0].revision == revision else None
 
 
-def loss_message(board: str, lost: Lost) -> str:
-    """The message about a loss."""
+def loss_message(board: str, lost: Lost, *, has_all: bool) -> str:
+    """The message about a loss; `has_all`: the archive has every value that was lost."""
     what = f"the engine lost revisions {lost.survived + 1} to {lost.through}, which the archive has"
     if is_reserved(board):  # server/security/own_boards.py restores these
         return f"board {board}, the service's own: {what}; its records are put back from there"
+    if not has_all:
+        what += ", but for longer values"
+        return f"board {board}: {what}; a backup brings them back (docs/howto/recover.md)"
     return f"board {board}: {what}; `blackboard recover {board}` brings them back"

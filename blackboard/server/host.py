@@ -273,7 +273,11 @@ class Host:
     def facts(self) -> EngineFacts:
         """The facts about the engine as of the last check."""
         assert self._facts is not None, "the service was not started"
-        lost = tuple(loss_message(name, found) for name, found in sorted(self.lost.items()))
+        partly = self.archive is not None and self.archive.leaves_values
+        lost = tuple(
+            loss_message(name, found, has_all=not partly)
+            for name, found in sorted(self.lost.items())
+        )
         behind = () if self.backup is None else tuple(self.backup.warnings.values())
         return with_fields(self._facts, warnings=self._facts.warnings + lost + behind)
 

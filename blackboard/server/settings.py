@@ -40,7 +40,7 @@ from blackboard.core import access
 from blackboard.core.access import AccessGrant, operator
 from blackboard.core.path import DECISIONS, check_name
 from blackboard.engines import disk
-from blackboard.engines.base import Store
+from blackboard.engines.base import ServesValues, Store
 from blackboard.errors import InvalidRequest, Unauthenticated
 from blackboard.integrity.private_files import make_directory, read_text
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret, verify
@@ -50,6 +50,7 @@ from blackboard.limits import (
     LOG_BYTES_PER_ACCOUNT_MAX,
     RATE_BURST_MS,
     REPLICAS_MAX,
+    VALUE_BYTES_MAX,
     Limits,
 )
 from blackboard.server.checkpoints.schedule import Automatic
@@ -135,6 +136,8 @@ class Settings(BaseSettings):
     archive: str | None = None
     """Where the history of the boards is stored: sqlite:///path, postgresql://..., or "none".
     Default: beside the embedded engine; for Redis, none."""
+    archive_copy_bytes_max: Annotated[int, Field(ge=1)] = DEFAULT.archive.archive_copy_bytes_max
+    """Larger values stay in the log of an embedded board, and its archive refers to them there."""
     blobs: str | None = None
     """Where large values of the archive are stored: a directory, or a URL such as
     s3://bucket/path."""
@@ -280,7 +283,9 @@ def limits_of(settings: Settings, limits: Limits = DEFAULT) -> Limits:
         log_kept_revisions=settings.log_kept_revisions,
         boards_cache_bytes=settings.boards_cache_bytes,
     )
-    return replace(limits, boards=boards)
+    copied = settings.archive_copy_bytes_max
+    archive = replace(limits.archive, archive_copy_bytes_max=copied)
+    return replace(limits, boards=boards, archive=archive)
 
 
 def rates_of(settings: Settings) -> Rates:
@@ -318,9 +323,13 @@ async def make_store(settings: Settings, limits: Limits = DEFAULT) -> Store:
         raise InvalidRequest(field="engine", reason=reason) from error
 
 
-async def make_archive(settings: Settings, limits: Limits = DEFAULT) -> "Archive | None":
+async def make_archive(
+    settings: Settings, limits: Limits = DEFAULT, store: Store | None = None
+) -> "Archive | None":
     """Open the archive that the settings name; None if they name none.
 
+    One in the directory of an embedded engine, `store`, does not repeat what the logs of the boards
+    hold.
     Errors: InvalidRequest when something is missing; Unavailable; Corrupt.
     """
     is_embedded = settings.engine == "sqlite"
@@ -340,8 +349,17 @@ async def make_archive(settings: Settings, limits: Limits = DEFAULT) -> "Archive
         reason = "needed to sign checkpoints: every service on one archive has the same key"
         raise InvalidRequest(field="signing_key", reason=reason)
     secret = make_key(settings.data / "signing_key") if key is None else read_key(key)
-    url, seal = url or archive_url(settings.data), Seal(secret)
-    return await SqlArchive.open(url, blobs=blobs, sealer=seal, limits=limits)
+    beside, seal = archive_url(settings.data), Seal(secret)
+    if url not in (None, beside):  # it is complete by itself, but may have been beside it before
+        copied = replace(limits.archive, archive_copy_bytes_max=VALUE_BYTES_MAX)
+        limits = replace(limits, archive=copied)
+    return await SqlArchive.open(
+        url or beside,
+        blobs=blobs,
+        sealer=seal,
+        limits=limits,
+        logs=store if store and isinstance(store, ServesValues) else None,
+    )
 
 
 def secret_of(settings: Settings) -> str:

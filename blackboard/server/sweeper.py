@@ -228,6 +228,8 @@ class Sweeper:
             if not doomed:
                 log.warning("board %s: its log stays, the archive is at %s", board, archived)
                 break
+            if archive is not None:
+                await archive.copy_values(board, doomed[-1] + 1)
             head = await store.compact(board, doomed[-1] + 1)
             if head.log_entries <= kept:
                 break

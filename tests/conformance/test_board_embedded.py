@@ -17,7 +17,8 @@ from tests.conformance.shared import Running, Services, in_this_process
 @asynccontextmanager
 async def embedded(directory: Path, limits: Limits) -> AsyncIterator[Running]:
     """A service over an empty directory."""
-    store, archive = await SqliteStore.at(directory), await archive_beside(directory)
+    store = await SqliteStore.at(directory)
+    archive = await archive_beside(directory, limits, store)
     async with Service(store, archive=archive, limits=limits) as service:
         yield in_this_process(service)
 

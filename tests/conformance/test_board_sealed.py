@@ -16,7 +16,7 @@ from redis import Redis
 
 from blackboard.archive.sql import archive_beside
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
-from blackboard.engines.base import Store
+from blackboard.engines.base import ServesValues, Store
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.limits import Limits
@@ -45,7 +45,8 @@ _Rules: Any = BoardSuite if os.environ.get("BLACKBOARD_TEST_SEALED") else _Few
 async def sealing(raw: Store, directory: Path, limits: Limits) -> AsyncIterator[Running]:
     """A service that seals, in front of `raw` and an archive in `directory`."""
     wrapper = LocalWrapper.of(new_master_key())
-    store, archive = await sealed(raw, await archive_beside(directory), wrapper)
+    logs = raw if isinstance(raw, ServesValues) else None
+    store, archive = await sealed(raw, await archive_beside(directory, limits, logs), wrapper)
     async with Service(store, archive=archive, limits=limits) as service:
         yield in_this_process(service)
 

@@ -24,7 +24,8 @@ async def over_websocket(directory: Path, limits: Limits) -> AsyncIterator[Runni
 
     Each principal has a connection and a token of its own.
     """
-    store, archive = await SqliteStore.at(directory), await archive_beside(directory)
+    store = await SqliteStore.at(directory)
+    archive = await archive_beside(directory, limits, store)
     async with (
         Service(store, archive=archive, limits=limits) as service,
         serving(service) as edge,

@@ -93,7 +93,7 @@ class Case:
     async def follow(self, steps: int) -> None:
         """Let a service follow the backup while so many commits are made, one for each round."""
         store = await SqliteStore.at(self.data, limits=LIMITS)
-        archive = await archive_beside(self.data, LIMITS)
+        archive = await archive_beside(self.data, LIMITS, store)
         async with Service(store, archive=archive, limits=LIMITS) as service:
             await service.follow(self.place)
             board = service.client().board("main")

@@ -15,7 +15,8 @@ from typing import Any
 import blackboard
 from blackboard.client.client import Client
 from blackboard.errors import BlackboardError
-from tests.lowered import lowered
+from blackboard.limits import DEFAULT
+from tests.lowered import COPIED, lowered
 
 LARGE = "L" * 200_000
 KEYS = 40
@@ -24,7 +25,6 @@ SOON_S = 120.0
 TEMPORARY = ("unavailable", "outcome_unknown")
 CODES = {"signing_key": ("invalid_request",)}
 """Expected error codes, by file. A key that cannot be read is an error in the settings."""
-LIMITS = lowered(commit_timeout_ms=300)
 
 
 class Disk:
@@ -51,6 +51,9 @@ class Use:
     def __init__(self, data: Path, part: str) -> None:
         self.data = data
         self.part = part
+        # Only if the archive copies every value, there are blobs.
+        base = COPIED if part == "blobs/" else DEFAULT
+        self.limits = lowered(base, commit_timeout_ms=300)
         self.large_at = 0
         self.acknowledged: dict[str, Any] = {}
         self.problems: list[str] = []
@@ -58,7 +61,7 @@ class Use:
 
     async def fill(self) -> None:
         """Two boards, with a history."""
-        async with blackboard.open(self.data, limits=LIMITS) as client:
+        async with blackboard.open(self.data, limits=self.limits) as client:
             for name in ("main", "other"):
                 board = client.board(name)
                 for number in range(KEYS):
@@ -128,7 +131,7 @@ class Use:
 
     async def fails_in_use(self, disk: Disk) -> None:
         """Break the reads of open files, and mend them."""
-        async with blackboard.open(self.data, limits=LIMITS) as client:
+        async with blackboard.open(self.data, limits=self.limits) as client:
             await client.board("main").get("public/k1")
             await client.board("other").get("public/k1")
             disk.break_reads()
@@ -140,7 +143,7 @@ class Use:
         """Break the reads before anything is opened, and mend them."""
         disk.break_reads()
         try:
-            async with blackboard.open(self.data, limits=LIMITS) as client:
+            async with blackboard.open(self.data, limits=self.limits) as client:
                 await self.broken(client, "opened")
                 disk.mend()
                 await self.broken(client, "mended")
@@ -153,7 +156,7 @@ class Use:
         for turn in range(rounds):
             disk.break_reads(f"read-once{turn}")
             try:
-                async with blackboard.open(self.data, limits=LIMITS) as client:
+                async with blackboard.open(self.data, limits=self.limits) as client:
                     await self.broken(client, f"once{turn}")
                     disk.mend()
                     await self.check(client, f"once{turn}")
@@ -196,7 +199,7 @@ async def main(top: Path, part: str, rounds: int) -> None:
         await use.fails_in_use(disk)
         await use.fails_at_the_start(disk)
         await use.fails_once(disk, rounds)
-        async with blackboard.open(use.data, limits=LIMITS) as client:
+        async with blackboard.open(use.data, limits=use.limits) as client:
             await use.check(client, "again")
     sys.stdout.writelines(f"{problem}\n" for problem in use.findings())
 

@@ -19,6 +19,7 @@ from blackboard.archive.blobs import Blobs
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, OlderFormat, Unavailable
 from blackboard.integrity.tokens import check_secret
 from blackboard.server.settings import Settings, secret_of
+from tests.lowered import COPIED
 
 
 def link(path: Path) -> None:
@@ -215,14 +216,14 @@ async def test_a_large_archived_value_that_is_no_file(
     """Reads of the past that need it fail at once; a pipe would keep each of them, and the close of
     the client, for good."""
     value = "x" * 100_000
-    async with blackboard.open(data) as client:
+    async with blackboard.open(data, limits=COPIED) as client:
         board = client.board("main")
         revision = (await board.put("public/large", value)).revision
         await board.put("public/large", 1)
         assert await board.get("public/large", at=revision) == value
     [file] = (path for path in (data / "blobs").rglob("*") if path.is_file())
     spoil(file)
-    async with blackboard.open(data) as client:
+    async with blackboard.open(data, limits=COPIED) as client:
         board = client.board("main")
         for _ in range(2):
             for call in (board.get("public/large", at=revision), board.history("public/large")):

@@ -18,6 +18,7 @@ import blackboard
 from blackboard.client.client import Client
 from blackboard.integrity.private_files import exposed
 from tests.acceptance.shell import Shell
+from tests.lowered import COPIED
 from tests.redis_process import RedisProcess
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
@@ -108,7 +109,7 @@ def shell_file(folder: Path) -> Path:
 async def test_everything_in_a_data_directory_is_private(tmp_path: Path) -> None:
     """Boards, archive, blobs, exports, journals, locks and drafts, at every moment."""
     top, stop = tmp_path / "data", asyncio.Event()
-    async with blackboard.open(top) as client:
+    async with blackboard.open(top, limits=COPIED) as client:
         check(top)
         watching = asyncio.create_task(watched(top, stop))
         await use(client, top)
@@ -123,7 +124,7 @@ async def test_a_directory_that_others_could_read_is_closed_when_it_is_opened(
     """A volume, a mkdir, a copy that lost its modes: files and directories, also those of boards
     that nobody asks for."""
     top = tmp_path / "data"
-    async with blackboard.open(top) as client:
+    async with blackboard.open(top, limits=COPIED) as client:
         await client.board("main").put("private/ann/a", "secret")
         await client.board("quiet").put("private/ann/a", LARGE)
         await client.board("quiet").checkpoint("first")
@@ -131,7 +132,7 @@ async def test_a_directory_that_others_could_read_is_closed_when_it_is_opened(
         path.chmod(0o755 if path.is_dir() else 0o644)
     (top / "boards" / "main.db-wal").touch()
     (top / "notes.txt").write_text("not one of ours")
-    async with blackboard.open(top) as client:
+    async with blackboard.open(top, limits=COPIED) as client:
         check(top)
         await use(client, top)
     check(top)
@@ -173,7 +174,7 @@ async def test_another_user_reads_nothing() -> None:
     with tempfile.TemporaryDirectory() as found:
         top = Path(found) / "data"
         await asyncio.to_thread(prepare, top)
-        async with blackboard.open(top) as client:
+        async with blackboard.open(top, limits=COPIED) as client:
             await use(client, top)
             paths = [str(path) for path in [top, *top.rglob("*")]]
             denied, read = await asyncio.to_thread(read_as_nobody, paths)

@@ -68,7 +68,9 @@ class Story:
     async def write(self) -> Content:
         """Commit a content that the board never had."""
         self.round += 1
-        content = {key: [self.round, self.rng.getrandbits(30)] for key in KEYS}
+        # Half of them are so long that the archive leaves them in the log.
+        long = {key: "v" * 600 * (number % 2) for number, key in enumerate(KEYS)}
+        content = {key: [self.round, self.rng.getrandbits(30), long[key]] for key in KEYS}
         await self.board.commit([Put(k, encode_value(v)) for k, v in content.items()])
         return content
 
@@ -181,7 +183,9 @@ async def telling(
 @few_or_many(FEW_KILLS, KILLS)
 async def test_the_embedded_service_is_killed(tmp_path: Path, seed: int, rounds: int) -> None:
     async with (
-        ServiceProcess("sqlite", tmp_path, limits=HURRIED) as service,
+        ServiceProcess(
+            "sqlite", tmp_path, limits=HURRIED, more={"log_kept_revisions": 4}
+        ) as service,
         telling(service, seed, rounds) as story,
     ):
         await tell(story)

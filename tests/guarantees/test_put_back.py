@@ -27,6 +27,7 @@ from blackboard.errors import (
 from blackboard.limits import EPOCH_JUMP
 from blackboard.wire.codec import encode_value, prepare
 from tests.guarantees.processes import ServiceProcess
+from tests.lowered import COPIED
 from tests.waiting import wait_until
 
 BOARD = "main"
@@ -235,15 +236,15 @@ async def test_data_keys_that_went_back_are_announced_and_named(
 async def test_blobs_that_went_back_are_named(tmp_path: Path) -> None:
     """The history says which value is missing; the present does not need it."""
     data, copy, large = tmp_path / "data", tmp_path / "copy", "x" * 100_000
-    async with blackboard.open(data) as client:
+    async with blackboard.open(data, limits=COPIED) as client:
         await client.board(BOARD).put("public/large", "small")
     shutil.copytree(data, copy)
-    async with blackboard.open(data) as client:
+    async with blackboard.open(data, limits=COPIED) as client:
         board = client.board(BOARD)
         revision = (await board.put("public/large", large)).revision
         await board.put("public/large", "small again")
     put_back(copy, data, ("blobs",))
-    async with blackboard.open(data) as client:
+    async with blackboard.open(data, limits=COPIED) as client:
         board = client.board(BOARD)
         assert await board.get("public/large") == "small again"
         with pytest.raises((Corrupt, Unavailable), match="blob"):

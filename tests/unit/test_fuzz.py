@@ -30,8 +30,7 @@ from pycrdt import Array, Doc, Map, Text
 
 import blackboard
 from blackboard.archive import rows as archive_rows
-from blackboard.archive.blobs import Blobs
-from blackboard.archive.tables import DEFLATED, PLAIN
+from blackboard.archive.tables import ABSENT, BLOB, DEFLATED, LOGGED, PLAIN
 from blackboard.client import export as transfer
 from blackboard.core.commit import CommitId, Put
 from blackboard.core.documents import update as crdt
@@ -247,20 +246,12 @@ def archived(changed: tuple[bytes, int, bytes, bytes]) -> object:
     row = SimpleNamespace(
         form=form, content=content, key=KEY, revision=7, position=0, expires_at_ms=None, item=None
     )
-    nowhere = Blobs(None, "nowhere")  # type: ignore[arg-type]
     with contextlib.suppress(ValueError):  # as it says
         archive_rows.unpack_manifest(manifest)
-    return run(archive_rows.entry_of, commit, [row], None, nowhere)
-
-
-def run(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a coroutine that never waits."""
-    coroutine = function(*arguments)
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError("it waits")
+    archive_rows.referred(row)
+    is_inline = form not in (ABSENT, BLOB, LOGGED)
+    value = archive_rows.inline_value(row) if is_inline else None
+    return archive_rows.entry_of(commit, [row], None, [value])
 
 
 def archive_target() -> Target:
@@ -271,7 +262,7 @@ def archive_target() -> Target:
     manifests = [archive_rows.pack_manifest(b'{"format": 1, "board": "main"}' * 9)]
 
     def make(rng: random.Random) -> Any:
-        form = rng.choice((PLAIN, DEFLATED, rng.randrange(256)))
+        form = rng.choice((PLAIN, DEFLATED, LOGGED, rng.randrange(256)))
         content = changed_bytes(rng, deflated if form == DEFLATED else plain)
         return changed_bytes(rng, details), form, content, changed_bytes(rng, manifests)
 

@@ -14,7 +14,7 @@ Invariants
   the journal into the file takes the place of a group.
 - deadlines of leases are in `_state` alone: each lease gets its full time to live when the board is
   loaded, and a renewal waits only for the commits before it to be written.
-- `_durable` is the head as of the last written group; `_tail` holds the newest log entries up to
+- `_durable` is the head as of the last written group; `tail` holds the newest log entries up to
   it, without a gap.
 - an idle board holds no large journal: it is emptied some seconds after the last write.
 - a large board has only some of its entries in memory (engines/sqlite/cache.py). What a call looks
@@ -150,7 +150,7 @@ class EmbeddedBoard:
         self._durable = self._head()
         # One future for each waiter, in order; a common one would need a shield.
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._tail = LogTail(file.limits.watch)
+        self.tail = LogTail(file.limits.watch)
         self._watch_idle()  # a process that was killed may have left a large journal
 
     @property
@@ -382,7 +382,7 @@ class EmbeddedBoard:
             self._start_soon()
             await self._suspend(answer)
             remains = group.written is not None and group.written.log_remains
-        self._tail.forget(oldest)
+        self.tail.forget(oldest)
         return self.head
 
     async def scrub(self) -> bool:
@@ -561,7 +561,7 @@ class EmbeddedBoard:
         assert group.head is not None
         # All of this before `tell`: a caller that has its answer can read its commit.
         self._durable = group.head
-        self._tail.extend(group.entries, group.sizes)
+        self.tail.extend(group.entries, group.sizes, group.places)
         is_large = any(len(entry.changes) >= LARGE_CHANGES for entry in group.entries)
         if is_large and self._following is None:
             self._following = self._loop.call_later(_FOLLOW_AFTER_S, self._follow_soon)
@@ -749,8 +749,12 @@ class EmbeddedBoard:
         self._check_alive()  # it may have been closed: nothing would be written any more
 
     async def _read_entries(self, spans: Sequence[Span]) -> Found:
-        read = metered(partial(self._file.read_entries, spans))
-        return await self._loop.run_in_executor(self._readers, read)
+        return await self.read_file(partial(BoardFile.read_entries, spans=spans))
+
+    async def read_file(self, read: Callable[[BoardFile], T]) -> T:
+        """What `read` gets from the file, on a reader's thread, beside commits."""
+        work = metered(partial(read, self._file))
+        return await self._suspend(self._loop.run_in_executor(self._readers, work))
 
     def _kept(self) -> Iterator[Key] | None:
         """The keys whose entries the file does not have yet; None if nothing may be evicted."""
@@ -767,13 +771,10 @@ class EmbeddedBoard:
             await self._progressed(left_s)
         self._check_after(after)
         head = self.head
-        entries = self._tail.page(after, head.revision, limit)
+        entries = self.tail.page(after, head.revision, limit)
         if entries is None:
-            read = self._file.read_log
-            entries = await self._suspend(
-                self._loop.run_in_executor(
-                    self._readers, metered(lambda: read(after, head.revision, limit=limit))
-                )
+            entries = await self.read_file(
+                lambda file: file.read_log(after, head.revision, limit=limit)
             )
             self._check_after(after)  # it may have been compacted in the meantime
         return LogPage(head, tuple(entries))

@@ -41,6 +41,7 @@ from blackboard.core.commit import (
 from blackboard.core.history import check_sequence
 from blackboard.core.path import range_of
 from blackboard.core.state import BoardUsage, State, evolve, leave_out
+from blackboard.engines.base import LoggedValue
 from blackboard.engines.disk import file_identity
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.cache import LoadedEntries, admit, loaded_of
@@ -65,13 +66,16 @@ from blackboard.engines.sqlite.rows import (
     LogRows,
     Row,
     Taken,
+    ValuesInLog,
     Writes,
     checksum,
     entries_of,
     fill,
     movable,
     outdated_leases,
+    places_of,
     read_epoch_row,
+    row_bytes,
     seal,
     unpack_large,
     weigh,
@@ -90,7 +94,7 @@ from blackboard.engines.sqlite.tablets import (
 )
 from blackboard.errors import Corrupt, NewerFormat, OlderFormat, Unavailable
 from blackboard.limits import DEFAULT, Limits
-from blackboard.units import Milliseconds, Revision
+from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
 
 Level = Literal["disk", "memory"]
@@ -115,6 +119,9 @@ _ABOVE: Final = (
 INSERT_EPOCH: Final = (
     "INSERT INTO epoch (revision, time_ms, number, id, cause, from_revision)"
     " VALUES (?, ?, ?, ?, ?, ?)"
+)
+_ROW: Final = (
+    "SELECT revision, time_ms, body, large, results, digest, checksum FROM log WHERE revision = ?"
 )
 _READ_LOG: Final = """
     SELECT revision, time_ms, body, large, results, digest, checksum FROM log
@@ -638,6 +645,26 @@ class BoardFile:
                 if size >= limits.PAGE_BYTES_MAX:
                     break
         return found
+
+    def places(self, entries: Sequence[LogEntry]) -> list[dict[Key, LoggedValue]]:
+        """As `ServesValues.places`; in any thread. Errors: Unavailable, Corrupt."""
+        with self._read() as connection:
+            return [self._places_of(connection, entry) for entry in entries]
+
+    def _places_of(self, connection: sqlite3.Connection, entry: LogEntry) -> dict[Key, LoggedValue]:
+        row = connection.execute(_ROW, (entry.revision,)).fetchone()
+        # Nothing is said of an entry that is not this one, as after an older copy was put back.
+        if row is None or row[5] != entry.digest or row_bytes(row) > limits.COMMIT_BYTES_MAX:
+            return {}
+        found = places_of(entry, row)
+        sizes = {change.key: len(change.value or b"") for change in entry.changes}
+        return {key: LoggedValue(*place, sizes[key]) for key, place in found.items()}
+
+    def values(self, wanted: Sequence[LoggedValue]) -> list[bytes | None]:
+        """As `ServesValues.values`; in any thread. Errors: Unavailable, Corrupt."""
+        with self._read() as connection:
+            held = ValuesInLog(connection)
+            return [held.slice(*each) for each in wanted]
 
     def _log_entry(self, row: Row) -> LogEntry:
         revision, time_ms, body, large, results, digest, sealed = row

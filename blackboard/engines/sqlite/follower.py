@@ -89,9 +89,9 @@ class Backlog:
     left: int | None = None
     """Entries that the last part left; None after the last one."""
 
-    def note(self, state: State, entry: LogEntry, row: Row | None) -> None:
+    def note(self, state: State, entry: LogEntry, row: Row | None) -> Places:
         """Record what `entry`, which is not applied yet, is going to change; `row` is its row of
-        the log, which a marker has none of."""
+        the log, which a marker has none of. Returns where in the row its values lie."""
         size = 0 if row is None else row_bytes(row)
         # `setdefault` throughout: what counts is what the file holds, and only the first note has
         # that.
@@ -113,8 +113,8 @@ class Backlog:
             if change.item is not None:
                 prefix = key.rpartition("/")[0]
                 next_items.setdefault(prefix, state.next_item.get(prefix))
-        if row is not None:
-            self.places |= places_of(entry, row)
+        places = {} if row is None else places_of(entry, row)
+        self.places |= places
         lane = (entry.signed, entry.id.lane)
         answers.setdefault(lane, state.answers.get(lane))
         self.rows += 1
@@ -122,6 +122,7 @@ class Backlog:
         self.is_scattered |= len(entry.changes) >= LARGE_CHANGES
         is_long = len(entries) >= FOLLOW_CHANGES or self.size >= FOLLOW_BYTES
         self.is_due |= self.rows >= FOLLOW_ROWS or (is_long and not self.is_scattered)
+        return places
 
     def note_ahead(self, state: State) -> list[Entry]:
         """Record the entries of a loaded `state` that were created above the mark, and return them:

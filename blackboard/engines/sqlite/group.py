@@ -12,7 +12,7 @@ from blackboard.engines.base import BatchAnswer
 from blackboard.engines.sqlite.cache import NotLoaded
 from blackboard.engines.sqlite.file import WriteError, Written
 from blackboard.engines.sqlite.follower import Backlog
-from blackboard.engines.sqlite.rows import LogRows, Taken
+from blackboard.engines.sqlite.rows import LogRows, Places, Taken
 from blackboard.engines.sqlite.tablets import Span
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
 from blackboard.units import Milliseconds, Revision
@@ -29,6 +29,7 @@ class WriteGroup:
     calls: list[Waiting] = field(default_factory=list)
     entries: list[LogEntry] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    places: list[Places] = field(default_factory=list)
     log: LogRows = field(default_factory=LogRows)
     log_below: Revision | None = None
     commits: int = 0
@@ -73,7 +74,7 @@ class WriteGroup:
             if not prolong(state, prepared.commit, outcome):
                 entry = log_entry(prepared.commit, outcome, prepared.digest)
                 row = self.log.add(entry, prepared, encode_results(outcome.results))
-                backlog.note(state, entry, row)
+                self.places.append(backlog.note(state, entry, row))
                 evolve(state, entry)
                 self.entries.append(entry)
                 self.sizes.append(prepared.size)

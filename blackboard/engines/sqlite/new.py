@@ -11,11 +11,15 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from blackboard.core.commit import Entry, Epoch, Seed
+from msgspec.structs import replace
+
+from blackboard.core.commit import ENGINE, Entry, Epoch, Seed
+from blackboard.core.state import State
 from blackboard.engines.disk import sync_path
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.connection import insert, translated
@@ -34,6 +38,7 @@ from blackboard.engines.sqlite.rows import (
 )
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.integrity.private_files import make_file, open_new, read_text
+from blackboard.limits import EPOCH_JUMP
 from blackboard.units import Milliseconds, Revision
 
 _DROPPED: Final = ".dropped"
@@ -251,3 +256,21 @@ class NewFile:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def next_epoch(state: State, above: Revision) -> Epoch:
+    """The epoch that begins when the engine restarted and may have lost commits."""
+    return replace(
+        state.epoch,
+        number=state.epoch.number + 1,
+        id=uuid.uuid4().hex,
+        cause=ENGINE,
+        from_revision=state.revision,
+        revision=max(state.revision, above) + EPOCH_JUMP,
+    )
+
+
+async def no_entries() -> AsyncIterator[Sequence[Entry]]:
+    """The entries of a board that begins empty."""
+    return
+    yield

@@ -528,6 +528,9 @@ _IN_LOG: Final = (
     " WHERE place IS NOT NULL AND mod_revision < ? ORDER BY mod_revision"
 )
 _CONTENT: Final = "SELECT body, large FROM log WHERE revision = ?"
+_SIZES: Final = "SELECT length(body), coalesce(length(large), 0) FROM log WHERE revision = ?"
+_READ_WHOLE_BYTES: Final = 16 * 1024
+"""A row of the log up to which reading all of it is no slower than opening it for one value."""
 
 Values = list[tuple[Key, bytes]]
 
@@ -598,6 +601,10 @@ class ValuesInLog:
         self._connection = connection
         self._kept: dict[Revision, bytes] = {}
         self._size = 0
+        self._opened: set[Revision] = set()
+        """Large rows of which one value was read."""
+        self._is_scattered = False
+        """Whether more rows are looked at, again and again, than can be kept."""
 
     def whole(self, row: Row) -> Row:
         """A row of all columns, without those that only the file has, and with its value. Errors:
@@ -605,10 +612,33 @@ class ValuesInLog:
         key, value, revision, *_, place, size, _ = row
         if place is None and size is None:
             return row[:-3]
-        held = self._content(revision)
-        if place is None or size is None or value or held is None or place + size > len(held):
+        held = None
+        if place is not None and size is not None and not value:
+            held = self.slice(revision, place, size)
+        if held is None:
             raise Corrupt(what=f"the entry of {key}", reason="its value is not in one place")
-        return (key, held[place : place + size], *row[2:-3])
+        return (key, held, *row[2:-3])
+
+    def slice(self, revision: Revision, place: int, size: int) -> bytes | None:
+        """`size` bytes of a row of the log, after `place` of them; None if it has no such bytes."""
+        if place < 0 or size < 0:
+            return None
+        if revision not in self._kept and (self._is_scattered or revision not in self._opened):
+            sizes = self._connection.execute(_SIZES, (revision,)).fetchone()
+            if sizes is not None and sum(sizes) > _READ_WHOLE_BYTES:
+                self._opened.add(revision)  # a second value of it is worth reading all of it
+                return self._piece(revision, place, size, sizes[0])
+        held = self._content(revision)
+        return None if held is None or place + size > len(held) else held[place : place + size]
+
+    def _piece(self, revision: Revision, place: int, size: int, body_bytes: int) -> bytes | None:
+        """As `slice`, without reading the row: a value is in its body, or behind it."""
+        column, at = ("body", place) if place < body_bytes else ("large", place - body_bytes)
+        with self._connection.blobopen("log", column, revision, readonly=True) as blob:
+            if at + size > len(blob):
+                return None
+            blob.seek(at)
+            return blob.read(size)
 
     def _content(self, revision: Revision) -> bytes | None:
         held = self._kept.get(revision)
@@ -621,6 +651,7 @@ class ValuesInLog:
             if self._size > _KEPT_BYTES:
                 self._kept.clear()
                 self._size = 0
+                self._is_scattered = True
             self._kept[revision] = held
             self._size += len(held)
         return held

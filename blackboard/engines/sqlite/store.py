@@ -27,17 +27,16 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import anyio
-from msgspec.structs import replace
 
 from blackboard import limits
 from blackboard.core.access import is_reserved
 from blackboard.core.commit import (
-    ENGINE,
     FORWARD,
     Entry,
     Epoch,
     Head,
     ListOptions,
+    LogEntry,
     LogPage,
     Reading,
     Seed,
@@ -47,7 +46,15 @@ from blackboard.core.history import check_seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
-from blackboard.engines.base import BatchAnswer, EngineFacts, check_epoch, check_hold
+from blackboard.engines.base import (
+    BatchAnswer,
+    EngineFacts,
+    LoggedValue,
+    ValuePlaces,
+    check_epoch,
+    check_hold,
+    check_size,
+)
 from blackboard.engines.disk import SyncError, files_max, has_room
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
@@ -75,6 +82,8 @@ from blackboard.engines.sqlite.new import (
     NewFile,
     create,
     keep_in_mind,
+    next_epoch,
+    no_entries,
     read_removed,
     remove,
     seed_path,
@@ -83,7 +92,6 @@ from blackboard.errors import (
     Corrupt,
     HeadMoved,
     InvalidRequest,
-    LimitExceeded,
     NoSuchBoard,
     Unavailable,
 )
@@ -184,8 +192,7 @@ class SqliteStore:
 
     async def facts(self) -> EngineFacts:
         """As `Store.facts`. Errors: Unavailable once a sync of a board's file failed."""
-        if self._distrusted:
-            names = ", ".join(sorted(self._distrusted))
+        if names := ", ".join(sorted(self._distrusted)):
             raise Unavailable(what=f"board {names}", reason=DISTRUSTED)
         where, warnings = str(self.directory), (*self._heads.warnings, *self._put_back.values())
         return EngineFacts("sqlite", sqlite3.sqlite_version, where, self.level, warnings)
@@ -198,13 +205,12 @@ class SqliteStore:
             revision, number = gone[0] + limits.EPOCH_JUMP, gone[1] + 1
             epoch = Epoch(number, uuid.uuid4().hex, revision=revision)
             with contextlib.suppress(InvalidRequest):  # another call began it in between
-                await self.seed(board, Seed(epoch, self._now_ms()), _nothing())
+                await self.seed(board, Seed(epoch, self._now_ms()), no_entries())
         return (await self._board(board, create=True)).head
 
     async def removed(self, board: str) -> Revision | None:
         """As `Store.removed`."""
-        gone = await self._removed(board)
-        return None if gone is None else gone[0]
+        return None if (gone := await self._removed(board)) is None else gone[0]
 
     async def _removed(self, board: str) -> tuple[Revision, int] | None:
         check_name(board, "board")
@@ -238,7 +244,7 @@ class SqliteStore:
             state = loaded.state
             if (state.revision, state.epoch.id) == (head.revision, head.epoch.id):
                 known = self._known_above(self._missing(name, state))
-                epoch = _next_epoch(state, max(above, known))
+                epoch = next_epoch(state, max(above, known))
                 file.begin_epoch(loaded, epoch, self._now_ms())
             else:
                 # Closing copies the journal, and the head must say before that where the log ends.
@@ -248,9 +254,8 @@ class SqliteStore:
     async def exists(self, board: str) -> bool:
         """As `Store.exists`."""
         check_name(board, "board")
-        path = self._path(board)
         self._taken.check()
-        return board in self._boards or await asyncio.to_thread(path.exists)
+        return board in self._boards or await asyncio.to_thread(self._path(board).exists)
 
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """As `Store.commit`. After a write that may have succeeded, every outcome is
@@ -258,14 +263,13 @@ class SqliteStore:
 
         Cancellation does not stop the write.
         """
-        _check_size("BATCH_COMMITS_MAX", len(batch), limits.BATCH_COMMITS_MAX)
+        check_size("BATCH_COMMITS_MAX", len(batch), limits.BATCH_COMMITS_MAX)
         opened = await self._board(board)
-        if opened.read_only:
-            # Tried with each commit, because nothing reports that a disk has room again.
-            is_over: bool = await asyncio.to_thread(has_room, self._path(board), ROOM_BYTES)
-            if is_over:
-                opened.give_up("it is opened again: there is room on the disk now")
-                opened = await self._board(board)
+        path = self._path(board)
+        # Tried with each commit, because nothing reports that a disk has room again.
+        if opened.read_only != "" and await asyncio.to_thread(has_room, path, ROOM_BYTES):
+            opened.give_up("it is opened again: there is room on the disk now")
+            opened = await self._board(board)
         return await opened.commit(batch)
 
     def begin(self, board: str, batch: Sequence[Prepared], answer: BatchAnswer) -> bool:
@@ -278,7 +282,7 @@ class SqliteStore:
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
         """As `Store.read`."""
-        _check_size("READ_KEYS_MAX", len(keys), limits.READ_KEYS_MAX)
+        check_size("READ_KEYS_MAX", len(keys), limits.READ_KEYS_MAX)
         return await (await self._board(board)).read(keys)
 
     async def list(
@@ -315,13 +319,13 @@ class SqliteStore:
         self, board: str, after: Revision, *, limit: int, wait_ms: Milliseconds = 0
     ) -> LogPage:
         """As `Store.log`."""
-        limit = min(limit, limits.LOG_ENTRIES_MAX)
-        return await (await self._board(board)).log(after, limit=limit, wait_ms=wait_ms)
+        opened = await self._board(board)
+        return await opened.log(after, limit=min(limit, limits.LOG_ENTRIES_MAX), wait_ms=wait_ms)
 
     async def due(self, board: str, *, limit: int, by_ms: Milliseconds | None = None) -> Reading:
         """As `Store.due`."""
-        limit = min(limit, limits.LIST_ENTRIES_MAX)
-        return await (await self._board(board)).due(limit=limit, by_ms=by_ms)
+        opened = await self._board(board)
+        return await opened.due(limit=min(limit, limits.LIST_ENTRIES_MAX), by_ms=by_ms)
 
     async def leases(self, board: str, *, due: bool = False) -> Reading:
         """As `Store.leases`."""
@@ -374,9 +378,9 @@ class SqliteStore:
             file.update(loaded)
             file.follow(loaded)
             file.close()
-        state = loaded.state
-        if (state.revision, state.epoch.id) != (head.revision, head.epoch.id):
-            raise HeadMoved(head.revision, state.revision)
+        found = (loaded.state.revision, loaded.state.epoch.id)
+        if found != (head.revision, head.epoch.id):
+            raise HeadMoved(head.revision, found[0])
 
     async def drop(self, board: str) -> None:
         """As `Store.drop`. Errors: Unavailable, also for concurrent calls on the board."""
@@ -419,6 +423,25 @@ class SqliteStore:
         if await (await self._board(board)).scrub():
             return ""
         return f"another program reads {self._path(board)}: its journal keeps removed data"
+
+    async def places(self, board: str, entries: Sequence[LogEntry]) -> Sequence[ValuePlaces]:
+        """As `ServesValues.places`."""
+        if (opened := await self._there(board)) is None:
+            return [{} for _ in entries]
+        found = opened.tail.places(entries)
+        return await opened.read_file(lambda file: file.places(entries)) if found is None else found
+
+    async def values(self, board: str, wanted: Sequence[LoggedValue]) -> Sequence[bytes | None]:
+        """As `ServesValues.values`."""
+        if (opened := await self._there(board)) is None:
+            return [None] * len(wanted)
+        return await opened.read_file(lambda file: file.values(wanted))
+
+    async def _there(self, board: str) -> EmbeddedBoard | None:
+        """The open board; None if there is none."""
+        with contextlib.suppress(InvalidRequest, NoSuchBoard):
+            return await self._board(board)
+        return None
 
     async def boards(self) -> Sequence[str]:
         """As `Store.boards`."""
@@ -620,7 +643,7 @@ class SqliteStore:
                 file.update(loaded)
                 known = self._missing(name, loaded.state)
                 if known is not None or (first and not loaded.clean):
-                    epoch = _next_epoch(loaded.state, self._known_above(known))
+                    epoch = next_epoch(loaded.state, self._known_above(known))
                     loaded = file.begin_epoch(loaded, epoch, now_ms)
                 # Last: at level `memory` nothing is synced after it.
                 file.begin_run(loaded)
@@ -720,7 +743,7 @@ class SqliteStore:
         try:
             loaded = file.load(name, whole=True)
             above = self._known_above(self._missing(name, loaded.state))
-            epoch = _next_epoch(loaded.state, above)
+            epoch = next_epoch(loaded.state, above)
             file.begin_run(file.begin_epoch(loaded, epoch, self._now_ms()))
         except BaseException:
             file.abandon()
@@ -767,18 +790,6 @@ async def _ended(work: "asyncio.Future[Any]") -> None:
         raise cancelled
 
 
-def _next_epoch(state: State, above: Revision) -> Epoch:
-    """The epoch that begins when the engine restarted and may have lost commits."""
-    return replace(
-        state.epoch,
-        number=state.epoch.number + 1,
-        id=uuid.uuid4().hex,
-        cause=ENGINE,
-        from_revision=state.revision,
-        revision=max(state.revision, above) + limits.EPOCH_JUMP,
-    )
-
-
 async def _loaded_by(loading: asyncio.Task[EmbeddedBoard]) -> EmbeddedBoard:
     """The board. Cancellation: others may wait for the same load, so it goes on."""
     await asyncio.wait([loading])
@@ -787,14 +798,3 @@ async def _loaded_by(loading: asyncio.Task[EmbeddedBoard]) -> EmbeddedBoard:
 
 def _unfinished(board: str) -> Unavailable:
     return Unavailable(what=f"board {board}", reason="it is being made or removed")
-
-
-async def _nothing() -> AsyncIterator[Sequence[Entry]]:
-    """The entries of a board that begins empty."""
-    return
-    yield
-
-
-def _check_size(limit: str, size: int, maximum: int) -> None:
-    if size > maximum:
-        raise LimitExceeded(limit, size, maximum)

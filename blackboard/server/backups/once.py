@@ -20,7 +20,7 @@ async def take_once(settings: Settings, url: str, limits: Limits = DEFAULT) -> S
     place = BackupPlace.at(url, limits)
     store = await make_store(settings, limits)
     try:
-        archive = await make_archive(settings, limits)
+        archive = await make_archive(settings, limits, store)
         try:
             return await _take(place, store, archive, limits)
         finally:

@@ -134,6 +134,11 @@ class Branches:
         # What the archive had before is not taken back with a branch that fails.
         was_known = await self._past.archive.mark(spec.new) is not None
         await self._past.archive.branch(spec.new, origin)
+        if origin.board in self._host.removing:
+            # Its removal may have looked for branches before: values that only its log has go.
+            if not was_known:
+                await self._take_back(spec.new)
+            raise Unavailable(f"board {origin.board}", "it is being removed")
         last = await self._past.archive.mark_at(origin)
         now_ms = (await store.open(origin.board)).time_ms
         epoch = Epoch(

@@ -142,7 +142,7 @@ async def _opened(settings: Settings, limits: Limits) -> AsyncIterator[tuple[Sto
     store = await make_store(settings, limits)
     with contextlib.ExitStack() as stack:
         try:
-            archive: Archive | None = await make_archive(settings, limits)
+            archive: Archive | None = await make_archive(settings, limits, store)
             if archive is None:
                 directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 archive = await archive_beside(directory, limits)
@@ -223,6 +223,7 @@ class _Target:
         newest = 0 if mark is None else mark.revision
         if await self._store.exists(board):
             newest = max(newest, (await self._store.open(board)).revision)
+            await self._archive.copy_values(board)
             await self._store.drop(board)
         head = await self._store.open(board, again=True)
         # Another history of that name may have gone further.

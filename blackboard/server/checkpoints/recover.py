@@ -133,6 +133,7 @@ class _Recovery:
         last = await self._archive.mark_at(target)
         # Before others are held: to read the whole board may take longer than a hold.
         await self._check(target)
+        await self._archive.copy_values(self._board)
         try:
             if head is not None:
                 await self._host.store.hold(self._board, HOLD_MS_MAX)
@@ -223,6 +224,8 @@ class _Recovery:
         items = await self._items(target, mark.revision)
         time_ms = time.time_ns() // 1_000_000 if head is None else head.time_ms
         seed = Seed(epoch, time_ms, items)
+        # The log of the board that is replaced goes with it.
+        await self._archive.copy_values(self._board)
         self.so_far = Recovered(False, 0, target.revision, revision, name)
         store = self._host.store
         if torn is not None:

@@ -311,9 +311,11 @@ class _Running:
         for _ in range(_TRIES):
             # Before the hold as well, which then lasts only for what came since.
             await self._archived(board)
+            await self._copied(board)
             await store.hold(board, HOLD_MS_MAX)
             try:
                 revision = await self._archived(board, HOLD_MS_MAX)
+                await self._copied(board)
                 head = await store.compact(board, revision + 1)
                 # It must be empty: Redis keeps trimmed entries while others of their node stay.
                 if head.revision == revision:
@@ -334,6 +336,11 @@ class _Running:
             if await archiver.settled(board) < revision:
                 raise Unavailable(f"archive of board {board}", "its engine lost revisions")
         return revision
+
+    async def _copied(self, board: str) -> None:
+        """Copy into the archive what it has only in the log of a board. Errors: Unavailable."""
+        if self._host.archive is not None:
+            await self._host.archive.copy_values(board)
 
     # --- the files --------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from blackboard.archive import history as module
-from blackboard.archive.history import alike
-from blackboard.archive.rows import content_of
+from blackboard.archive.rows import alike, content_of
 from blackboard.archive.tables import ABSENT
 from blackboard.core.commit import Put
 from blackboard.limits import BLOB_BYTES

@@ -13,7 +13,7 @@ import aiosqlite
 import pytest
 from sqlalchemy import text
 
-from blackboard.archive import place
+from blackboard.archive import connection as place
 from blackboard.archive.database import Database, TrustedFile
 from blackboard.engines.disk import SyncError
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable

@@ -3,6 +3,7 @@
 from blackboard.archive.fold import STEP_CHANGES, Fold, Known, large_values
 from blackboard.core import digest
 from blackboard.core.commit import Append, Delete, Put
+from blackboard.engines.base import LoggedValue
 from blackboard.wire.codec import encode_value
 from tests.unit.core.trial import Trial
 
@@ -94,7 +95,8 @@ def test_large_values_are_those_above_the_limit() -> None:
     """Not one at it."""
     trial = Trial()
     trial.commit(Put("public/a", ONE * 5), Put("public/b", ONE * 6), Delete("public/c"))
-    assert large_values(trial.log, 5) == [ONE * 6]
+    assert large_values(trial.log, {}, 5) == [ONE * 6]
+    assert large_values(trial.log, {1: {"public/b": LoggedValue(1, 0, 6)}}, 5) == []
 
 
 def test_a_large_entry_is_folded_in_short_steps() -> None:

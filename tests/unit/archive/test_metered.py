@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from blackboard.archive.connection import connect
 from blackboard.archive.database import Database, rows
-from blackboard.archive.metered import connect
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.payer import paid_by

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import fields, replace
 
 from blackboard.archive import rows as archive_rows
-from blackboard.archive.blobs import Blobs
-from blackboard.archive.tables import BLOB, DEFLATED, PLAIN
+from blackboard.archive.tables import BLOB, DEFLATED, LOGGED, PLAIN
 from blackboard.core.commit import (
     Change,
     ChangeKind,
@@ -20,6 +19,7 @@ from blackboard.core.commit import (
     LogEntry,
     Waiter,
 )
+from blackboard.engines.base import LoggedValue
 from blackboard.errors import Corrupt
 from blackboard.limits import BLOB_BYTES, VALUE_BYTES_MAX
 
@@ -125,37 +125,48 @@ def row(form: int, content: bytes | None) -> Any:
 @pytest.mark.parametrize(
     ("form", "content"), [(DEFLATED, b"junk"), (7, b"x"), (PLAIN, None), (DEFLATED, None)]
 )
-async def test_damaged_content_is_named(form: int, content: bytes | None) -> None:
+def test_damaged_content_is_named(form: int, content: bytes | None) -> None:
     """The key and the revision."""
-    blobs = Blobs(None, "nowhere")  # type: ignore[arg-type]
     with pytest.raises(Corrupt, match="public/a at revision 3"):
-        await archive_rows.value_of(row(form, content), blobs)
-    assert await archive_rows.value_of(row(DEFLATED, zlib.compress(b"x")), blobs) == b"x"
+        archive_rows.inline_value(row(form, content))
+    assert archive_rows.inline_value(row(DEFLATED, zlib.compress(b"x"))) == b"x"
 
 
-async def test_a_value_that_swells_is_refused() -> None:
+@pytest.mark.parametrize(
+    "content", [None, b"", bytes(32), bytes(32) + b"7", bytes(32) + b"x@7", bytes(32) + b"-1@7"]
+)
+def test_a_damaged_place_is_named(content: bytes | None) -> None:
+    """Of a value that lies in the log."""
+    found = archive_rows.referred(row(LOGGED, content))
+    assert isinstance(found, Corrupt)
+    assert "public/a at revision 3" in str(found)
+    where = LoggedValue(3, 17, 600)
+    content = archive_rows.reference(bytes(32), where)
+    assert archive_rows.referred(row(LOGGED, content)) == where
+    assert archive_rows.hash_of(row(LOGGED, content)) == bytes(32)
+
+
+def test_a_value_that_swells_is_refused() -> None:
     """Up to VALUE_BYTES_MAX it is a value; a bomb and half a value are named."""
-    blobs = Blobs(None, "nowhere")  # type: ignore[arg-type]
     most = zlib.compress(bytes(VALUE_BYTES_MAX))
-    assert await archive_rows.value_of(row(DEFLATED, most), blobs) == bytes(VALUE_BYTES_MAX)
+    assert archive_rows.inline_value(row(DEFLATED, most)) == bytes(VALUE_BYTES_MAX)
     for content, words in (
         (zlib.compress(bytes(VALUE_BYTES_MAX + 1)), "more than VALUE_BYTES_MAX"),
         (zlib.compress(bytes(32 * VALUE_BYTES_MAX)), "more than VALUE_BYTES_MAX"),
         (most[:-1], "cut short"),
     ):
         with pytest.raises(Corrupt, match=f"public/a at revision 3.*{words}"):
-            await archive_rows.value_of(row(DEFLATED, content), blobs)
+            archive_rows.inline_value(row(DEFLATED, content))
         with pytest.raises(Corrupt, match=words):
             archive_rows.hash_of(row(DEFLATED, content))
 
 
-async def test_a_damaged_commit_is_named() -> None:
+def test_a_damaged_commit_is_named() -> None:
     """Its revision."""
-    blobs = Blobs(None, "nowhere")  # type: ignore[arg-type]
     commit = SimpleNamespace(**archive_rows.commit_row(1, ENTRY, bytes(32)))
     commit.details = commit.details[:-2]
     with pytest.raises(Corrupt, match="revision 7"):
-        await archive_rows.entry_of(commit, [], None, blobs)
+        archive_rows.entry_of(commit, [], None, [])
 
 
 def test_a_manifest_comes_out_as_it_went_in() -> None:

@@ -67,4 +67,6 @@ async def test_a_file_gets_the_tables_that_it_lacks(tmp_path: Path, missing: str
     for _ in range(2):
         opened = await Database.open(f"sqlite:///{file}")
         await opened.aclose()
-        assert schema(file) == wanted
+        ours = {each for each in schema(file) if each[0] == "version_in_log"}
+        assert schema(file) - ours == wanted
+        assert len(ours) == 1

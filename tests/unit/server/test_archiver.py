@@ -106,6 +106,22 @@ async def test_what_is_committed_is_archived(boards: Boards) -> None:
     assert statistics.appended == head.revision
 
 
+@pytest.mark.limits(archive_pause_ms=3_600_000, archive_page_entries=8)
+async def test_a_full_page_is_archived_at_once(boards: Boards) -> None:
+    """However long it gathers otherwise: later, the engine would have to read it again."""
+    board, archiver = client(boards), boards.host.archiver
+    assert archiver is not None
+
+    async def is_archived() -> bool:
+        return archiver.statistics().appended >= 9
+
+    revision = (await board.put("public/a", 0)).revision
+    await archiver.reached(BOARD, revision)
+    for number in range(8):
+        await board.put("public/a", number)
+    await wait_until(is_archived)
+
+
 async def test_closing_archives_to_the_end(tmp_path: Path) -> None:
     """An archiver that stops archives everything first, and releases its lease."""
     store = await SqliteStore.at(tmp_path / "data", "memory")

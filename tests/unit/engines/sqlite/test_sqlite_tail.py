@@ -12,12 +12,12 @@ from tests.unit.engines.sqlite.opened import Opened
 async def test_the_log_is_the_same_from_memory_and_from_the_file(opened: Opened) -> None:
     """Memory holds the newest only; every page is whole, wherever it begins."""
     await opened.commit(20)
-    tail = opened.board._tail
+    tail = opened.board.tail
     kept = tail.page(19, 20, 9)
     assert kept is not None
     assert tail.page(0, 20, 9) is None
     assert 0 < len(tail._entries) < 9
-    assert len(tail._entries) == len(tail._sizes)
+    assert len(tail._entries) == len(tail._sizes) == len(tail._places)
     for after in range(21):
         assert await opened.log(after) == list(range(after + 1, 21))
     from_file = opened.file.read_log(19, 20, limit=9)

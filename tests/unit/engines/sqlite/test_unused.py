@@ -119,7 +119,7 @@ async def test_a_board_that_is_called_is_not_unused(opened: Opened, call: str) -
     board, gates = opened.board, (opened.gate, opened.reading)
     await opened.commit(3)
     if call == "a reader of the old log":
-        board._tail.forget(9)
+        board.tail.forget(9)
     assert board.is_unused
     for gate in gates:
         gate.open.clear()
