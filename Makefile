@@ -108,10 +108,13 @@ bench: $(STAMP) ## 68 min: Measure beside other stores (PUBLISH=1 renews docs/pe
 	@$(RUN)python -m bench $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.locks $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.agents $(if $(PUBLISH),--publish)
+	@$(RUN)python -m bench.turns $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.checkpointers $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.sessions $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.documents $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.recovery $(if $(PUBLISH),--publish)
+	@$(RUN)python -m bench.stored $(if $(PUBLISH),--publish)
+	@$(RUN)python -m bench.large_board $(if $(PUBLISH),--publish)
 	@$(RUN)python -m bench.memory
 	@$(RUN)python -m bench.workspace
 

@@ -178,20 +178,20 @@ ROWS: tuple[type[LockRow], ...] = (OursEmbedded, OursRedis, Pottery, EtcdLock)
 def _targets(row: str) -> tuple[Target, ...]:
     return (
         Target(
-            f"{CONTENDERS} contenders on {row}: at least 4x pottery's sections/s",
+            f"{CONTENDERS} contenders on {row}: at least pottery's sections/s",
             CONTENDED,
             row,
             "sections/s",
             reference="pottery",
-            at_least=4.0,
+            at_least=1.0,
         ),
         Target(
-            f"{CONTENDERS} contenders on {row}: p99 wait below a quarter of pottery's",
+            f"{CONTENDERS} contenders on {row}: p99 wait below a tenth of pottery's",
             CONTENDED,
             row,
             "wait p99 ms",
             reference="pottery",
-            below=0.25,
+            below=0.1,
         ),
     )
 

@@ -206,7 +206,8 @@ async def _contents(settings: Settings) -> dict[str, int]:
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Board]:
     """The board of the settings, in this process."""
-    store, archive = await make_store(settings), await make_archive(settings)
+    store = await make_store(settings)
+    archive = await make_archive(settings, store=store)
     async with Service(store, archive=archive) as service:
         yield service.client().board("bench")
 

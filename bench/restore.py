@@ -34,7 +34,7 @@ from blackboard.archive.sql import archive_beside
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.engines.base import Store
+from blackboard.engines.base import ServesValues, Store
 from blackboard.errors import Resync
 from blackboard.ops import Put, encode_value
 from blackboard.server.http.serve import tune_interpreter
@@ -226,7 +226,8 @@ async def serving(engine: str, folder: Path) -> AsyncIterator[Service]:
         from blackboard.engines.redis.store import RedisStore
 
         store = RedisStore.connect(engine)
-    async with Service(store, archive=await archive_beside(folder)) as service:
+    logs = store if isinstance(store, ServesValues) else None
+    async with Service(store, archive=await archive_beside(folder, logs=logs)) as service:
         yield service
 
 
