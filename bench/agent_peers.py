@@ -31,7 +31,6 @@ FULL = 2
 
 def graph_of(saver: Any, steps: int, *, delta: bool, as_text: bool = False) -> Any:
     """The agent as a graph; with `as_text` it keeps texts in place of dicts."""
-    graphs = client_module("langgraph.graph")
     if delta:
         reducer = client_module("langgraph.channels").DeltaChannel(_extended, list)
     else:
@@ -45,6 +44,12 @@ def graph_of(saver: Any, steps: int, *, delta: bool, as_text: bool = False) -> A
         said = {"role": "assistant", "id": n, "content": message(n)}
         return {"messages": [said["content"] if as_text else said], "n": n + 1}
 
+    return looped(saver, state, agent, steps)
+
+
+def looped(saver: Any, state: Any, agent: Any, steps: int) -> Any:
+    """A graph of one node, `agent`, which counts in `n` how often it was called."""
+    graphs = client_module("langgraph.graph")
     graph = graphs.StateGraph(state)
     graph.add_node("agent", agent)
     graph.add_edge(graphs.START, "agent")

@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from bench.agent_peers import LangGraphPostgres, LangGraphRow, LangGraphSqlite
+from bench.agent_peers import LangGraphPostgres, LangGraphRow, LangGraphSqlite, looped
 from bench.agent_rows import (
     AgentRow,
     Counted,
@@ -110,7 +110,6 @@ async def invoke(graph: Any, name: str, turns: int) -> None:
 
 def graph_of(saver: Any, turns: int) -> Any:
     """The agent as a graph."""
-    graphs = client_module("langgraph.graph")
     # Made at run time, and so by a name that no type checker knows.
     made = client_module("typing").TypedDict
     state = made("Turns", {"notes": Annotated[list[Any], operator.add], "status": str, "n": int})
@@ -120,13 +119,7 @@ def graph_of(saver: Any, turns: int) -> Any:
         said = message(n)
         return {"notes": [said[:NOTE_BYTES]], "status": said[:STATUS_BYTES], "n": n + 1}
 
-    graph = graphs.StateGraph(state)
-    graph.add_node("agent", agent)
-    graph.add_edge(graphs.START, "agent")
-    graph.add_conditional_edges(
-        "agent", lambda found: graphs.END if found["n"] >= turns else "agent"
-    )
-    return graph.compile(checkpointer=saver)
+    return looped(saver, state, agent, turns)
 
 
 async def figures_of(row: AgentRow, turns: int, mark: str) -> Figures:

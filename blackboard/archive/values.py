@@ -13,6 +13,7 @@ Invariants
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections import defaultdict
@@ -81,10 +82,8 @@ class ArchivedValues:
         is_left = above < VALUE_BYTES_MAX and not is_reserved(board)
         if self.logs is None or not is_left or not are_large:
             return {}
-        try:
+        with _without_cause():
             found = await self.logs.places(board, entries)
-        except Unavailable as error:
-            raise Unavailable(error.what, error.reason) from None
         return {
             entry.revision: {key: place for key, place in places.items() if place.size > above}
             for entry, places in zip(entries, found, strict=True)
@@ -166,10 +165,8 @@ class ArchivedValues:
         if self.logs is None:
             return [None] * len(places)
         try:
-            return await self.logs.values(board, places)
-        except Unavailable as error:
-            # Without its cause: a sync of that board's file that failed says nothing of this one.
-            raise Unavailable(error.what, error.reason) from None
+            with _without_cause():
+                return await self.logs.values(board, places)
         except Corrupt as error:
             if len(places) == 1:
                 return [error]
@@ -211,6 +208,16 @@ class ArchivedValues:
             query = select(BOARD.c.called).where(BOARD.c.id == board)
             self._called[board] = (await connection.execute(query)).scalar_one()
         return self._called[board]
+
+
+@contextlib.contextmanager
+def _without_cause() -> Iterator[None]:
+    """Take the cause away from what an engine raises: a sync of a board's file that failed says
+    nothing of this one."""
+    try:
+        yield
+    except Unavailable as error:
+        raise Unavailable(error.what, error.reason) from None
 
 
 def together(versions: Sequence[Any]) -> Iterator[list[Any]]:

@@ -43,7 +43,7 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
         if mark.revision < head.revision:
             found = _noticed_before(head, mark)
             if found is not None:
-                log.warning("%s", loss_message(board, found, has_all=not archive.leaves_values))
+                log.warning("%s", loss_message(board, found, leaves_values=archive.leaves_values))
             return found
         try:
             shared = await last_shared(store, archive, board, head.revision)
@@ -57,7 +57,7 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
         # If not, the head had moved, and no epoch was begun.
         if new.revision > above:
             lost = Lost(head.revision if shared is None else shared, above, new.revision)
-            log.warning("%s", loss_message(board, lost, has_all=not archive.leaves_values))
+            log.warning("%s", loss_message(board, lost, leaves_values=archive.leaves_values))
             return lost
     raise Unavailable(what=f"board {board}", reason="it changes while it is compared")
 
@@ -110,12 +110,12 @@ async def _entry_at(store: Store, board: str, revision: Revision) -> LogEntry | 
     return found[0] if found and found[0].revision == revision else None
 
 
-def loss_message(board: str, lost: Lost, *, has_all: bool) -> str:
-    """The message about a loss; `has_all`: the archive has every value that was lost."""
+def loss_message(board: str, lost: Lost, *, leaves_values: bool) -> str:
+    """The message about a loss; `leaves_values` as `Archive.leaves_values`."""
     what = f"the engine lost revisions {lost.survived + 1} to {lost.through}, which the archive has"
     if is_reserved(board):  # server/security/own_boards.py restores these
         return f"board {board}, the service's own: {what}; its records are put back from there"
-    if not has_all:
+    if leaves_values:
         what += ", but for longer values"
         return f"board {board}: {what}; a backup brings them back (docs/howto/recover.md)"
     return f"board {board}: {what}; `blackboard recover {board}` brings them back"

@@ -273,9 +273,9 @@ class Host:
     def facts(self) -> EngineFacts:
         """The facts about the engine as of the last check."""
         assert self._facts is not None, "the service was not started"
-        partly = self.archive is not None and self.archive.leaves_values
+        leaves_values = self.archive is not None and self.archive.leaves_values
         lost = tuple(
-            loss_message(name, found, has_all=not partly)
+            loss_message(name, found, leaves_values=leaves_values)
             for name, found in sorted(self.lost.items())
         )
         behind = () if self.backup is None else tuple(self.backup.warnings.values())

@@ -278,8 +278,8 @@ MUTANTS = (
     Mutant(
         "an archive is blamed for a board whose sync failed",
         "blackboard/archive/values.py",
-        "of this one.\n            raise Unavailable(error.what, error.reason) from None\n",
-        "of this one.\n            raise\n",
+        "        raise Unavailable(error.what, error.reason) from None\n",
+        "        raise\n",
         f"{UNIT}/archive/test_logged_values.py -k failed_sync",
     ),
     Mutant(

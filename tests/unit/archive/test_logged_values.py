@@ -7,7 +7,7 @@ import re
 import shutil
 import sqlite3
 import string
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,23 @@ def forms(path: Path, key: str | None = None, board: str = "main") -> list[int]:
             (board, key),
         )
         return [form for (form,) in rows]
+
+
+def before_the_first_look(
+    store: SqliteStore, step: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Do `step` after rows of the archive were read, before values are looked up in a log for the
+    first time; returns the boards that were looked at."""
+    values, looks = store.values, list[str]()
+
+    async def look(board: str, wanted: Any) -> Any:
+        looks.append(board)
+        if len(looks) == 1:
+            await step()
+        return await values(board, wanted)
+
+    monkeypatch.setattr(store, "values", look)
+    return looks
 
 
 class LongStory:
@@ -203,20 +220,15 @@ async def test_a_log_that_is_cut_while_it_is_looked_up(
     revision = (await board.put("public/plan", text_of(1_000))).revision
     await board.put("public/plan", 2)
     await archived(service)
-    values, was_cut = store.values, False
 
-    async def cut_first(name: str, wanted: Any) -> Any:
-        nonlocal was_cut
-        if not was_cut:
-            was_cut = True
-            assert service.host.archive is not None
-            await service.host.archive.copy_values(name)
-            await store.compact(name, revision + 2)
-        return await values(name, wanted)
+    async def cut() -> None:
+        assert service.host.archive is not None
+        await service.host.archive.copy_values("main")
+        await store.compact("main", revision + 2)
 
-    monkeypatch.setattr(store, "values", cut_first)
+    looks = before_the_first_look(store, cut, monkeypatch)
     assert await board.get("public/plan", at=revision) == text_of(1_000)
-    assert was_cut
+    assert looks
 
 
 async def test_a_damaged_value_is_named(tmp_path: Path) -> None:
@@ -488,20 +500,15 @@ async def test_what_goes_while_it_is_read_is_no_damage(
     revision = (await board.put("public/plan", text_of(1_000))).revision
     await board.put("public/plan", 2)
     await archived(service)
-    values, has_gone = store.values, False
 
-    async def let_go(name: str, wanted: Any) -> Any:
-        nonlocal has_gone
-        if not has_gone:
-            has_gone = True
-            if how == "pruned":
-                await board.prune(RetentionPolicy(history_ms=0))
-                await Sweeper(service.boards, "ab").trim(1)
-            else:
-                await client_of(service).redact("public/plan", board="main")
-        return await values(name, wanted)
+    async def let_go() -> None:
+        if how == "pruned":
+            await board.prune(RetentionPolicy(history_ms=0))
+            await Sweeper(service.boards, "ab").trim(1)
+        else:
+            await client_of(service).redact("public/plan", board="main")
 
-    monkeypatch.setattr(store, "values", let_go)
+    before_the_first_look(store, let_go, monkeypatch)
     assert service.host.archive is not None
     with pytest.raises(Unavailable, match="pruned or redacted while it was read"):
         await service.host.archive.read(Point("main", revision), ["public/plan"])
