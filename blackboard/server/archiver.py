@@ -78,6 +78,8 @@ class _ArchivedBoard:
     failure: Exception | None = None  # of the last attempt
     waiters: int = 0
     gathered: int = 0  # commits since it last looked at the log
+    pokes: int = 0
+    looked: int = 0  # how many of them came before it last read the log
     restores: int = 0  # restores that ask it to pause
     rested: asyncio.Event = field(default_factory=asyncio.Event)
     late_since: float | None = None
@@ -100,8 +102,14 @@ class _ArchivedBoard:
 
     def is_at_rest(self) -> bool:
         """Whether everything that is known of the board is archived, and nothing is wanted."""
-        wanted = self.waiters or self.restores or self.wake.is_set() or self.wanted.is_set()
+        # Not whether `wake` is set: while the log is read, the news of a poke is not known yet.
+        wanted = self.waiters or self.restores or self.pokes != self.looked
         return self.mark is not None and not (self.is_behind or self.failures or wanted)
+
+    def poke(self) -> None:
+        """Have the log read, because there may be something new in it."""
+        self.pokes += 1
+        self.wake.set()
 
     def reach(self, mark: Mark | None) -> None:
         """Record the archive's position, and wake the tasks that wait for it."""
@@ -185,7 +193,7 @@ class Archiver:
             return False
         # What was committed since it last read the log, by another process for example.
         if (await self._store.open(name)).revision > board.revision:
-            board.wake.set()
+            board.poke()
             return False
         await self._give_up_soon(board)
         # Asked again: a commit or a caller may have come during the call.
@@ -223,7 +231,7 @@ class Archiver:
             self.follow(name)
         board = self._boards.get(name)
         if board is not None:
-            board.wake.set()
+            board.poke()
             board.gathered += commits
             if board.gathered >= self._limits.archive_page_entries:
                 # A page is full. The engine has it in memory still, and would read it later.
@@ -346,10 +354,10 @@ class Archiver:
                 # Before the log is read: a poke during that read must end the next pause.
                 board.wake.clear()
                 board.wanted.clear()
-                board.gathered = 0
+                board.gathered, pokes = 0, board.pokes
                 if await self._advance(board):
                     pause_ms = 0 if board.waiters or board.is_behind else self._pause_ms
-                board.failures, board.failure = 0, None
+                board.failures, board.failure, board.looked = 0, None, pokes
             except NoSuchBoard as error:  # another process removed it
                 self._boards.pop(board.name, None)
                 self._tasks.pop(board.name, None)

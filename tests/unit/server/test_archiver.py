@@ -449,6 +449,39 @@ async def test_a_full_page_is_followed_by_the_next_one(
     await nobody_waits_until(store, archive, done.revision, limits)
 
 
+async def test_a_board_is_not_at_rest_while_the_news_of_a_commit_is_read(
+    tmp_path: Path, archive: Archive
+) -> None:
+    """Nor does it count as archived, however long the engine takes to answer."""
+    store = await HookedStore.at(tmp_path / "data", "memory")
+    archiver, writer = Archiver(store, archive), await Writer.open(store, BOARD)
+
+    async def is_at_rest() -> bool:
+        return archiver.is_at_rest(BOARD)
+
+    archiver.follow(BOARD)
+    await wait_until(is_at_rest)
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        asked.set()
+        await answer.wait()
+
+    store.hook("before log", hang)
+    done = await writer.commit(Put("public/a", ONE))
+    archiver.poke(BOARD, 1)
+    await asked.wait()
+    assert not archiver.is_at_rest(BOARD)
+    assert not await archiver.leave(BOARD)
+    answer.set()
+    await wait_until(is_at_rest)
+    mark = await archive.mark(BOARD)
+    assert mark is not None
+    assert mark.revision == done.revision
+    await archiver.aclose()
+    await store.aclose()
+
+
 @pytest.mark.limits(archive_step_pause_ms=50)
 async def test_an_append_leaves_time_for_others_unless_somebody_waits(
     boards: Boards, monkeypatch: pytest.MonkeyPatch
