@@ -47,7 +47,7 @@ from blackboard.archive.tables import (
 from blackboard.archive.values import ArchivedValues
 from blackboard.core import digest
 from blackboard.core.checkpoints import Cut, Facts, Mark, Step
-from blackboard.core.commit import RESTORE, Change, Epoch, LogEntry, created_ms_of
+from blackboard.core.commit import Change, Epoch, LogEntry, created_ms_of
 from blackboard.core.path import namespace_of
 from blackboard.errors import Corrupt
 from blackboard.limits import ARCHIVE_WARM_BOARDS, ARCHIVE_WARM_KEYS, ARCHIVE_WARM_NAMESPACES
@@ -106,22 +106,25 @@ NAMED: Final = "named"
 """The kind of a checkpoint whose record does not name one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Besides:
+    """What a page may need besides the database: what signs manifests, and what reads values."""
+
+    sealer: Sealer
+    values: ArchivedValues
+
+
 class Appending:
-    """Archives log entries that follow `past`, the newest revision of the board with `row`."""
+    """Archives log entries that follow `past`, the newest revision of the board with `row`; those
+    that take a checkpoint only with `besides`."""
 
     def __init__(
-        self,
-        past: ArchivedHistory,
-        row: Any,
-        warm: Warm | None,
-        sealer: Sealer,
-        values: ArchivedValues,
+        self, past: ArchivedHistory, row: Any, warm: Warm | None, besides: Besides | None
     ) -> None:
         self._past = past
         self._warm = warm
         self._row = row
-        self._sealer = sealer
-        self._values = values
+        self._besides = besides
         self._connection = past.connection
 
     async def write(self, entries: Sequence[LogEntry], places: Places, pause: Pause) -> Warm:
@@ -229,14 +232,15 @@ class Appending:
 
     async def _seals(self, fold: Fold) -> "_Seals":
         """What a manifest needs in addition to the fold."""
+        assert self._besides is not None
         agents = select(AGENT).where(AGENT.c.board == self._row.id)
         declared: dict[str, bytes] = {}
         async for page in self._past.entries(DECLARED):
-            async for row, value in self._values.each(self._connection, page):
+            async for row, value in self._besides.values.each(self._connection, page):
                 declared[row.key] = value or b""
         return _Seals(
             board=self._row.called,
-            sealer=self._sealer,
+            sealer=self._besides.sealer,
             fold=fold,
             epoch=await self._past.epoch(),
             digests=await self._past.digests(),
@@ -368,20 +372,3 @@ def agent_row(board: int, agent: str, step: Step) -> Row:
 def step_of(row: Any) -> Step:
     """The inverse of `agent_row`."""
     return (row.revision, row.incarnation, row.lane, row.step)
-
-
-def runs(entries: Sequence[LogEntry]) -> Iterator[list[LogEntry]]:
-    """`entries`, cut before every epoch that may follow a loss."""
-    run: list[LogEntry] = []
-    for entry in entries:
-        if run and entry.epoch is not None and entry.epoch.cause != RESTORE:
-            yield run
-            run = []
-        run.append(entry)
-    if run:
-        yield run
-
-
-def loses(epoch: Epoch, through: Revision) -> bool:
-    """Whether revisions up to `through` were lost when `epoch` began."""
-    return epoch.cause != RESTORE and epoch.from_revision < through

@@ -25,7 +25,7 @@ from blackboard.archive import rows as archive_rows
 from blackboard.archive.append import agent_row
 from blackboard.archive.database import Database, add, rows
 from blackboard.archive.fold import digest_row
-from blackboard.archive.history import ArchivedHistory, board_row, line_of
+from blackboard.archive.history import ArchivedHistory, board_by_id, board_row, line_of
 from blackboard.archive.tables import AGENT, BLOB, BOARD, COMMIT, DIGEST, OF_A_BOARD, TOTAL, VERSION
 from blackboard.core import digest
 from blackboard.core.checkpoints import Point
@@ -227,6 +227,28 @@ async def go_on(connection: AsyncConnection, number: int, old: Any) -> None:
 
 
 # --- removal --------------------------------------------------------------------------------------
+
+
+async def go_back(
+    database: Database, connection: AsyncConnection, row: Any, revision: Revision
+) -> Any:
+    """The engine of the board with `row` lost what came after `revision`: continue from there, with
+    the row that is returned.
+
+    The lost revisions stay readable, as revisions of the board that no later one follows.
+    """
+    if not revision:
+        is_known = await holds(connection, row)
+        number = await replace(connection, row)
+        begun = {"oldest": 0, "through": 0, "chain": archive_rows.CHAIN_START}
+        await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
+        if is_known:  # else its row is gone, as of a branch that was never made
+            await go_on(connection, number, row)
+        return await board_by_id(connection, number)
+    past = await ArchivedHistory.at(database, connection, Point(row.name, revision))
+    number = await replace(connection, row)
+    await fork(connection, number, past, continues=True)
+    return await board_by_id(connection, number)
 
 
 async def mark_removed(

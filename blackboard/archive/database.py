@@ -178,8 +178,7 @@ class TrustedFile:
         return 0
 
     def close(self) -> None:
-        """Release the lock. Call it after every connection of this process was closed; it may be
-        called again."""
+        """Release the lock, once every connection was closed. It may be called again."""
         if self._index is not None:
             self._index.close()
         if not self._is_closed:
@@ -388,22 +387,26 @@ class Database:
             reads.release()
 
     @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """While nothing else of this process writes: for another process, which then does so."""
+        with self._trusted(), translated(self.name):
+            async with self._turn if self.is_sqlite else contextlib.nullcontext():
+                self._check_open()
+                if self._read_only:
+                    await self._open_again()
+                await self._end_old_reads()
+                yield
+
+    @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """A connection in a transaction that is committed at the end, or rolled back."""
-        turn = self._turn if self.is_sqlite else contextlib.nullcontext()
         try:
-            with self._trusted(), translated(self.name):
-                async with turn:
-                    self._check_open()
-                    if self._read_only:
-                        await self._open_again()
-                    await self._end_old_reads()
-                    async with self._engine.connect() as connection:
-                        await connection.execution_options(**{_WRITES: True})
-                        async with connection.begin():
-                            yield connection
-                        if self._file is not None and self._file.frames() >= _WAL_PAGES:
-                            await self._shorten_journal(connection)
+            async with self.turn(), self._engine.connect() as connection:
+                await connection.execution_options(**{_WRITES: True})
+                async with connection.begin():
+                    yield connection
+                if self._file is not None and self._file.frames() >= _WAL_PAGES:
+                    await self._shorten_journal(connection)
         except Corrupt as error:
             await self._check_damage(error)
             raise

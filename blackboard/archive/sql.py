@@ -25,7 +25,9 @@ from blackboard.archive import (
     redact as archive_redact,
     rows as archive_rows,
 )
-from blackboard.archive.append import Appending, Warm, Warmth, loses, runs
+from blackboard.archive.append import Besides
+from blackboard.archive.appender.pages import ArchivePage, Pages
+from blackboard.archive.appender.process import Appender
 from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import Database, add, rows
@@ -109,6 +111,7 @@ class SqlArchive:
         sealer: Sealer,
         limits: Limits = DEFAULT,
         logs: ServesValues | None = None,
+        appender: Appender | None = None,
     ) -> None:
         self._database = database
         self._blobs = blobs
@@ -116,7 +119,8 @@ class SqlArchive:
         self._sealer = sealer
         self._limits = limits
         self._copied_bytes_max = limits.archive.archive_copy_bytes_max
-        self._warmth = Warmth()
+        self._pages = Pages(database, Besides(sealer, self._values))
+        self._appender = appender
 
     @classmethod
     async def open(
@@ -127,11 +131,13 @@ class SqlArchive:
         sealer: Sealer,
         limits: Limits = DEFAULT,
         logs: ServesValues | None = None,
+        may_spawn: bool = False,
     ) -> Self:
         """Open the archive at `url` (sqlite:///path, postgresql://...), which is made if necessary.
 
         `blobs` is the directory or the URL of its object store. Values above ARCHIVE_COPY_BYTES_MAX
-        that `logs` serves are left there, and read from there.
+        that `logs` serves are left there, and read from there. With `may_spawn`, a process of its
+        own writes into a file of SQLite while there is much to write (archive/appender).
         Errors: InvalidRequest for a URL of neither kind; Unavailable; Corrupt.
         """
         store = Blobs.at(blobs, limits)
@@ -143,7 +149,8 @@ class SqlArchive:
         except BaseException:
             await database.aclose()
             raise
-        return cls(database, store, sealer, limits, logs)
+        appender = Appender(url, limits) if may_spawn and database.is_sqlite else None
+        return cls(database, store, sealer, limits, logs, appender)
 
     @property
     def where(self) -> str:
@@ -295,34 +302,13 @@ class SqlArchive:
         """As `Archive.append`."""
         history.check_sequence(after, entries)
         places = await self._values.places(board, entries, self._copied_bytes_max)
-        large = large_values(entries, places, BLOB_BYTES)
+        page = ArchivePage(board, fence, after, tuple(entries), places)
+        if self._appender is not None and self._appender.takes(page):
+            async with self._database.turn():
+                return await self._appender.write(page)
         # Outside of the transaction, which would hold the board's row during the upload.
-        await self._blobs.put_all(large)
-        warm: Warm | None = None
-        async with self._database.writing() as connection:
-            row = await archive_boards.owned(connection, board, fence)
-            if row.through != after:
-                raise archive_boards.out_of_turn(board, fence, row)
-            if row.called != board:  # it was set apart: that name is the one of another log
-                places, large = {}, large_values(entries, {}, BLOB_BYTES)
-            if large:  # no row referred to them: a redaction may have discarded them
-                await self._database.lock_blobs(connection, shared=True)
-                await self._blobs.put_missing(large)
-            for run in runs(entries):
-                if warm is not None:  # the previous run's
-                    row = await board_by_id(connection, row.id)
-                marker = run[0].epoch
-                if marker is not None and loses(marker, row.through):
-                    row = await self._go_back(connection, row, marker.from_revision)
-                # Taken out of the cache: this append changes it, and may fail after that.
-                warm = self._warmth.take(row)
-                segments = await segments_of(connection, row, row.through)
-                past = ArchivedHistory(self._database, connection, segments)
-                appending = Appending(past, row, warm, self._sealer, self._values)
-                warm = await appending.write(run, places, pause)
-        assert warm is not None
-        self._warmth.keep(warm)
-        return warm.mark
+        await self._blobs.put_all(large_values(entries, places, BLOB_BYTES))
+        return await self._pages.write(page, pause)
 
     @property
     def leaves_values(self) -> bool:
@@ -344,24 +330,6 @@ class SqlArchive:
         """As `Archive.fill`."""
         mine = await numbers_of_family(self._database, board)
         await fill(self._database, self._blobs, mine, found)
-
-    async def _go_back(self, connection: AsyncConnection, row: Any, revision: Revision) -> Any:
-        """The engine lost what came after `revision`: continue from there.
-
-        The lost revisions stay readable, as revisions of the board that no later one follows.
-        """
-        if not revision:
-            is_known = await archive_boards.holds(connection, row)
-            number = await archive_boards.replace(connection, row)
-            begun = {"oldest": 0, "through": 0, "chain": archive_rows.CHAIN_START}
-            await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
-            if is_known:  # else its row is gone, as of a branch that was never made
-                await archive_boards.go_on(connection, number, row)
-            return await board_by_id(connection, number)
-        past = await ArchivedHistory.at(self._database, connection, Point(row.name, revision))
-        number = await archive_boards.replace(connection, row)
-        await archive_boards.fork(connection, number, past, continues=True)
-        return await board_by_id(connection, number)
 
     async def settle(self, board: str) -> Revision:
         """As `Archive.settle`."""
@@ -717,7 +685,9 @@ class SqlArchive:
         pause: Pause = let_others_run,
     ) -> RedactedRows:
         """As `Archive.redact`."""
-        self._warmth = Warmth()
+        self._pages.forget()
+        if self._appender is not None:
+            self._appender.forget()
         async with self._database.writing() as connection:
             redacting = archive_redact.Redacting(
                 self._database, connection, self._blobs, self._sealer, key, upto
@@ -763,7 +733,11 @@ class SqlArchive:
 
     async def aclose(self) -> None:
         """As `Archive.aclose`."""
-        await self._database.aclose()
+        try:
+            if self._appender is not None:
+                await self._appender.aclose()
+        finally:
+            await self._database.aclose()
 
 
 def _checkpoints(segment: Segment) -> Any:

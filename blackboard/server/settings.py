@@ -138,6 +138,9 @@ class Settings(BaseSettings):
     Default: beside the embedded engine; for Redis, none."""
     archive_copy_bytes_max: Annotated[int, Field(ge=1)] = DEFAULT.archive.archive_copy_bytes_max
     """Larger values stay in the log of an embedded board, and its archive refers to them there."""
+    archive_process_entries: Annotated[int, Field(ge=1)] = DEFAULT.archive.archive_process_entries
+    """From so many commits at once on, a process of its own writes an archive in a file. More than
+    1,024 (ARCHIVE_PAGE_ENTRIES) never come at once."""
     blobs: str | None = None
     """Where large values of the archive are stored: a directory, or a URL such as
     s3://bucket/path."""
@@ -283,8 +286,11 @@ def limits_of(settings: Settings, limits: Limits = DEFAULT) -> Limits:
         log_kept_revisions=settings.log_kept_revisions,
         boards_cache_bytes=settings.boards_cache_bytes,
     )
-    copied = settings.archive_copy_bytes_max
-    archive = replace(limits.archive, archive_copy_bytes_max=copied)
+    archive = replace(
+        limits.archive,
+        archive_copy_bytes_max=settings.archive_copy_bytes_max,
+        archive_process_entries=settings.archive_process_entries,
+    )
     return replace(limits, boards=boards, archive=archive)
 
 
@@ -359,6 +365,7 @@ async def make_archive(
         sealer=seal,
         limits=limits,
         logs=store if store and isinstance(store, ServesValues) else None,
+        may_spawn=True,
     )
 
 

@@ -1,7 +1,7 @@
-"""A process that archives until it is killed: `archiver_child.py URL BLOBS BOARD SEED STEPS`.
+"""A process that archives until it is killed: `archiver_child.py URL BLOBS BOARD SEED STEPS [own]`.
 
 It tells the same story as the test that starts it, goes on where the archive is, and prints the
-revision of each mark.
+revision of each mark. With `own`, a process of its own writes the pages, whose id it prints first.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import sys
 from blackboard.archive.sql import SqlArchive
 from blackboard.core.commit import Head
 from blackboard.integrity.signing import Seal
+from tests.appended import ONE_ENTRY, started
 from tests.conformance.archive_suite import SECRET
 from tests.conformance.story import Story, listing
 
@@ -25,10 +26,15 @@ def story_of(seed: int, steps: int) -> Story:
     return story
 
 
-async def main(url: str, blobs: str, board: str, seed: str, steps: str) -> None:
+async def main(url: str, blobs: str, board: str, seed: str, steps: str, own: str = "") -> None:
     """Append one to four entries at a time."""
     story = story_of(int(seed), int(steps))
-    archive = await SqlArchive.open(url, blobs=blobs, sealer=Seal(SECRET))
+    archive = await SqlArchive.open(
+        url, blobs=blobs, sealer=Seal(SECRET), limits=ONE_ENTRY, may_spawn=bool(own)
+    )
+    if own:
+        sys.stdout.write(f"{await started(archive)}\n")
+        sys.stdout.flush()
     fence = None
     while fence is None:
         fence = await archive.take(board, f"child-{seed}", 50)

@@ -12,20 +12,22 @@ from pathlib import Path
 import pytest
 
 from blackboard.archive.base import Archive
+from blackboard.archive.database import Database
 from blackboard.core.checkpoints import Point
 from tests.conformance.archive_suite import Place
 from tests.conformance.rules_archive import state_at, whole_log
 from tests.faults.archiver_child import story_of
 from tests.postgres import Postgres, postgres_directory
+from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("BLACKBOARD_KILLS", "4"))
 BOARD = "main"
 STEPS = 160
 
 
-def run_and_kill(place: Place, seed: int, dice: random.Random) -> bool:
-    """Let a child archive, kill it after a few marks; says whether it came to the end."""
-    arguments = [place.url, str(place.blobs), BOARD, str(seed), str(STEPS)]
+def run_and_kill(place: Place, seed: int, dice: random.Random, *own: str) -> bool:
+    """Let a child archive, kill it after a few lines; says whether it came to the end."""
+    arguments = [place.url, str(place.blobs), BOARD, str(seed), str(STEPS), *own]
     command = [sys.executable, "-m", "tests.faults.archiver_child", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -70,6 +72,26 @@ async def test_a_killed_archiver_leaves_no_gap_in_sqlite(tmp_path: Path, seed: i
     """A file whose writer died in the middle of a transaction."""
     async with Place(f"sqlite:///{tmp_path}/archive.db", tmp_path / "blobs") as place:
         await crash(place, seed)
+
+
+async def test_a_killed_service_leaves_no_process_that_writes(tmp_path: Path, seed: int) -> None:
+    """The process that writes its pages ends at once, wherever it was: nobody else has the file."""
+    dice = random.Random(seed)
+    async with Place(f"sqlite:///{tmp_path}/archive.db", tmp_path / "blobs") as place:
+
+        async def is_alone() -> bool:
+            database = await Database.open(place.url)
+            await database.aclose()
+            return database.was_alone
+
+        for _ in range(KILLS):
+            done = run_and_kill(place, seed % 2**20, dice, "own")
+            await wait_until(is_alone)
+            archive = await place.open()
+            await check(archive, seed % 2**20)
+            await archive.aclose()
+            if done:
+                break
 
 
 async def test_a_killed_archiver_leaves_no_gap_in_postgres(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from blackboard.archive.append import NAMED, kind_of, loses, runs
+from blackboard.archive.append import NAMED, kind_of
+from blackboard.archive.appender.pages import loses, runs
 from blackboard.core.commit import Epoch, LogEntry, Put
 from blackboard.wire.codec import encode_value, marker_entry
 from tests.unit.core.trial import Trial

@@ -1,0 +1,1 @@
+"""Appends pages of the log to the archive, here or in a process of its own."""
