@@ -43,7 +43,7 @@ def page_of(entries: int, *, value: bytes = b"\x01", key: str = "public/a") -> A
 async def started(archive: SqlArchive) -> int:
     """Wait until a process writes the pages of `archive`; returns its id."""
     appender = appender_of(archive)
-    appender.takes(page_of(appender._entries_min))
+    appender.note(appender._entries_min)
 
     async def is_there() -> bool:
         return appender._process is not None

@@ -107,8 +107,8 @@ NAMED: Final = "named"
 
 
 @dataclass(frozen=True, slots=True)
-class Besides:
-    """What a page may need besides the database: what signs manifests, and what reads values."""
+class PageTools:
+    """What a page may need apart from the database: what signs manifests, and what reads values."""
 
     sealer: Sealer
     values: ArchivedValues
@@ -116,15 +116,15 @@ class Besides:
 
 class Appending:
     """Archives log entries that follow `past`, the newest revision of the board with `row`; those
-    that take a checkpoint only with `besides`."""
+    that take a checkpoint only with `tools`."""
 
     def __init__(
-        self, past: ArchivedHistory, row: Any, warm: Warm | None, besides: Besides | None
+        self, past: ArchivedHistory, row: Any, warm: Warm | None, tools: PageTools | None
     ) -> None:
         self._past = past
         self._warm = warm
         self._row = row
-        self._besides = besides
+        self._tools = tools
         self._connection = past.connection
 
     async def write(self, entries: Sequence[LogEntry], places: Places, pause: Pause) -> Warm:
@@ -232,15 +232,15 @@ class Appending:
 
     async def _seals(self, fold: Fold) -> "_Seals":
         """What a manifest needs in addition to the fold."""
-        assert self._besides is not None
+        assert self._tools is not None
         agents = select(AGENT).where(AGENT.c.board == self._row.id)
         declared: dict[str, bytes] = {}
         async for page in self._past.entries(DECLARED):
-            async for row, value in self._besides.values.each(self._connection, page):
+            async for row, value in self._tools.values.each(self._connection, page):
                 declared[row.key] = value or b""
         return _Seals(
             board=self._row.called,
-            sealer=self._besides.sealer,
+            sealer=self._tools.sealer,
             fold=fold,
             epoch=await self._past.epoch(),
             digests=await self._past.digests(),

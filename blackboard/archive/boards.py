@@ -226,9 +226,6 @@ async def go_on(connection: AsyncConnection, number: int, old: Any) -> None:
     await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
 
 
-# --- removal --------------------------------------------------------------------------------------
-
-
 async def go_back(
     database: Database, connection: AsyncConnection, row: Any, revision: Revision
 ) -> Any:
@@ -249,6 +246,9 @@ async def go_back(
     number = await replace(connection, row)
     await fork(connection, number, past, continues=True)
     return await board_by_id(connection, number)
+
+
+# --- removal --------------------------------------------------------------------------------------
 
 
 async def mark_removed(

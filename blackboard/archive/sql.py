@@ -25,11 +25,12 @@ from blackboard.archive import (
     redact as archive_redact,
     rows as archive_rows,
 )
-from blackboard.archive.append import Besides
+from blackboard.archive.append import PageTools
 from blackboard.archive.appender.pages import ArchivePage, Pages
 from blackboard.archive.appender.process import Appender
 from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs
+from blackboard.archive.connection import place_of
 from blackboard.archive.database import Database, add, rows
 from blackboard.archive.fold import large_values
 from blackboard.archive.history import (
@@ -119,7 +120,7 @@ class SqlArchive:
         self._sealer = sealer
         self._limits = limits
         self._copied_bytes_max = limits.archive.archive_copy_bytes_max
-        self._pages = Pages(database, Besides(sealer, self._values))
+        self._pages = Pages(database, PageTools(sealer, self._values))
         self._appender = appender
 
     @classmethod
@@ -149,7 +150,10 @@ class SqlArchive:
         except BaseException:
             await database.aclose()
             raise
-        appender = Appender(url, limits) if may_spawn and database.is_sqlite else None
+        file = place_of(url).database
+        if not may_spawn or not database.is_sqlite or file is None:
+            return cls(database, store, sealer, limits, logs)
+        appender = Appender(file, limits, database.turn)
         return cls(database, store, sealer, limits, logs, appender)
 
     @property
@@ -303,12 +307,15 @@ class SqlArchive:
         history.check_sequence(after, entries)
         places = await self._values.places(board, entries, self._copied_bytes_max)
         page = ArchivePage(board, fence, after, tuple(entries), places)
-        if self._appender is not None and self._appender.takes(page):
+        if self._appender is not None:
+            self._appender.note(len(entries))
             async with self._database.turn():
-                return await self._appender.write(page)
+                if self._appender.takes(page):
+                    return await self._appender.write(page)
+        large = large_values(entries, places, BLOB_BYTES)
         # Outside of the transaction, which would hold the board's row during the upload.
-        await self._blobs.put_all(large_values(entries, places, BLOB_BYTES))
-        return await self._pages.write(page, pause)
+        await self._blobs.put_all(large)
+        return await self._pages.write(page, pause, large)
 
     @property
     def leaves_values(self) -> bool:
@@ -685,10 +692,11 @@ class SqlArchive:
         pause: Pause = let_others_run,
     ) -> RedactedRows:
         """As `Archive.redact`."""
-        self._pages.forget()
-        if self._appender is not None:
-            self._appender.forget()
         async with self._database.writing() as connection:
+            # In the turn: what is appended before it would be remembered.
+            self._pages.forget()
+            if self._appender is not None:
+                self._appender.forget()
             redacting = archive_redact.Redacting(
                 self._database, connection, self._blobs, self._sealer, key, upto
             )

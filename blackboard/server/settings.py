@@ -330,12 +330,16 @@ async def make_store(settings: Settings, limits: Limits = DEFAULT) -> Store:
 
 
 async def make_archive(
-    settings: Settings, limits: Limits = DEFAULT, store: Store | None = None
+    settings: Settings,
+    limits: Limits = DEFAULT,
+    store: Store | None = None,
+    *,
+    may_spawn: bool = False,
 ) -> "Archive | None":
     """Open the archive that the settings name; None if they name none.
 
     One in the directory of an embedded engine, `store`, does not repeat what the logs of the boards
-    hold.
+    hold. With `may_spawn`, a process of its own may write it (`SqlArchive.open`).
     Errors: InvalidRequest when something is missing; Unavailable; Corrupt.
     """
     is_embedded = settings.engine == "sqlite"
@@ -365,7 +369,7 @@ async def make_archive(
         sealer=seal,
         limits=limits,
         logs=store if store and isinstance(store, ServesValues) else None,
-        may_spawn=True,
+        may_spawn=may_spawn,
     )
 
 

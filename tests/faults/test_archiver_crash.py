@@ -5,8 +5,10 @@ BLACKBOARD_KILLS=200 makes it long.
 
 import os
 import random
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,24 +76,43 @@ async def test_a_killed_archiver_leaves_no_gap_in_sqlite(tmp_path: Path, seed: i
         await crash(place, seed)
 
 
+async def is_alone(place: Place) -> bool:
+    """Whether no process has the file open."""
+    database = await Database.open(place.url)
+    await database.aclose()
+    return database.was_alone
+
+
 async def test_a_killed_service_leaves_no_process_that_writes(tmp_path: Path, seed: int) -> None:
     """The process that writes its pages ends at once, wherever it was: nobody else has the file."""
     dice = random.Random(seed)
     async with Place(f"sqlite:///{tmp_path}/archive.db", tmp_path / "blobs") as place:
-
-        async def is_alone() -> bool:
-            database = await Database.open(place.url)
-            await database.aclose()
-            return database.was_alone
-
         for _ in range(KILLS):
             done = run_and_kill(place, seed % 2**20, dice, "own")
-            await wait_until(is_alone)
+            await wait_until(partial(is_alone, place))
             archive = await place.open()
             await check(archive, seed % 2**20)
             await archive.aclose()
             if done:
                 break
+
+
+def stop_and_kill(place: Place) -> None:
+    """Stop the process that writes for a child, so that only SIGKILL ends it; kill the child."""
+    arguments = [place.url, str(place.blobs), BOARD, "1", str(STEPS), "own"]
+    command = [sys.executable, "-m", "tests.faults.archiver_child", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        os.kill(int(child.stdout.readline()), signal.SIGSTOP)
+        child.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with another one")
+async def test_the_process_of_a_killed_service_ends_whatever_it_does(tmp_path: Path) -> None:
+    """At once: the next service has the file alone."""
+    async with Place(f"sqlite:///{tmp_path}/archive.db", tmp_path / "blobs") as place:
+        stop_and_kill(place)
+        await wait_until(partial(is_alone, place))
 
 
 async def test_a_killed_archiver_leaves_no_gap_in_postgres(

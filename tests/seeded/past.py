@@ -289,4 +289,32 @@ MUTANTS = (
         "        if False:\n",
         f"{UNIT}/archive/test_logged_values.py -k no_branch_begins",
     ),
+    Mutant(
+        "the process of the archive remembers what was redacted",
+        "blackboard/archive/appender/worker.py",
+        "        if forgets:\n",
+        "        if not forgets:\n",
+        f"{UNIT}/archive/test_appender.py -k redaction_is_noticed",
+    ),
+    Mutant(
+        "a cancelled append ends the process of the archive",
+        "blackboard/archive/appender/process.py",
+        "await finish(_ask(self._process, message, timeout_ms), 2 * timeout_ms)",
+        "await _ask(self._process, message, timeout_ms)",
+        f"{UNIT}/archive/test_appender.py -k cancelled_append",
+    ),
+    Mutant(
+        "what takes a key to sign with is given to the process",
+        "blackboard/archive/appender/pages.py",
+        " and not change.key.startswith(CHECKPOINTS)",
+        "",
+        f"{UNIT}/archive/test_appender.py -k edges_of_a_page",
+    ),
+    Mutant(
+        "a board counts as archived while its log is read",
+        "blackboard/server/archiver.py",
+        "self.restores or self.pokes != self.looked",
+        "self.restores or self.wake.is_set()",
+        f"{UNIT}/server/test_archiver.py -k at_rest_while",
+    ),
 )

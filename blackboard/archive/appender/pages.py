@@ -3,7 +3,7 @@
 Invariants
 - A page is written whole, by the current archiver, after the revision that it follows; or it is not
   written. So two processes that write pages leave no gap and no duplicate.
-- What needs more than the database (checkpoints, blobs) is not written without `Besides`.
+- What needs more than the database (checkpoints, blobs) is not written without `PageTools`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.archive import boards as archive_boards
-from blackboard.archive.append import Appending, Besides, Warm, Warmth
+from blackboard.archive.append import Appending, PageTools, Warm, Warmth
 from blackboard.archive.base import Pause, let_others_run
 from blackboard.archive.database import Database
 from blackboard.archive.fold import CHECKPOINTS, large_values
@@ -56,25 +56,29 @@ class ArchivePage(Struct, frozen=True):
 class Pages:
     """Writes pages into one database."""
 
-    def __init__(self, database: Database, besides: Besides | None = None) -> None:
+    def __init__(self, database: Database, tools: PageTools | None = None) -> None:
         self._database = database
-        self._besides = besides
+        self._tools = tools
         self._warmth = Warmth()
 
     def forget(self) -> None:
         """Read everything again for the next page: archived values were changed."""
         self._warmth = Warmth()
 
-    async def write(self, page: ArchivePage, pause: Pause = let_others_run) -> Mark:
-        """As `Archive.append`. Without `besides`, the page must be ordinary."""
+    async def write(
+        self, page: ArchivePage, pause: Pause = let_others_run, large: Sequence[bytes] = ()
+    ) -> Mark:
+        """As `Archive.append`; `large` are its values that belong among the blobs. Without `tools`,
+        the page must be ordinary."""
         warm: Warm | None = None
         async with self._database.writing() as connection:
             row = await archive_boards.owned(connection, page.board, page.fence)
             if row.through != page.after:
                 raise archive_boards.out_of_turn(page.board, page.fence, row)
-            # If it was set apart, that name is the one of another log.
-            places = page.places if row.called == page.board else {}
-            await self._store_blobs(connection, large_values(page.entries, places, BLOB_BYTES))
+            places = page.places
+            if row.called != page.board:  # it was set apart: that name is the one of another log
+                places, large = {}, large_values(page.entries, {}, BLOB_BYTES)
+            await self._store_blobs(connection, large)
             for run in runs(page.entries):
                 if warm is not None:  # the previous run's
                     row = await board_by_id(connection, row.id)
@@ -86,16 +90,16 @@ class Pages:
                 warm = self._warmth.take(row)
                 segments = await segments_of(connection, row, row.through)
                 past = ArchivedHistory(self._database, connection, segments)
-                warm = await Appending(past, row, warm, self._besides).write(run, places, pause)
+                warm = await Appending(past, row, warm, self._tools).write(run, places, pause)
         assert warm is not None
         self._warmth.keep(warm)
         return warm.mark
 
     async def _store_blobs(self, connection: AsyncConnection, large: Sequence[bytes]) -> None:
         if large:  # no row referred to them: a redaction may have discarded them
-            assert self._besides is not None
+            assert self._tools is not None
             await self._database.lock_blobs(connection, shared=True)
-            await self._besides.values.blobs.put_missing(large)
+            await self._tools.values.blobs.put_missing(large)
 
 
 def runs(entries: Sequence[LogEntry]) -> Iterator[list[LogEntry]]:

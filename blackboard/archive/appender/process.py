@@ -15,31 +15,46 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from msgspec import msgpack
+from msgspec import DecodeError, msgpack
 
 from blackboard.archive.appender.pages import ArchivePage
 from blackboard.archive.appender.worker import (
     ANSWERS,
+    HELLO,
     PageAnswer,
     WriteOrder,
     frame_of,
+    identity_of,
     read_frame,
 )
 from blackboard.client.cancellation import finish
 from blackboard.core.checkpoints import Mark
+from blackboard.engines.disk import SyncError
 from blackboard.errors import Unavailable
 from blackboard.limits import Limits
-from blackboard.units import Milliseconds
+from blackboard.signals import send_signal
 from blackboard.wire.errors import read_error
 
+Turn = Callable[[], contextlib.AbstractAsyncContextManager[None]]
+"""As `Database.turn`."""
+
 log = logging.getLogger(__name__)
-_WORKER: Final = "blackboard.archive.appender.worker"
-_PACKAGES: Final = Path(__file__).resolve().parents[3]
+_PROGRAM: Final = (
+    "import signal, sys;"
+    "[signal.signal(number, signal.SIG_IGN) for number in (1, 2, 15)];"
+    "sys.path[:] = sys.argv[1:];"
+    "from blackboard.archive.appender.worker import main; main()"
+)
+"""It ignores signals from the start, and finds its modules where this process does."""
+_ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+"""What it gets of the service's environment: nothing secret."""
 _TIMEOUTS: Final = 4
 """Times ENGINE_TIMEOUT_MS for which an answer is waited for: a page takes milliseconds, but a disk
 may be slow."""
@@ -52,49 +67,56 @@ _END_MS: Final = 5_000
 
 
 class Appender:
-    """A process that is started when there is much to write, and ends when there is not."""
+    """A process that is started when there is much to write to an archive in a file, and ends when
+    there is not. It opens the file in a `turn`."""
 
-    def __init__(self, url: str, limits: Limits) -> None:
-        self._url = url
-        self._timeout_ms = limits.engine.engine_timeout_ms
+    def __init__(self, file: str, limits: Limits, turn: Turn) -> None:
+        timeout_ms, path = limits.engine.engine_timeout_ms, Path(file).absolute()
+        self._order = WriteOrder(str(path), identity_of(path), timeout_ms)
+        self._timeout_s = _TIMEOUTS * timeout_ms / 1000
         self._entries_min = limits.archive.archive_process_entries
+        self._turn = turn
         self._process: Process | None = None
         self._life: asyncio.Task[None] | None = None
         self._busy_s = 0.0  # when the last large page came, by the loop's clock
         self._rests_until_s = 0.0
         self._forgets = False
         self._idle_s = _IDLE_S
+        self._program = _PROGRAM
         self._is_closed = os.name != "posix" or not sys.executable
 
-    def takes(self, page: ArchivePage) -> bool:
-        """Whether `write` is to write this page. A large one starts the process, if there is none,
-        which takes later ones."""
-        now_s = asyncio.get_running_loop().time()
-        if len(page.entries) >= self._entries_min:
-            self._busy_s = now_s
+    def note(self, entries: int) -> None:
+        """So many entries are to be written at once. Many of them start the process, if there is
+        none; it takes later pages."""
+        if entries >= self._entries_min:
+            self._busy_s = now_s = asyncio.get_running_loop().time()
             if self._life is None and now_s >= self._rests_until_s and not self._is_closed:
                 self._life = asyncio.create_task(self._live(), name="process of the archive")
+
+    def takes(self, page: ArchivePage) -> bool:
+        """Whether `write` is to write this page."""
         return self._process is not None and page.is_ordinary
 
     async def write(self, page: ArchivePage) -> Mark:
-        """As `Archive.append`. One call at a time, after `takes`.
+        """As `Archive.append`. One call at a time, right after `takes`, in a turn.
 
         Errors: also Unavailable when the process ended or did not answer. Whether the page was
-        written is not known then. Cancellation: waits for the answer.
+        written is not known then. Cancellation: waits up to FINISH_TIMEOUT_MS for the answer.
         """
-        process, message = self._process, msgpack.encode((self._forgets, page))
+        assert self._process is not None
+        message = msgpack.encode((self._forgets, page))
         self._forgets = False
         try:
-            if process is None:  # it ended while this page waited for its turn
-                raise EOFError
-            timeout_ms = _TIMEOUTS * self._timeout_ms
-            answer = await finish(_ask(process, message, timeout_ms), 2 * timeout_ms)
-        except (TimeoutError, OSError, EOFError) as error:
-            how = "does not answer" if isinstance(error, TimeoutError) else "has ended"
-            raise Unavailable("archive", f"the process that writes it {how}") from error
-        if answer.mark is None:
-            raise read_error({"data": answer.error})
-        return answer.mark
+            answer = await finish(_ask(self._process, message, self._timeout_s))
+        except TimeoutError as error:
+            raise Unavailable("archive", "the process that writes it does not answer") from error
+        except (OSError, EOFError) as error:
+            reason = f"the process that writes it has ended: {_reason_of(error)}"
+            raise Unavailable("archive", reason) from error
+        if answer.mark is not None:
+            return answer.mark
+        refusal = read_error({"data": answer.error})
+        raise refusal from SyncError(str(refusal)) if answer.is_suspect else None
 
     def forget(self) -> None:
         """Have everything read again for the next page: archived values were changed."""
@@ -108,44 +130,58 @@ class Appender:
             await asyncio.wait([self._life])
 
     async def _live(self) -> None:
-        """Start the process, and end it when it is idle. Until then it takes pages."""
-        process: Process | None = None
-        loop = asyncio.get_running_loop()
+        """Have a process until it is idle, or until it fails."""
         try:
-            process = self._process = await self._start()
-            ended = asyncio.ensure_future(process.wait())
+            await self._until_idle(await self._start())
+        except Exception as error:
+            foreseen = isinstance(error, OSError | EOFError)
+            text = "no process writes the archive, which takes time from commits: %s"
+            log.warning(text, _reason_of(error), exc_info=None if foreseen else error)
+            self._rests_until_s = asyncio.get_running_loop().time() + _RETRY_S
+        finally:
+            self._life = None
+
+    async def _until_idle(self, process: Process) -> None:
+        """Let `process` take pages. It has ended afterwards. Errors: EOFError if it ends before."""
+        ended, loop = asyncio.ensure_future(process.wait()), asyncio.get_running_loop()
+        self._process = process
+        try:
             while (left_s := self._busy_s + self._idle_s - loop.time()) > 0:
                 if (await asyncio.wait([ended], timeout=left_s))[0]:
                     raise EOFError(f"it ended with {ended.result()}")
-        except (TimeoutError, OSError, EOFError) as error:
-            text = "no process writes the archive, which takes time from commits: %s"
-            log.warning(text, str(error) or type(error).__name__)
-            self._rests_until_s = loop.time() + _RETRY_S
         finally:
-            self._process = self._life = None
-            if process is not None:
-                await finish(_end(process), 2 * _END_MS)
+            self._process = None
+            await finish(_end(process), 2 * _END_MS)
 
     async def _start(self) -> Process:
-        # It finds this package as this process does, and no other beside the current directory.
-        paths = [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        command = (sys.executable, "-P", "-m", _WORKER)
+        paths = [path or str(Path.cwd()) for path in sys.path]
+        known = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        order = msgpack.encode(self._order)
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, env=environment
+            *(sys.executable, "-I", "-c", self._program, *paths),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=known,
+            # The signals of a terminal are for the service.
+            start_new_session=True,
         )
-        order = msgpack.encode(WriteOrder(self._url, self._timeout_ms, os.getpid()))
         try:
-            answer = await _ask(process, order, _TIMEOUTS * self._timeout_ms)
+            hello = await _ask(process, str(os.getpid()).encode(), self._timeout_s)
+            if hello != HELLO:
+                raise OSError("another version of this package was installed meanwhile")
+            async with self._turn():
+                answer = await _ask(process, order, self._timeout_s)
             if answer.error is not None:
                 raise OSError(str(read_error({"data": answer.error})))
-        except BaseException:
+        except BaseException as error:
             await finish(_end(process), 2 * _END_MS)
+            if isinstance(error, asyncio.IncompleteReadError):
+                raise EOFError(f"it ended with {process.returncode}") from error
             raise
         return process
 
 
-async def _ask(process: Process, message: bytes, timeout_ms: Milliseconds) -> PageAnswer:
+async def _ask(process: Process, message: bytes, timeout_s: float) -> PageAnswer:
     """Give the process a message, and read its answer. If that fails, the process is killed,
     because a later answer would be taken for that to another message.
 
@@ -154,12 +190,18 @@ async def _ask(process: Process, message: bytes, timeout_ms: Milliseconds) -> Pa
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(timeout_ms / 1000):
+        async with asyncio.timeout(timeout_s):
             process.stdin.write(frame_of(message))
             await process.stdin.drain()
-            return ANSWERS.decode(await read_frame(process.stdout))
-    except BaseException:
-        _kill(process)
+            answer = ANSWERS.decode(await read_frame(process.stdout))
+            if answer.failure:
+                raise EOFError(answer.failure)
+            return answer
+    except BaseException as error:
+        send_signal(process, signal.SIGKILL)
+        # It is not our program that answers; or the pipe is closed, as uvloop puts it.
+        if isinstance(error, DecodeError | RuntimeError):
+            raise EOFError(str(error)) from error
         raise
 
 
@@ -171,10 +213,9 @@ async def _end(process: Process) -> None:
         async with asyncio.timeout(_END_MS / 1000):
             await process.wait()
     except TimeoutError:
-        _kill(process)
+        send_signal(process, signal.SIGKILL)
         await process.wait()
 
 
-def _kill(process: Process) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended
-        process.kill()
+def _reason_of(error: Exception) -> str:
+    return str(error) or type(error).__name__

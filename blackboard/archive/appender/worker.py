@@ -1,8 +1,8 @@
-"""The process that writes pages into an archive in a file: `python -m` this module.
+"""The process that writes pages into an archive in a file, for `Appender` (process.py).
 
-On its standard input it gets a `WriteOrder` and then pages, each in a frame, and answers each. It
-ends with its input, or when the service that started it is killed. Signals that a terminal or a
-supervisor sends to both of them are left to that service.
+On its standard input it gets the id of the service's process, a `WriteOrder`, and then pages, each
+in a frame, and answers each. It ends with its input, or when the service is killed. Signals that a
+supervisor sends to both of them are left to the service, and so is everything that is to be logged.
 """
 
 import asyncio
@@ -12,40 +12,67 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, msgpack
+from sqlalchemy import URL
+from sqlalchemy.exc import DBAPIError
 
 from blackboard.archive.appender.pages import ArchivePage, Pages
-from blackboard.archive.database import Database
+from blackboard.archive.database import DISTRUSTED, FORMAT, Database
 from blackboard.core.checkpoints import Mark
+from blackboard.engines.sqlite.suspect import is_failed_sync
 from blackboard.errors import BlackboardError, Unavailable
 from blackboard.units import Milliseconds
 
-log = logging.getLogger(__name__)
 _LENGTH_BYTES: Final = 4
 _FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A page of the log and its largest commit have an eighth of it."""
 _PR_SET_PDEATHSIG: Final = 1
 _ANSWERS_TO: Final = 1
 _ERRORS_TO: Final = 2
+_DESCRIPTORS: Final = 65_536
+
+Identity = tuple[int, int]
+"""Of a file: its device and its number there."""
+
+
+def identity_of(path: Path) -> Identity:
+    """Which file is at `path`; zeros if there is none."""
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return 0, 0
+
+
+def _written_ns() -> int:
+    with contextlib.suppress(OSError):
+        return Path(__file__).stat().st_mtime_ns
+    return 0
 
 
 class WriteOrder(Struct, frozen=True):
-    """What is written to, on behalf of the process with this id."""
+    """What is written to: this file, if it is still the same."""
 
-    url: str
+    path: str
+    identity: Identity
     timeout_ms: Milliseconds
-    parent: int
 
 
 class PageAnswer(Struct, frozen=True):
-    """The new position, or an error with its code and its fields. Neither: it is ready."""
+    """The new position; or an error with its code and its fields, and whether a sync failed; or why
+    the process ends. To an order: nothing, or an error."""
 
     mark: Mark | None = None
     error: dict[str, Any] | None = None
+    is_suspect: bool = False
+    failure: str = ""
+    version: tuple[int, int] | None = None
 
 
+HELLO: Final = PageAnswer(version=(FORMAT, _written_ns()))
+"""The first answer. A service that was started before an upgrade expects another one."""
 ANSWERS: Final = msgpack.Decoder(PageAnswer)
 _ORDERS: Final = msgpack.Decoder(WriteOrder)
 _PAGES: Final = msgpack.Decoder(tuple[bool, ArchivePage])
@@ -69,10 +96,11 @@ async def _work(answers: int) -> None:
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    _end_with(int(await read_frame(reader)))
+    _send(answers, HELLO)
     order = _ORDERS.decode(await read_frame(reader))
-    _end_with(order.parent)
     try:
-        database = await Database.open(order.url, order.timeout_ms)
+        database = await _opened(order)
     except BlackboardError as error:
         _send(answers, _refusal(error))
         return
@@ -85,21 +113,30 @@ async def _work(answers: int) -> None:
         await database.aclose()
 
 
+async def _opened(order: WriteOrder) -> Database:
+    """Errors: Unavailable, also if the file is another one than the service has open."""
+    path = Path(order.path)
+    if identity_of(path) != order.identity:
+        raise Unavailable("archive", f"{path} is not the file that the service has open")
+    url = URL.create("sqlite", database=order.path).render_as_string()
+    return await Database.open(url, order.timeout_ms)
+
+
 async def _answer(pages: Pages, message: bytes) -> PageAnswer:
+    forgets, page = _PAGES.decode(message)
+    if forgets:
+        pages.forget()
     try:
-        forgets, page = _PAGES.decode(message)
-        if forgets:
-            pages.forget()
         return PageAnswer(mark=await pages.write(page))
     except BlackboardError as error:
         return _refusal(error)
-    except Exception as error:
-        log.exception("a page cannot be written")
-        return _refusal(Unavailable("archive", f"{type(error).__name__}: {error}"))
 
 
 def _refusal(error: BlackboardError) -> PageAnswer:
-    return PageAnswer(error={"code": error.code, "fields": error.fields()})
+    cause = error.__cause__
+    failed = is_failed_sync(cause.orig if isinstance(cause, DBAPIError) else cause)
+    is_suspect = failed or (isinstance(error, Unavailable) and error.reason == DISTRUSTED)
+    return PageAnswer(error={"code": error.code, "fields": error.fields()}, is_suspect=is_suspect)
 
 
 def _send(answers: int, answer: PageAnswer) -> None:
@@ -118,13 +155,16 @@ def _end_with(parent: int) -> None:
 
 def main() -> None:
     """Do as ordered, until there is nothing more."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    logging.getLogger().addHandler(logging.NullHandler())
+    # uvloop leaves descriptors of the service open here, such as a pipe of its supervisor.
+    os.closerange(_ERRORS_TO + 1, _DESCRIPTORS)
     answers = os.dup(_ANSWERS_TO)
     os.dup2(_ERRORS_TO, _ANSWERS_TO)  # what anybody prints must not look like an answer
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    try:
         asyncio.run(_work(answers))
-
-
-if __name__ == "__main__":
-    main()
+    except (EOFError, BrokenPipeError):
+        return
+    except Exception as error:  # noqa: BLE001 - the service logs it, and writes by itself
+        with contextlib.suppress(BrokenPipeError):
+            _send(answers, PageAnswer(failure=f"{type(error).__name__}: {error}"))
+        sys.exit(1)

@@ -238,7 +238,7 @@ async def _serve(
         lock_masters = masters_at(settings.lock_masters, limits)
         store = await make_store(settings, limits)
         try:
-            archive = await make_archive(settings, limits, store)
+            archive = await make_archive(settings, limits, store, may_spawn=True)
         except BaseException:
             # Else the data directory would stay in use.
             await store.aclose()

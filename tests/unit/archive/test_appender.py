@@ -1,10 +1,10 @@
 """The process that writes pages into the archive: when it is there, and what happens without it."""
 
 import asyncio
-import logging
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from anyio.lowlevel import checkpoint
-from msgspec import msgpack
 from msgspec.structs import replace
+from sqlalchemy.exc import DBAPIError
 
 from blackboard.archive.appender.pages import ORDINARY_CHANGES_MAX, ArchivePage
-from blackboard.archive.appender.worker import WriteOrder, frame_of
+from blackboard.archive.appender.worker import _refusal, frame_of
+from blackboard.archive.database import DISTRUSTED
 from blackboard.archive.sql import SqlArchive, archive_beside
 from blackboard.core.checkpoints import Point
 from blackboard.core.commit import RESTORE, Epoch, Put
@@ -27,7 +28,7 @@ from tests.appended import ONE_ENTRY, appender_of, is_alive, open_appended, page
 from tests.conformance.rules_archive import state_at, whole_log
 from tests.conformance.story import Story
 from tests.lowered import lowered
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 BOARD = "main"
 KILLS = int(os.environ.get("BLACKBOARD_KILLS", "4"))
@@ -116,10 +117,11 @@ async def test_a_large_page_starts_it(tmp_path: Path) -> None:
     """One of ARCHIVE_PROCESS_ENTRIES. It takes small ones, too, once it is there."""
     archive = await open_appended(tmp_path, lowered(ONE_ENTRY, archive_process_entries=4))
     appender = appender_of(archive)
-    assert not appender.takes(page_of(3))
+    appender.note(3)
     assert appender._life is None
-    assert not appender.takes(page_of(4))
+    appender.note(4)
     assert appender._life is not None
+    assert not appender.takes(page_of(1))
     await started(archive)
     assert appender.takes(page_of(1))
     await archive.aclose()
@@ -136,7 +138,7 @@ async def test_it_ends_when_it_is_idle(archive: SqlArchive) -> None:
     """So it takes memory only while there is much to write. Then the next one is started."""
     appender = appender_of(archive)
     appender._idle_s, usual_s = 0.05, appender._idle_s
-    appender.takes(page_of(1))
+    appender.note(1)
     await until_it_is_gone(archive)
     appender._idle_s = usual_s
     story = Story()
@@ -176,23 +178,86 @@ async def test_a_killed_process_leaves_no_gap(archive: SqlArchive, seed: int) ->
     await check(archive, story)
 
 
-async def test_one_that_does_not_answer_is_killed(tmp_path: Path) -> None:
+async def test_one_that_does_not_answer_is_killed(archive: SqlArchive) -> None:
     """A stopped one, for example. Until then the outcome is open, and after it everything goes
     on."""
-    archive = await open_appended(tmp_path, lowered(ONE_ENTRY, engine_timeout_ms=500))
     story = Story()
-    story.tell_some(10)
+    story.tell(Put("public/a", b"\x01"))
     await story.archive_into(archive, BOARD)
     pid = await started(archive)
     os.kill(pid, signal.SIGSTOP)
-    story.tell(Put("public/a", b"\x01"))
+    appender_of(archive)._timeout_s = 0.2
+    story.tell(Put("public/a", b"\x02"))
     with pytest.raises(Unavailable, match="does not answer"):
         await story.archive_into(archive, BOARD)
     await until_it_is_gone(archive)
     assert not is_alive(pid)
     await story.archive_into(archive, BOARD)
     await check(archive, story)
-    await archive.aclose()
+
+
+async def test_one_that_fails_is_done_without(
+    archive: SqlArchive, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it was: the next attempt must not meet the same again."""
+    pid = await started(archive)
+    unreadable = ArchivePage(BOARD, "no fence", 0, page_of(1).entries, {})  # type: ignore[arg-type]
+    with pytest.raises(Unavailable, match="ended: ValidationError"):
+        await appender_of(archive).write(unreadable)
+    await until_it_is_gone(archive)
+    assert not is_alive(pid)
+    assert "no process writes the archive" in caplog.text
+    story = Story()
+    story.tell_some(10)
+    await story.archive_into(archive, BOARD)
+    await check(archive, story)
+
+
+SAYS_THAT_A_SYNC_FAILED = """
+import os, sys
+sys.path[:] = sys.argv[1:]
+from msgspec import msgpack
+from blackboard.archive.appender.worker import HELLO, PageAnswer, frame_of
+refused = {"code": "unavailable", "fields": {"what": "archive", "reason": "disk I/O error"}}
+for answer in (HELLO, PageAnswer(), PageAnswer(error=refused, is_suspect=True)):
+    size = int.from_bytes(os.read(0, 4), "big")
+    while size:
+        size -= len(os.read(0, size))
+    os.write(1, frame_of(msgpack.encode(answer)))
+"""
+
+
+async def test_a_sync_that_failed_in_the_process_ends_the_file_for_the_service(
+    archive: SqlArchive,
+) -> None:
+    """As if it had failed in the service: no log is cut behind it."""
+    story = Story()
+    story.tell(Put("public/a", b"\x01"))
+    await story.archive_into(archive, BOARD)
+    await appender_of(archive).aclose()
+    appender = appender_of(archive)
+    appender._is_closed, appender._program = False, SAYS_THAT_A_SYNC_FAILED
+    await started(archive)
+    story.tell(Put("public/a", b"\x02"))
+    with pytest.raises(Unavailable, match="disk I/O error"):
+        await archive.append(BOARD, 1, 1, story.log[1:])
+    for call in (archive.settle, archive.mark):
+        with pytest.raises(Unavailable, match="a sync of its file failed"):
+            await call(BOARD)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(sqlite3.SQLITE_IOERR_FSYNC, "disk I/O error"), (None, DISTRUSTED)],
+)
+def test_the_process_says_that_a_sync_failed(code: int | None, reason: str) -> None:
+    """Once it did, every call of it fails for that reason."""
+    error, cause = Unavailable("archive", reason), sqlite3.OperationalError(reason)
+    if code is not None:
+        cause.sqlite_errorcode = code
+        error.__cause__ = DBAPIError("PRAGMA", (), cause)
+    assert _refusal(error).is_suspect
+    assert not _refusal(Unavailable("archive", "database is locked")).is_suspect
 
 
 async def test_a_cancelled_append_leaves_the_next_one_its_own_answer(archive: SqlArchive) -> None:
@@ -259,9 +324,9 @@ async def test_one_that_cannot_be_started_is_done_without(
     """It is said once, and not tried again for a while."""
     for command in ("/nonexistent", "/bin/false"):
         monkeypatch.setattr(sys, "executable", command)
-        appender_of(archive).takes(page_of(1))
+        appender_of(archive).note(1)
         await until_it_is_gone(archive)
-        appender_of(archive).takes(page_of(1))
+        appender_of(archive).note(1)
         assert appender_of(archive)._life is None
         appender_of(archive)._rests_until_s = 0.0
     assert len([m for m in caplog.messages if m.startswith("no process writes the archive")]) == 2
@@ -276,13 +341,13 @@ async def test_one_that_cannot_be_started_is_done_without(
 async def test_closing_ends_it(archive: SqlArchive, *, begins: bool) -> None:
     """Also while it is being started; and none is started afterwards."""
     if begins:
-        appender_of(archive).takes(page_of(1))
+        appender_of(archive).note(1)
         await checkpoint()
     pid = None if begins else await started(archive)
     await archive.aclose()
     assert pid is None or not is_alive(pid)
     assert not has_process(archive)
-    appender_of(archive).takes(page_of(1))
+    appender_of(archive).note(1)
     assert appender_of(archive)._life is None
     await archive.aclose()
 
@@ -301,7 +366,7 @@ async def test_it_leaves_signals_to_the_service(archive: SqlArchive) -> None:
 
 def worker() -> "subprocess.Popen[bytes]":
     """The process by itself."""
-    command = [sys.executable, "-m", "blackboard.archive.appender.worker"]
+    command = [sys.executable, "-c", "from blackboard.archive.appender.worker import main; main()"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -313,23 +378,74 @@ def test_it_ends_with_its_input(given: bytes) -> None:
     assert (out, child.returncode) == (b"", 0)
 
 
-def test_it_ends_if_its_service_was_killed_before_it_began(tmp_path: Path) -> None:
+def test_it_ends_if_its_service_was_killed_before_it_began() -> None:
     """It would write beside the next service."""
-    order = WriteOrder(f"sqlite:///{tmp_path}/archive.db", 1_000, parent=2**22 + 1)
     with worker() as child:
-        out, _ = child.communicate(frame_of(msgpack.encode(order)))
+        out, _ = child.communicate(frame_of(b"4194305"))
     assert (out, child.returncode) == (b"", 0)
-    assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_failure_to_open_the_archive_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def environment_of(pid: int) -> bytes:
+    """That of a process."""
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+async def test_it_gets_nothing_that_is_secret(
+    archive: SqlArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file was replaced by another program, for example."""
+    """It needs no more than the file."""
+    monkeypatch.setenv("BLACKBOARD_SECRET", "of the service")
+    pid = await started(archive)
+    assert b"of the service" not in environment_of(pid)
+
+
+async def test_a_process_of_another_version_is_not_used(
+    archive: SqlArchive, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The package was upgraded under a service that runs: that one must not convert the file."""
+    appender = appender_of(archive)
+    appender._program = f"from blackboard.archive.appender import worker as w;{CHANGED};w.main()"
+    appender.note(1)
+    await until_it_is_gone(archive)
+    assert "another version of this package" in caplog.text
+    assert not has_process(archive)
+
+
+CHANGED = "w.HELLO = w.PageAnswer(version=(w.FORMAT + 1, 0))"
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_another_file_is_not_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_gone: bool
+) -> None:
+    """The file was replaced or removed: the service has the old one open, and would wait for what
+    goes into the other one."""
     archive = await open_appended(tmp_path)
-    appender_of(archive)._url = f"sqlite:///{tmp_path}/nowhere/archive.db"
-    with caplog.at_level(logging.WARNING):
-        appender_of(archive).takes(page_of(1))
-        await until_it_is_gone(archive)
-    assert any("there is no directory" in message for message in caplog.messages)
+    (tmp_path / "archive.db").rename(tmp_path / "old.db")
+    if not is_gone:
+        (tmp_path / "archive.db").touch()
+    appender_of(archive).note(1)
+    await until_it_is_gone(archive)
+    assert "is not the file that the service has open" in caplog.text
+    assert (tmp_path / "archive.db").exists() is not is_gone
     await archive.aclose()
+
+
+async def test_it_starts_beside_a_busy_writer(archive: SqlArchive) -> None:
+    """It opens the file in the turn of the service: SQLite's lock may never be free for it."""
+    story = Story()
+    story.tell(Put("public/a", b"\x01"))
+    await story.archive_into(archive, BOARD)
+    begun = asyncio.Event()
+
+    async def write_on() -> None:
+        while not has_process(archive):
+            async with archive._database.writing():
+                begun.set()
+                await let_pass(0.2)
+
+    writing = asyncio.create_task(write_on())
+    await begun.wait()
+    appender_of(archive)._timeout_s = 5.0
+    await started(archive)
+    await writing
