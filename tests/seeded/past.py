@@ -292,15 +292,15 @@ MUTANTS = (
     Mutant(
         "the process of the archive remembers what was redacted",
         "blackboard/archive/appender/worker.py",
-        "        if forgets:\n",
-        "        if not forgets:\n",
+        "    if forgets:\n",
+        "    if not forgets:\n",
         f"{UNIT}/archive/test_appender.py -k redaction_is_noticed",
     ),
     Mutant(
         "a cancelled append ends the process of the archive",
         "blackboard/archive/appender/process.py",
-        "await finish(_ask(self._process, message, timeout_ms), 2 * timeout_ms)",
-        "await _ask(self._process, message, timeout_ms)",
+        "await finish(_ask(self._process, message, self._timeout_s))",
+        "await _ask(self._process, message, self._timeout_s)",
         f"{UNIT}/archive/test_appender.py -k cancelled_append",
     ),
     Mutant(
