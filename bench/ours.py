@@ -157,7 +157,7 @@ class OursEmbedded(Row):
 
 
 class OursArchived(OursEmbedded):
-    """The same as it comes: with an archive, which is fed in the background, in one process."""
+    """The same as it comes: with an archive, which is fed in the background."""
 
     name: ClassVar[str] = "ours-archived"
     cells: ClassVar[frozenset[str]] = frozenset({"put", "fan"})
