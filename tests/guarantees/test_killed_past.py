@@ -184,7 +184,10 @@ async def telling(
 async def test_the_embedded_service_is_killed(tmp_path: Path, seed: int, rounds: int) -> None:
     async with (
         ServiceProcess(
-            "sqlite", tmp_path, limits=HURRIED, more={"log_kept_revisions": 4}
+            "sqlite",
+            tmp_path,
+            limits=HURRIED,
+            more={"log_kept_revisions": 4, "archive_process_entries": 1},
         ) as service,
         telling(service, seed, rounds) as story,
     ):

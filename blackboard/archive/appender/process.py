@@ -58,8 +58,9 @@ _ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIB
 _TIMEOUTS: Final = 4
 """Times ENGINE_TIMEOUT_MS for which an answer is waited for: a page takes milliseconds, but a disk
 may be slow."""
-_IDLE_S: Final = 60.0
-"""Time without a large page after which the process ends: it takes memory."""
+_IDLE_S: Final = 600.0
+"""Time without a large page after which the process ends: it takes memory, but starting it takes
+half a second of a core."""
 _RETRY_S: Final = 60.0
 """Time after a failure in which no process is started."""
 _END_MS: Final = 5_000
