@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import re
@@ -161,8 +162,11 @@ class Server:
         tasks = Path(f"/proc/{self.pid}/task").glob("*/children")
         children = [pid for each in tasks for pid in each.read_text().split()]
         # Fields 14 to 17: those of the process, and of its children that have ended.
-        ticks = [sum(_times_of(self.pid)), *(sum(_times_of(int(pid))[:2]) for pid in children)]
-        return sum(ticks) / TICKS_PER_SECOND
+        ticks = sum(_times_of(self.pid))
+        for pid in children:
+            with contextlib.suppress(OSError):  # it has ended since
+                ticks += sum(_times_of(int(pid))[:2])
+        return ticks / TICKS_PER_SECOND
 
     def rss_bytes(self) -> int:
         """Resident memory now (second field of /proc/<pid>/statm)."""
@@ -187,11 +191,8 @@ class Server:
 
 
 def _times_of(pid: int) -> list[int]:
-    """Fields 14 to 17 of /proc/<pid>/stat; nothing if it has ended."""
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return []
+    """Fields 14 to 17 of /proc/<pid>/stat. Errors: OSError if it has ended."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return [int(ticks) for ticks in after_name[11:15]]
 
 

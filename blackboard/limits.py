@@ -486,7 +486,7 @@ class LoadLimits(LimitGroup):
     """Longest time for which a connection that exceeded its rate is not read: its messages then
     wait with the sender, and a ping is still answered in time."""
     meters_max: int = 8_192
-    """Principals whose rates one process tracks; beyond, those without recent requests go."""
+    """Principals whose rates one process tracks; above it, the least active are forgotten."""
     credit_ms_max: int = 250
     """Processor time that an account may use at once after it was idle: a large comparison."""
     debt_ms_max: int = 1_000
@@ -530,7 +530,7 @@ class ArchiveLimits(LimitGroup):
     archive_page_entries: int = 1_024
     """Log entries archived in one transaction."""
     archive_process_entries: int = 256
-    """Entries to archive at once from which on a process of its own writes them."""
+    """So many entries of a board to archive at once start a process that writes the archive."""
     blob_calls_max: int = 16
     """Blobs that one process reads or writes concurrently."""
     blob_grace_ms: int = 3_600_000
@@ -763,7 +763,7 @@ class WatchLimits(LimitGroup):
     """Progress marks of a board per second, so that thousands of idle watches cost nobody's
     commits; with more than 320 idle watchers, each gets its marks less often."""
     tail_wait_ms: int = 1_000
-    """Time that a read of the log waits for an entry, and between looks for late progress marks."""
+    """Time that a read of the log waits for an entry, and between looks for due progress marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

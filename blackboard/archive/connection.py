@@ -9,12 +9,14 @@ function returns; the number leads to its meter. A statement is one trip to that
 import asyncio
 import contextlib
 import inspect
+import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
 import aiosqlite
@@ -57,7 +59,16 @@ def place_of(given: str) -> URL:
     if driver is None or (driver.startswith("sqlite") and not url.database):
         raise InvalidRequest("archive", f"{url.drivername} is not a kind of archive: {_KINDS}")
     url = url.set(drivername=driver)
-    return url if driver.startswith("sqlite") else _postgres(url)
+    if driver.startswith("sqlite"):
+        # SQLAlchemy 2.0 does not decode it.
+        _, _, path = given.partition("?")[0].partition("///")
+        return url.set(database=unquote(path, errors="surrogateescape") or url.database)
+    return _postgres(url)
+
+
+def url_of_file(path: Path) -> str:
+    """The URL of an archive in a file; `place_of` gives the path back."""
+    return f"sqlite:///{quote(os.fsencode(path))}"
 
 
 def _postgres(url: URL) -> URL:

@@ -178,7 +178,7 @@ class TrustedFile:
         return 0
 
     def close(self) -> None:
-        """Release the lock, once every connection was closed. It may be called again."""
+        """Release the lock; close every connection first. It may be called again."""
         if self._index is not None:
             self._index.close()
         if not self._is_closed:
@@ -388,7 +388,7 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """While nothing else of this process writes: for another process, which then does so."""
+        """While no other task of this process writes to SQLite's file."""
         with self._trusted(), translated(self.name):
             async with self._turn if self.is_sqlite else contextlib.nullcontext():
                 self._check_open()

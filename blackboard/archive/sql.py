@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from sqlalchemy import URL, and_, func, insert, select, update
+from sqlalchemy import and_, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.archive import (
@@ -30,7 +30,7 @@ from blackboard.archive.appender.pages import ArchivePage, Pages
 from blackboard.archive.appender.process import Appender
 from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs
-from blackboard.archive.connection import place_of
+from blackboard.archive.connection import place_of, url_of_file
 from blackboard.archive.database import Database, add, rows
 from blackboard.archive.fold import large_values
 from blackboard.archive.history import (
@@ -309,9 +309,10 @@ class SqlArchive:
         page = ArchivePage(board, fence, after, tuple(entries), places)
         if self._appender is not None:
             self._appender.note(len(entries))
-            async with self._database.turn():
-                if self._appender.takes(page):
-                    return await self._appender.write(page)
+            if self._appender.takes(page):
+                async with self._database.turn():
+                    if self._appender.takes(page):  # it may have ended meanwhile
+                        return await self._appender.write(page)
         large = large_values(entries, places, BLOB_BYTES)
         # Outside of the transaction, which would hold the board's row during the upload.
         await self._blobs.put_all(large)
@@ -772,9 +773,7 @@ async def archive_beside(
 
 def archive_url(directory: Path) -> str:
     """Where the archive of an embedded engine is."""
-    return URL.create(
-        "sqlite", database=str(directory.absolute() / "archive.db")
-    ).render_as_string()
+    return url_of_file(directory.absolute() / "archive.db")
 
 
 def blobs_beside(directory: Path) -> str:

@@ -139,8 +139,8 @@ class Settings(BaseSettings):
     archive_copy_bytes_max: Annotated[int, Field(ge=1)] = DEFAULT.archive.archive_copy_bytes_max
     """Larger values stay in the log of an embedded board, and its archive refers to them there."""
     archive_process_entries: Annotated[int, Field(ge=1)] = DEFAULT.archive.archive_process_entries
-    """From so many commits at once on, a process of its own writes an archive in a file. More than
-    1,024 (ARCHIVE_PAGE_ENTRIES) never come at once."""
+    """So many commits of a board to archive at once start a process that writes an archive in a
+    file. There are never more than 1,024 (ARCHIVE_PAGE_ENTRIES) at once."""
     blobs: str | None = None
     """Where large values of the archive are stored: a directory, or a URL such as
     s3://bucket/path."""

@@ -299,8 +299,8 @@ MUTANTS = (
     Mutant(
         "a cancelled append ends the process of the archive",
         "blackboard/archive/appender/process.py",
-        "await finish(_ask(self._process, message, self._timeout_s))",
-        "await _ask(self._process, message, self._timeout_s)",
+        "await finish(self._answer(self._process, message))",
+        "await self._answer(self._process, message)",
         f"{UNIT}/archive/test_appender.py -k cancelled_append",
     ),
     Mutant(

@@ -8,7 +8,7 @@ Invariants
   wait for each other in order, and not in SQLite.
 - Whatever happens to the process, a page was written whole or not at all, and the archiver finds
   out which. Until the next process is there, the service writes by itself.
-- The process ends when its service does, however that ends.
+- The process ends with its service, however that ends: on Linux at once, elsewhere after its page.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from blackboard.archive.appender.worker import (
 from blackboard.client.cancellation import finish
 from blackboard.core.checkpoints import Mark
 from blackboard.engines.disk import SyncError
-from blackboard.errors import Unavailable
+from blackboard.errors import BlackboardError, Unavailable
 from blackboard.limits import Limits
 from blackboard.signals import send_signal
 from blackboard.wire.errors import read_error
@@ -55,9 +55,8 @@ _PROGRAM: Final = (
 """It ignores signals from the start, and finds its modules where this process does."""
 _ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """What it gets of the service's environment: nothing secret."""
-_TIMEOUTS: Final = 4
-"""Times ENGINE_TIMEOUT_MS for which an answer is waited for: a page takes milliseconds, but a disk
-may be slow."""
+_MORE_S: Final = 1.0
+"""Time beyond ENGINE_TIMEOUT_MS for which an answer is waited for. Meanwhile nobody else writes."""
 _IDLE_S: Final = 600.0
 """Time without a large page after which the process ends: it takes memory, but starting it takes
 half a second of a core."""
@@ -74,7 +73,7 @@ class Appender:
     def __init__(self, file: str, limits: Limits, turn: Turn) -> None:
         timeout_ms, path = limits.engine.engine_timeout_ms, Path(file).absolute()
         self._order = WriteOrder(str(path), identity_of(path), timeout_ms)
-        self._timeout_s = _TIMEOUTS * timeout_ms / 1000
+        self._timeout_s = timeout_ms / 1000 + _MORE_S
         self._entries_min = limits.archive.archive_process_entries
         self._turn = turn
         self._process: Process | None = None
@@ -108,16 +107,20 @@ class Appender:
         message = msgpack.encode((self._forgets, page))
         self._forgets = False
         try:
-            answer = await finish(_ask(self._process, message, self._timeout_s))
-        except TimeoutError as error:
-            raise Unavailable("archive", "the process that writes it does not answer") from error
+            answer = await finish(self._answer(self._process, message))
         except (OSError, EOFError) as error:
-            reason = f"the process that writes it has ended: {_reason_of(error)}"
+            reason = f"the process that writes it has failed: {error}"
             raise Unavailable("archive", reason) from error
-        if answer.mark is not None:
-            return answer.mark
-        refusal = read_error({"data": answer.error})
-        raise refusal from SyncError(str(refusal)) if answer.is_suspect else None
+        _check(answer)
+        assert answer.mark is not None
+        return answer.mark
+
+    async def _answer(self, process: Process, message: bytes) -> PageAnswer:
+        try:
+            return await _ask(process, message, self._timeout_s)
+        except BaseException:
+            self._process = None  # it was killed: nobody else is to wait for it
+            raise
 
     def forget(self) -> None:
         """Have everything read again for the next page: archived values were changed."""
@@ -135,9 +138,9 @@ class Appender:
         try:
             await self._until_idle(await self._start())
         except Exception as error:
-            foreseen = isinstance(error, OSError | EOFError)
+            foreseen = isinstance(error, OSError | EOFError | BlackboardError)
             text = "no process writes the archive, which takes time from commits: %s"
-            log.warning(text, _reason_of(error), exc_info=None if foreseen else error)
+            log.warning(text, error, exc_info=None if foreseen else error)
             self._rests_until_s = asyncio.get_running_loop().time() + _RETRY_S
         finally:
             self._life = None
@@ -155,11 +158,13 @@ class Appender:
             await finish(_end(process), 2 * _END_MS)
 
     async def _start(self) -> Process:
+        async with self._turn():  # it fails if nothing can be written
+            pass
         paths = [path or str(Path.cwd()) for path in sys.path]
         known = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         order = msgpack.encode(self._order)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-c", self._program, *paths),
+            *(sys.executable, "-I", "-B", "-c", self._program, *paths),
             stdin=PIPE,
             stdout=PIPE,
             env=known,
@@ -171,15 +176,18 @@ class Appender:
             if hello != HELLO:
                 raise OSError("another version of this package was installed meanwhile")
             async with self._turn():
-                answer = await _ask(process, order, self._timeout_s)
-            if answer.error is not None:
-                raise OSError(str(read_error({"data": answer.error})))
-        except BaseException as error:
+                _check(await _ask(process, order, self._timeout_s))
+        except BaseException:
             await finish(_end(process), 2 * _END_MS)
-            if isinstance(error, asyncio.IncompleteReadError):
-                raise EOFError(f"it ended with {process.returncode}") from error
             raise
         return process
+
+
+def _check(answer: PageAnswer) -> None:
+    """Raise the error of an answer, as `Database.turn` wants it if a sync failed."""
+    if answer.error is not None:
+        refusal = read_error({"data": answer.error})
+        raise refusal from (SyncError(str(refusal)) if answer.is_suspect else None)
 
 
 async def _ask(process: Process, message: bytes, timeout_s: float) -> PageAnswer:
@@ -200,6 +208,10 @@ async def _ask(process: Process, message: bytes, timeout_s: float) -> PageAnswer
             return answer
     except BaseException as error:
         send_signal(process, signal.SIGKILL)
+        if isinstance(error, TimeoutError):
+            raise TimeoutError("it does not answer") from error
+        if isinstance(error, asyncio.IncompleteReadError):
+            raise EOFError("it has ended") from error
         # It is not our program that answers; or the pipe is closed, as uvloop puts it.
         if isinstance(error, DecodeError | RuntimeError):
             raise EOFError(str(error)) from error
@@ -216,7 +228,3 @@ async def _end(process: Process) -> None:
     except TimeoutError:
         send_signal(process, signal.SIGKILL)
         await process.wait()
-
-
-def _reason_of(error: Exception) -> str:
-    return str(error) or type(error).__name__

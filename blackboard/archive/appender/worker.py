@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, msgpack
-from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError
 
 from blackboard.archive.appender.pages import ArchivePage, Pages
+from blackboard.archive.connection import url_of_file
 from blackboard.archive.database import DISTRUSTED, FORMAT, Database
 from blackboard.core.checkpoints import Mark
 from blackboard.engines.sqlite.suspect import is_failed_sync
@@ -36,19 +36,22 @@ _DESCRIPTORS: Final = 65_536
 
 Identity = tuple[int, int]
 """Of a file: its device and its number there."""
+_NO_FILE: Final = (0, 0)
 
 
 def identity_of(path: Path) -> Identity:
-    """Which file is at `path`; zeros if there is none."""
+    """Which file is at `path`; _NO_FILE if there is none."""
     with contextlib.suppress(OSError):
         found = path.stat()
         return found.st_dev, found.st_ino
-    return 0, 0
+    return _NO_FILE
 
 
 def _written_ns() -> int:
+    """When the newest module of this package was written."""
     with contextlib.suppress(OSError):
-        return Path(__file__).stat().st_mtime_ns
+        modules = Path(__file__).resolve().parents[2].rglob("*.py")
+        return max((module.stat().st_mtime_ns for module in modules), default=0)
     return 0
 
 
@@ -104,22 +107,18 @@ async def _work(answers: int) -> None:
     except BlackboardError as error:
         _send(answers, _refusal(error))
         return
-    try:
-        _send(answers, PageAnswer())
-        pages = Pages(database)
-        while True:
-            _send(answers, await _answer(pages, await read_frame(reader)))
-    finally:
-        await database.aclose()
+    _send(answers, PageAnswer())
+    pages = Pages(database)
+    while True:  # until there is no frame: the database is not closed, see `main`
+        _send(answers, await _answer(pages, await read_frame(reader)))
 
 
 async def _opened(order: WriteOrder) -> Database:
     """Errors: Unavailable, also if the file is another one than the service has open."""
     path = Path(order.path)
-    if identity_of(path) != order.identity:
+    if identity_of(path) != order.identity or order.identity == _NO_FILE:
         raise Unavailable("archive", f"{path} is not the file that the service has open")
-    url = URL.create("sqlite", database=order.path).render_as_string()
-    return await Database.open(url, order.timeout_ms)
+    return await Database.open(url_of_file(path), order.timeout_ms)
 
 
 async def _answer(pages: Pages, message: bytes) -> PageAnswer:
@@ -163,8 +162,10 @@ def main() -> None:
     try:
         asyncio.run(_work(answers))
     except (EOFError, BrokenPipeError):
-        return
+        # As if it was killed. To close the database would copy its journal, out of turn, and nobody
+        # would learn of a sync that fails.
+        os._exit(0)
     except Exception as error:  # noqa: BLE001 - the service logs it, and writes by itself
         with contextlib.suppress(BrokenPipeError):
             _send(answers, PageAnswer(failure=f"{type(error).__name__}: {error}"))
-        sys.exit(1)
+        os._exit(1)

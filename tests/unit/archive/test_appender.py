@@ -190,6 +190,7 @@ async def test_one_that_does_not_answer_is_killed(archive: SqlArchive) -> None:
     story.tell(Put("public/a", b"\x02"))
     with pytest.raises(Unavailable, match="does not answer"):
         await story.archive_into(archive, BOARD)
+    assert not has_process(archive)  # nobody else is to wait for it
     await until_it_is_gone(archive)
     assert not is_alive(pid)
     await story.archive_into(archive, BOARD)
@@ -202,7 +203,7 @@ async def test_one_that_fails_is_done_without(
     """Whatever it was: the next attempt must not meet the same again."""
     pid = await started(archive)
     unreadable = ArchivePage(BOARD, "no fence", 0, page_of(1).entries, {})  # type: ignore[arg-type]
-    with pytest.raises(Unavailable, match="ended: ValidationError"):
+    with pytest.raises(Unavailable, match="failed: ValidationError"):
         await appender_of(archive).write(unreadable)
     await until_it_is_gone(archive)
     assert not is_alive(pid)
@@ -219,7 +220,8 @@ sys.path[:] = sys.argv[1:]
 from msgspec import msgpack
 from blackboard.archive.appender.worker import HELLO, PageAnswer, frame_of
 refused = {"code": "unavailable", "fields": {"what": "archive", "reason": "disk I/O error"}}
-for answer in (HELLO, PageAnswer(), PageAnswer(error=refused, is_suspect=True)):
+failed = PageAnswer(error=refused, is_suspect=True)
+for answer in (HELLO, *([] if AT_ONCE else [PageAnswer()]), failed):
     size = int.from_bytes(os.read(0, 4), "big")
     while size:
         size -= len(os.read(0, size))
@@ -227,20 +229,26 @@ for answer in (HELLO, PageAnswer(), PageAnswer(error=refused, is_suspect=True)):
 """
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 async def test_a_sync_that_failed_in_the_process_ends_the_file_for_the_service(
-    archive: SqlArchive,
+    archive: SqlArchive, *, at_once: bool
 ) -> None:
-    """As if it had failed in the service: no log is cut behind it."""
+    """As if it had failed in the service, also when it opens the file: no log is cut behind it."""
     story = Story()
     story.tell(Put("public/a", b"\x01"))
     await story.archive_into(archive, BOARD)
     await appender_of(archive).aclose()
     appender = appender_of(archive)
-    appender._is_closed, appender._program = False, SAYS_THAT_A_SYNC_FAILED
-    await started(archive)
-    story.tell(Put("public/a", b"\x02"))
-    with pytest.raises(Unavailable, match="disk I/O error"):
-        await archive.append(BOARD, 1, 1, story.log[1:])
+    program = SAYS_THAT_A_SYNC_FAILED.replace("AT_ONCE", str(at_once))
+    appender._is_closed, appender._program = False, program
+    if at_once:
+        appender.note(1)
+        await until_it_is_gone(archive)
+    else:
+        await started(archive)
+        story.tell(Put("public/a", b"\x02"))
+        with pytest.raises(Unavailable, match="disk I/O error"):
+            await archive.append(BOARD, 1, 1, story.log[1:])
     for call in (archive.settle, archive.mark):
         with pytest.raises(Unavailable, match="a sync of its file failed"):
             await call(BOARD)
@@ -372,7 +380,7 @@ def worker() -> "subprocess.Popen[bytes]":
 
 @pytest.mark.parametrize("given", [b"", b"\x00\x00", b"\xff" * 8])
 def test_it_ends_with_its_input(given: bytes) -> None:
-    """Wherever that ends, and if it is none of ours."""
+    """Also in the middle of a frame, and if the input is not from a service."""
     with worker() as child:
         out, _ = child.communicate(given)
     assert (out, child.returncode) == (b"", 0)
