@@ -46,7 +46,7 @@ async def started(archive: SqlArchive) -> int:
     appender.note(appender._entries_min)
 
     async def is_there() -> bool:
-        return appender._process is not None
+        return appender.has_process
 
     await wait_until(is_there)
     assert appender._process is not None
@@ -62,7 +62,7 @@ async def open_appended(path: Path, limits: Limits = ONE_ENTRY) -> SqlArchive:
 
 
 class AppendedPlace(Place):
-    """A place where a process writes the pages of whoever opens it."""
+    """A place whose archives each have a process that writes their pages."""
 
     async def open(self, secret: bytes = SECRET, limits: Limits = PATIENT) -> SqlArchive:
         """As `Place.open`. The process is there."""

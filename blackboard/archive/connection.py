@@ -120,6 +120,12 @@ def translated(what: str) -> Iterator[None]:
         raise Unavailable(what=f"archive {what}", reason=reason) from error
 
 
+def cause_of(error: BlackboardError) -> BaseException | None:
+    """What the driver raised, if `error` was made of that; else its cause."""
+    cause = error.__cause__
+    return cause.orig if isinstance(cause, DBAPIError) else cause
+
+
 def sync_journal(path: Path) -> None:
     """Errors: OSError; SyncError, after which the file at `path` is suspect."""
     sync_path(journal_path(path))

@@ -46,6 +46,7 @@ from blackboard.archive.connection import (
     DRIVERS,
     METER_FUNCTION,
     ConnectionMeter,
+    cause_of,
     connect,
     copy_journal,
     meter_of,
@@ -429,8 +430,7 @@ class Database:
         try:
             yield
         except Unavailable as error:
-            cause = error.__cause__
-            self._file.note(cause.orig if isinstance(cause, DBAPIError) else cause)
+            self._file.note(cause_of(error))
             raise
 
     async def _shorten_journal(self, connection: AsyncConnection) -> None:
@@ -775,8 +775,7 @@ def _set_up(connection: Any, record: Any, settings: Sequence[str]) -> None:
 
 
 def _is_without_room(error: Unavailable) -> bool:
-    cause = error.__cause__
-    return is_without_room(cause.orig if isinstance(cause, DBAPIError) else cause)
+    return is_without_room(cause_of(error))
 
 
 def _checked_out(engine: AsyncEngine) -> int:

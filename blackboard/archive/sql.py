@@ -311,7 +311,7 @@ class SqlArchive:
             self._appender.note(len(entries))
             if self._appender.takes(page):
                 async with self._database.turn():
-                    if self._appender.takes(page):  # it may have ended meanwhile
+                    if self._appender.has_process:  # it may have ended meanwhile
                         return await self._appender.write(page)
         large = large_values(entries, places, BLOB_BYTES)
         # Outside of the transaction, which would hold the board's row during the upload.

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, msgpack
-from sqlalchemy.exc import DBAPIError
 
 from blackboard.archive.appender.pages import ArchivePage, Pages
-from blackboard.archive.connection import url_of_file
+from blackboard.archive.connection import cause_of, url_of_file
 from blackboard.archive.database import DISTRUSTED, FORMAT, Database
 from blackboard.core.checkpoints import Mark
 from blackboard.engines.sqlite.suspect import is_failed_sync
@@ -74,8 +73,11 @@ class PageAnswer(Struct, frozen=True):
     version: tuple[int, int] | None = None
 
 
-HELLO: Final = PageAnswer(version=(FORMAT, _written_ns()))
-"""The first answer. A service that was started before an upgrade expects another one."""
+def hello() -> PageAnswer:
+    """The first answer. A service that was started before an upgrade expects another one."""
+    return PageAnswer(version=(FORMAT, _written_ns()))
+
+
 ANSWERS: Final = msgpack.Decoder(PageAnswer)
 _ORDERS: Final = msgpack.Decoder(WriteOrder)
 _PAGES: Final = msgpack.Decoder(tuple[bool, ArchivePage])
@@ -100,7 +102,7 @@ async def _work(answers: int) -> None:
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     _end_with(int(await read_frame(reader)))
-    _send(answers, HELLO)
+    _send(answers, hello())
     order = _ORDERS.decode(await read_frame(reader))
     try:
         database = await _opened(order)
@@ -132,8 +134,7 @@ async def _answer(pages: Pages, message: bytes) -> PageAnswer:
 
 
 def _refusal(error: BlackboardError) -> PageAnswer:
-    cause = error.__cause__
-    failed = is_failed_sync(cause.orig if isinstance(cause, DBAPIError) else cause)
+    failed = is_failed_sync(cause_of(error))
     is_suspect = failed or (isinstance(error, Unavailable) and error.reason == DISTRUSTED)
     return PageAnswer(error={"code": error.code, "fields": error.fields()}, is_suspect=is_suspect)
 

@@ -51,7 +51,7 @@ async def check(archive: SqlArchive, story: Story) -> None:
 
 def has_process(archive: SqlArchive) -> bool:
     """Whether one takes pages."""
-    return appender_of(archive)._process is not None
+    return appender_of(archive).has_process
 
 
 async def until_it_is_gone(archive: SqlArchive) -> None:
@@ -218,10 +218,10 @@ SAYS_THAT_A_SYNC_FAILED = """
 import os, sys
 sys.path[:] = sys.argv[1:]
 from msgspec import msgpack
-from blackboard.archive.appender.worker import HELLO, PageAnswer, frame_of
+from blackboard.archive.appender.worker import PageAnswer, frame_of, hello
 refused = {"code": "unavailable", "fields": {"what": "archive", "reason": "disk I/O error"}}
 failed = PageAnswer(error=refused, is_suspect=True)
-for answer in (HELLO, *([] if AT_ONCE else [PageAnswer()]), failed):
+for answer in (hello(), *([] if AT_ONCE else [PageAnswer()]), failed):
     size = int.from_bytes(os.read(0, 4), "big")
     while size:
         size -= len(os.read(0, size))
@@ -419,7 +419,7 @@ async def test_a_process_of_another_version_is_not_used(
     assert not has_process(archive)
 
 
-CHANGED = "w.HELLO = w.PageAnswer(version=(w.FORMAT + 1, 0))"
+CHANGED = "w.hello = lambda: w.PageAnswer(version=(w.FORMAT + 1, 0))"
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
