@@ -12,7 +12,7 @@ from blackboard.core.path import document_prefix
 from blackboard.errors import DocumentRefused, Unavailable
 from blackboard.limits import DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.wire import ysync
-from blackboard.wire.ysync import AwarenessState
+from blackboard.wire.ysync import Awareness, AwarenessState, Step1, Step2
 from tests.conformance.peers import Peer, state_of
 from tests.conformance.rules_board_document import MEMO, agreed
 from tests.conformance.team import PATIENCE_S, Team
@@ -298,6 +298,53 @@ class DocumentPastRules:
             assert "later " in str(doc.text())
             assert "really" not in str(doc.text())
 
+    async def test_who_has_seen_a_restore_may_write_at_once(self, team: Team, ada: Board) -> None:
+        """Its edit may come together with its answer, which has nothing new."""
+        link, peer = await self._returning(team, ada)
+        async with peer.connected(link, ada.name, MEMO):
+            await peer.send(ysync.write_step1(peer.doc.get_state()))
+            asked = await _asked(peer)
+            answer = peer.doc.get_update(asked.state)
+            edit = peer.edit("seen: ")
+            await peer.send(ysync.write_step2(answer) + ysync.write_update(edit))
+            await peer.sync_again()
+        async with ada.document(MEMO) as doc:
+            assert str(doc.text()) == "seen: agreed"
+
+    async def test_after_a_restore_edits_are_asked_for_just_before_its_content_is_sent(
+        self, team: Team, ada: Board
+    ) -> None:
+        """Or what a peer made after its answer, and before it saw the restore, would get in."""
+        link, peer = await self._returning(team, ada)
+        async with (
+            Peer().connected(link, ada.name, MEMO) as other,
+            peer.connected(link, ada.name, MEMO),
+        ):
+            await other.sync()
+            await peer.send(ysync.write_awareness([AwarenessState(21, 1, "{}")]))
+            while not any(isinstance(found, Awareness) for found in await other.take()):
+                pass
+            # Its session has begun: what that sends comes before the answer to this.
+            await peer.send(ysync.QUERY_AWARENESS)
+            assert [type(found) for found in await peer.take()] == [Awareness]
+            await peer.send(ysync.write_step1(peer.doc.get_state()))
+            assert [type(found) for found in await peer.take()] == [Step1]
+            assert [type(found) for found in await peer.take()] == [Step2]
+
+    async def _returning(self, team: Team, ada: Board) -> tuple[Transport, Peer]:
+        """A peer that comes back after a restore that it has not seen, without edits."""
+        operator = await team.operator()
+        link = (await team.client_of(ada)).link
+        peer = Peer()
+        async with peer.connected(link, ada.name, MEMO):
+            peer.edit("agreed")
+            await peer.sync()
+            await operator.checkpoint("then")
+            await peer.push(peer.edit("regretted "))
+            await peer.sync_again()
+        await operator.restore("then")
+        return link, peer
+
     async def test_a_document_born_after_the_checkpoint_is_empty_again(
         self, team: Team, ada: Board
     ) -> None:
@@ -359,6 +406,14 @@ class DocumentPastRules:
             main.merge(tried)
             await agreed(main)
             assert str(main.text()) == "main base tried"
+
+
+async def _asked(peer: Peer) -> Step1:
+    """Take what comes until the service asks for what it lacks."""
+    while True:
+        for message in await peer.take():
+            if isinstance(message, Step1):
+                return message
 
 
 async def _reads(doc: Document, text: str) -> bool:

@@ -233,6 +233,13 @@ MUTANTS = (
         f"{BOARD} -k edit_of_the_abandoned_future",
     ),
     Mutant(
+        "an edit of after a restore counts as one of before",
+        "blackboard/server/documents/session.py",
+        "        if not self._is_stale:\n            updates +=",
+        "        if True:\n            updates +=",
+        f"{BOARD} -k seen_a_restore",
+    ),
+    Mutant(
         "an edit is delivered twice",
         "blackboard/server/documents/room.py",
         "            edit.is_forwarded = True\n",

@@ -11,6 +11,9 @@ Invariants
 - what a session adds to the log is charged to its account first, reports of overlaps, too.
 - An accepted edit is committed even if its sender has left in the meantime, unless its token was
   revoked.
+- After a restore, a peer is asked for its edits just before it is sent the restored content. So
+  what it made before is in its answer, and is refused if it has not seen the restore; what it sends
+  after the answer was made on the restored content, but for edits between the two messages.
 - at most OUTGOING_BYTES_MAX wait for a peer besides one answer, which may be as large as a
   document, or it is disconnected; a peer whose edits wait is not read from.
 """
@@ -76,7 +79,10 @@ class Session:
         self._answer: bytes | None = None
         self._answered_state = crdt.EMPTY_STATE
         """The state of the peer once it has read its last answer."""
+        self._is_asked = False
+        """Whether it was requested to send what the document lacks."""
         self._is_greeted = False
+        """Whether it has sent that."""
         self._is_stale = room.mark is not None  # until the peer has sent its state
         self._failure: DocumentRefused | None = None
         self._leaving = False
@@ -223,7 +229,8 @@ class Session:
         """Process the peer's messages until it has left and everything is committed, or the session
         ends."""
         self._room.join(self)
-        self.deliver(ysync.write_step1(self._room.live.state))
+        if not self._is_stale:
+            self._ask()
         try:
             while self._failure is None:
                 if self._incoming:
@@ -271,7 +278,14 @@ class Session:
             # Queued frames are not sent twice, because they may be as large as a document.
             state = message.state if self._answer is None else self._answered_state
             self._answered_state = self._room.live.state
+            self._ask()
             self._room.tell(self, state)
+
+    def _ask(self) -> None:
+        """Request what the document lacks, once."""
+        if not self._is_asked:
+            self._is_asked = True
+            self.deliver(ysync.write_step1(self._room.live.state))
 
     async def _edit(self, message: Step2 | Edit) -> None:
         """Commit an edit, and those that arrived right after it."""
@@ -281,18 +295,25 @@ class Session:
             # Edits from before the answer to our first request are part of that answer.
             self._is_greeted = False
             return
-        size = len(message.update)
-        while self._incoming and isinstance(next_one := self._incoming[0], Edit):
-            size += len(next_one.update)
-            if size > DOCUMENT_UPDATE_BYTES_MAX:
-                break
-            updates.append(next_one.update)
-            self._incoming.popleft()
+        # What was made before a restore and what was made after it are not committed together.
+        if not self._is_stale:
+            updates += self._take_edits(DOCUMENT_UPDATE_BYTES_MAX - len(message.update))
         if self.can_edit:
             await self._afford(sum(map(len, updates)))
         await self._commit(_together(updates))
         # Its earlier edits were accepted or refused, so from here on it is up to date.
         self._is_stale = False
+
+    def _take_edits(self, bytes_max: int) -> list[bytes]:
+        """The next edits in the queue, of at most so many bytes."""
+        taken: list[bytes] = []
+        while self._incoming and isinstance(message := self._incoming[0], Edit):
+            bytes_max -= len(message.update)
+            if bytes_max < 0:
+                break
+            taken.append(message.update)
+            self._incoming.popleft()
+        return taken
 
     async def _afford(self, size: int) -> None:
         """Wait until the account may add so many bytes to the logs. Meanwhile its peer's messages
