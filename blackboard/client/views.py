@@ -142,7 +142,7 @@ class RevisionEvent(Struct, frozen=True):
             entry.revision,
             entry.time_ms,
             entry.author,
-            tuple(Change.of(change) for change in entry.changes),
+            tuple([Change.of(change) for change in entry.changes]),
             entry.based_on,
             entry.note,
             entry.epoch,

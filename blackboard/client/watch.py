@@ -6,7 +6,7 @@ entries hold absolute effects, so that is exactly the state at the revision then
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -181,7 +181,7 @@ class Watch:
         self._opened()
         if not self._is_stale:
             try:
-                await self._take_delivery()
+                self._accept(await self._next())
             except Resync:
                 if not self._snapshot:
                     raise
@@ -189,10 +189,13 @@ class Watch:
         if self._is_stale:
             await self._start_over()
 
-    async def _take_delivery(self) -> None:
+    def _next(self) -> Awaitable[Delivery]:
+        """The next delivery. No coroutine: each one on the way costs time in every delivery."""
         if self._deliveries is None:
             self._deliveries = aiter(self._opened())
-        delivery = await anext(self._deliveries)
+        return anext(self._deliveries)
+
+    def _accept(self, delivery: Delivery) -> None:
         self._pending.extend(delivery.revisions)
         self._through = delivery.position
         if not self._pending:
@@ -250,7 +253,7 @@ class Watch:
         await self._opened().request_progress()
         assert self._through is not None
         while self._through.revision < newest:
-            await self._take_delivery()
+            self._accept(await self._next())
         while self._pending:
             revised = self._advance()
             self._apply(revised)

@@ -49,7 +49,7 @@ class Position(Struct, frozen=True, gc=False):
     @staticmethod
     def of(entry: LogEntry, epoch: str) -> "Position":
         """The position directly after `entry`."""
-        return Position(epoch, entry.revision, entry.digest.hex()[:16])
+        return Position(epoch, entry.revision, entry.digest[:8].hex())
 
 
 class WatchState(StrEnum):

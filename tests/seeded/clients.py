@@ -5,6 +5,20 @@ from tests.seeded.mutant import BOARD, UNIT, Mutant
 MUTANTS = (
     # --- writers and watches ----------------------------------------------------------------------
     Mutant(
+        "messages behind a broken rule are taken",
+        "blackboard/client/remote/client_socket.py",
+        " and self.protocol.state is OPEN",
+        "",
+        "tests/unit/client/remote/test_hostile_service.py -k breaks_the_rules",
+    ),
+    Mutant(
+        "the body of a refusal is taken for frames",
+        "blackboard/client/remote/client_socket.py",
+        "self._owed = _ALL  # it is refused",
+        "self._owed = 0  # it is refused",
+        "tests/unit/client/remote/test_hostile_service.py -k refusal_of_the_greeting",
+    ),
+    Mutant(
         "a writer goes on though what it saw is lost",
         "blackboard/client/writer.py",
         'if error.cause != "engine" or not is_next or self.seen > error.from_revision:',

@@ -16,10 +16,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus, InvalidURI
-from websockets.frames import DATA_OPCODES, Frame, Opcode
-from websockets.protocol import Event
 from websockets.typing import Subprotocol
 
+from blackboard.client.remote.client_socket import ClientSocket
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -37,8 +36,6 @@ _IS_TOKEN: Final = re.compile("[!-~]+").fullmatch
 """What a header can carry of a token."""
 _SUBPROTOCOL: Final = Subprotocol("blackboard.v1+msgpack")
 _CLOSE_TIMEOUT_S: Final = 1.0
-_READ_BYTES: Final = 64 * 1024
-"""The most that one read takes; a larger message takes several."""
 _ATTEMPTS: Final = 3
 """Connections for which the time of one request has room."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
@@ -141,39 +138,6 @@ async def _token_of(source: TokenSource, timeout_ms: Milliseconds) -> str:
         if waiting.expired():
             reason = f"no token in {timeout_ms} ms"
         raise Unavailable(what="the source of tokens", reason=reason) from error
-
-
-class ClientSocket(ClientConnection, asyncio.BufferedProtocol):
-    """A WebSocket that passes each message to `take` when it arrives, if `take` is set.
-
-    A task that waits for each message would double the cost of reading it.
-
-    asyncio reads into a buffer of the connection. Without one, it would allocate 256 KiB for each
-    read, which costs three times as much as the rest of reading a small message.
-    """
-
-    take: Callable[[bytes], None] | None = None
-    _buffer: memoryview | None = None
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by asyncio before each read."""
-        if self._buffer is None:
-            self._buffer = memoryview(bytearray(_READ_BYTES))
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Called by asyncio after each read."""
-        assert self._buffer is not None
-        # Copied, because the next read overwrites the buffer.
-        self.data_received(bytes(self._buffer[:nbytes]))
-
-    def process_event(self, event: Event) -> None:
-        """Called by websockets for every incoming event."""
-        if self.take is not None and isinstance(event, Frame) and event.opcode in DATA_OPCODES:
-            if event.opcode is Opcode.BINARY and event.fin:
-                return self.take(bytes(event.data))
-            self.take = None  # fragments: from here on, `recv` assembles messages
-        return super().process_event(event)
 
 
 @contextlib.asynccontextmanager

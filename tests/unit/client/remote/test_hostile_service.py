@@ -3,23 +3,26 @@
 import asyncio
 import itertools
 import struct
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 
-from blackboard.client.remote.connect import Address, ClientSocket, connect
+from blackboard.client.remote import connect as connect_module
+from blackboard.client.remote.client_socket import READ_BYTES_MAX, ClientSocket
+from blackboard.client.remote.connect import Address, connect
 from blackboard.limits import FRAME_BYTES_MAX
 from tests.waiting import TIMEOUT_S, wait_until
 
 _CLOSE = 0x88
 PROTOCOL = "blackboard.v1+msgpack"
-READ_BYTES = 64 * 1024
-SIZES = st.sampled_from([0, 1, 125, 126, 127, 65_535, 65_536, READ_BYTES * 3]) | st.integers(0, 999)
+SIZES = st.sampled_from([0, 1, 125, 126, 127, 65_535, 65_536, READ_BYTES_MAX * 3]) | st.integers(
+    0, 999
+)
 
 
 def header(first: int, size: int, *, masked: bool = False) -> bytes:
@@ -40,7 +43,9 @@ def message(content: bytes) -> bytes:
 class Peer:
     """The service's end: it greets as a WebSocket server, and then sends the frames given to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, early: bytes = b"") -> None:
+        self._early = early
+        """What it sends right behind its greeting."""
         self.received = b""
         self.writer: asyncio.StreamWriter | None = None
         self.gone = asyncio.Event()
@@ -53,7 +58,7 @@ class Peer:
             protocol.receive_data(head)
             [request] = protocol.events_received()
             protocol.send_response(protocol.accept(request))  # type: ignore[arg-type]
-            writer.write(b"".join(protocol.data_to_send()))
+            writer.write(b"".join(protocol.data_to_send()) + self._early)
             self.writer = writer
             while (data := await reader.read(65_536)) and data[0] != _CLOSE:
                 self.received += data
@@ -77,9 +82,11 @@ class Peer:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[ClientSocket, Peer, list[bytes]]]:
+async def connected(
+    peer: Peer | None = None,
+) -> AsyncIterator[tuple[ClientSocket, Peer, list[bytes]]]:
     """A client's socket, the other end, and what the client took."""
-    peer, taken = Peer(), list[bytes]()
+    peer, taken = peer or Peer(), list[bytes]()
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
@@ -110,7 +117,7 @@ def cut(stream: bytes, places: Sequence[float]) -> list[bytes]:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(SIZES, min_size=1, max_size=6), st.lists(st.floats(0, 1), max_size=8))
 @example([0, 0, 0], [0.5])
-@example([READ_BYTES - 4, 1, READ_BYTES], [])
+@example([READ_BYTES_MAX - 4, 1, READ_BYTES_MAX], [])
 async def test_messages_arrive_whole_and_in_order(sizes: list[int], places: list[float]) -> None:
     """Of any size, in any pieces, many of them in one piece."""
     sent = [bytes([number]) * size for number, size in enumerate(sizes)]
@@ -122,6 +129,56 @@ async def test_messages_arrive_whole_and_in_order(sizes: list[int], places: list
 
         await wait_until(all_came)
     assert taken == sent
+
+
+@contextmanager
+def reading(sizes: Sequence[int]) -> Iterator[None]:
+    """While this lasts, the reads of new sockets bring at most `sizes` bytes, in turn."""
+    turns = itertools.cycle(sizes)
+
+    class Sipping(ClientSocket):
+        def get_buffer(self, sizehint: int) -> memoryview:
+            return super().get_buffer(sizehint)[: next(turns)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connect_module, "ClientSocket", Sipping)
+        yield
+
+
+READS = st.lists(st.integers(1, 9) | st.integers(1, READ_BYTES_MAX), min_size=1, max_size=5)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.integers(0, 300), max_size=5), READS, st.floats(0, 1))
+@example([5, 0], [1], 0.0)
+@example([5, 0], [1], 0.5)
+@example([126, 300], [3], 0.9)
+@example([5], [READ_BYTES_MAX], 0.3)
+async def test_messages_may_come_with_the_greeting(
+    sizes: list[int], reads: list[int], part: float
+) -> None:
+    """However it is read; the last one is broken off anywhere, and goes on when the client is
+    ready."""
+    sent = [bytes([number]) * size for number, size in enumerate([*sizes, 7])]
+    stream = b"".join(map(message, sent))
+    early = stream[: int(part * len(stream))]
+    with reading(reads):
+        async with connected(Peer(early)) as (socket, peer, taken):
+            await peer.send(stream[len(early) :])
+            queued: list[str | bytes] = []
+
+            async def receive() -> None:
+                """What came before the client was ready waits in the library's queue."""
+                while True:
+                    queued.append(await socket.recv())
+
+            async def all_came() -> bool:
+                return len(queued) + len(taken) == len(sent)
+
+            receiving = asyncio.create_task(receive())
+            await wait_until(all_came)
+            receiving.cancel()
+    assert [*queued, *taken] == sent
 
 
 BAD = {
@@ -159,6 +216,25 @@ async def test_what_breaks_the_rules_ends_the_connection(bad: str, is_cut: bool)
         assert await closed(socket) == code
     assert b"before" in taken
     assert b"after" not in taken
+
+
+@pytest.mark.parametrize("reads", [[READ_BYTES_MAX], [1], [7], [60, 1, 2]])
+async def test_a_refusal_of_the_greeting_is_read_whole(reads: list[int]) -> None:
+    """Its body is no frames, whatever is in it, and in whatever pieces it comes."""
+    body = b'{"reason": "' + message(b"not here") * 9 + b'"}'
+    refusal = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(refusal)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        address = Address(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with reading(reads), pytest.raises(InvalidStatus) as refused:
+            async with connect(address, None):
+                pass
+    assert refused.value.response.body == body
 
 
 @pytest.mark.parametrize("part", [1, 3, 10, 60_000])
