@@ -457,7 +457,7 @@ class Channel:
                 # Raised here, in a callback of the transport, it would be logged by asyncio as a
                 # fatal error and reach nobody. The loop below raises it.
                 violations.append(error)
-                socket.take = None
+                socket.take = _ignore
                 socket.transport.abort()
 
         # What arrived before this line is in the socket's queue, which the loop below empties
@@ -471,7 +471,9 @@ class Channel:
                 raise violations[0] from None
             raise
         finally:
-            socket.take = self._session = None
+            # Not None: what still comes would fill the socket's queue. Then the socket would not be
+            # read any more, and nobody would see that the service answers the close.
+            socket.take, self._session = _ignore, None
             writer.cancel()
             refresher.cancel()
             # An error of the writer is not lost: the socket has failed, so `recv` raises as well.
@@ -610,3 +612,7 @@ def _binary(message: str | bytes) -> bytes:
     if isinstance(message, str):
         raise RemoteProtocolError("a text message on a binary subprotocol")
     return message
+
+
+def _ignore(frame: bytes) -> None:
+    """Take what comes on a connection that is ending."""

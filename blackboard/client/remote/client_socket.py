@@ -27,6 +27,7 @@ _WHOLE_BINARY: Final = 0x82
 _END_OF_RESPONSE: Final = b"\r\n\r\n"
 _ALL: Final = 2**64
 """More bytes than a connection brings."""
+_OPCODES: Final = frozenset(map(int, Opcode))
 
 
 class ClientSocket(ClientConnection, asyncio.BufferedProtocol):
@@ -47,26 +48,43 @@ class ClientSocket(ClientConnection, asyncio.BufferedProtocol):
     """The last bytes of the response to the handshake so far; None after its end."""
     _owed = 0
     """How many of the bytes that follow are the library's, uncut."""
+    _is_broken = False
+    """Whether a message could not be taken."""
+    _is_within = False
+    """Whether the library has the beginning of a message in fragments."""
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by asyncio before each read."""
-        if self._buffer is None:
-            self._buffer = bytearray(READ_BYTES_MAX)
+        """Called by asyncio before each read. Over TLS, `sizehint` bytes are there to be read, and
+        what has no room is lost if the connection ends just then."""
+        size = max(READ_BYTES_MAX, self._kept + sizehint)
+        if self._buffer is None or len(self._buffer) < size:
+            kept = b"" if self._buffer is None else bytes(self._view[: self._kept])
+            self._buffer = bytearray(kept).ljust(size, b"\0")
             self._view = memoryview(self._buffer)
         return self._view[self._kept :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by asyncio after each read."""
+        if self._is_broken:
+            return
         end, at = self._kept + nbytes, 0
         if self._response is not None:
             at = self._greet(end)
         elif self._owed:
             at = self._pass_on(0, min(self._owed, end))
             self._owed -= at
-        at = self._cut(at, end)
+        try:
+            at = self._cut(at, end)
+        except BaseException:
+            # asyncio ends the connection, but over TLS it may read once more. What was not taken
+            # must not be followed by what came later.
+            self._is_broken = True
+            raise
         self._kept = end - at
         if self._kept and at:
             self._view[: self._kept] = self._view[at:end]
+        elif not self._kept and end > READ_BYTES_MAX:
+            self._buffer = None  # it was made for a burst
 
     def _pass_on(self, at: int, end: int) -> int:
         """Give the library what is between `at` and `end`; returns `end`."""
@@ -96,20 +114,17 @@ class ClientSocket(ClientConnection, asyncio.BufferedProtocol):
         while end - at >= 2:
             size, content = buffer[at + 1], at + 2
             if size > 125:
-                content = at + (4 if size == 126 else 10)
-                if size > 127:  # masked, which breaks the rules: the library ends the connection
-                    self._owed = _ALL
-                    return self._pass_on(at, end)
-                if content > end:
-                    break
-                size = int.from_bytes(view[at + 2 : content], "big")
+                content = at + (4 if size & 127 == 126 else 10)
+                size = int.from_bytes(view[at + 2 : content], "big") if content <= end else 0
             stop = content + size
-            if stop > end:
-                if stop - at <= READ_BYTES_MAX:
+            if stop > end or buffer[at + 1] > 127:
+                if self._breaks_rules(at):
+                    stop = _ALL
+                elif stop - at <= READ_BYTES_MAX:
                     break
                 self._owed = stop - end
                 return self._pass_on(at, end)
-            take = self.take
+            take = None if self._is_within else self.take
             if take is not None and buffer[at] == _WHOLE_BINARY and self.protocol.state is OPEN:
                 take(bytes(view[content:stop]))
             else:
@@ -117,9 +132,17 @@ class ClientSocket(ClientConnection, asyncio.BufferedProtocol):
             at = stop
         return at
 
+    def _breaks_rules(self, at: int) -> bool:
+        """Whether the library refuses the frame at `at` for its first two bytes: there is no such
+        opcode, or it is masked. The rest may never come."""
+        return self._view[at] & 15 not in _OPCODES or self._view[at + 1] > 127
+
     def process_event(self, event: Event) -> None:
         """Called by websockets for every incoming event."""
-        if self.take is not None and isinstance(event, Frame) and event.opcode in DATA_OPCODES:
+        if not isinstance(event, Frame) or event.opcode not in DATA_OPCODES:
+            return super().process_event(event)
+        self._is_within = not event.fin
+        if self.take is not None:
             if event.opcode is Opcode.BINARY and event.fin:
                 return self.take(bytes(event.data))
             self.take = None  # fragments: from here on, `recv` assembles messages

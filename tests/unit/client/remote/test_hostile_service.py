@@ -2,10 +2,15 @@
 
 import asyncio
 import itertools
+import socket as tcp
+import ssl
 import struct
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -13,9 +18,11 @@ from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 
 from blackboard.client.remote import connect as connect_module
+from blackboard.client.remote.channel import Channel, LostError
 from blackboard.client.remote.client_socket import READ_BYTES_MAX, ClientSocket
 from blackboard.client.remote.connect import Address, connect
 from blackboard.limits import FRAME_BYTES_MAX
+from tests.certificates import Authority
 from tests.waiting import TIMEOUT_S, wait_until
 
 _CLOSE = 0x88
@@ -46,6 +53,8 @@ class Peer:
     def __init__(self, early: bytes = b"") -> None:
         self._early = early
         """What it sends right behind its greeting."""
+        self.last = b""
+        """What it sends when the client closes the connection."""
         self.received = b""
         self.writer: asyncio.StreamWriter | None = None
         self.gone = asyncio.Event()
@@ -62,6 +71,7 @@ class Peer:
             self.writer = writer
             while (data := await reader.read(65_536)) and data[0] != _CLOSE:
                 self.received += data
+            writer.write(self.last)
         except OSError:
             pass
         finally:
@@ -216,6 +226,150 @@ async def test_what_breaks_the_rules_ends_the_connection(bad: str, is_cut: bool)
         assert await closed(socket) == code
     assert b"before" in taken
     assert b"after" not in taken
+
+
+HEADERS = {
+    "an opcode that is none": header(0x83, 70_000)[:2],
+    "a masked frame": header(0x82, 9, masked=True),
+    "a masked frame, of its length the half": header(0x82, 200, masked=True)[:3],
+}
+
+
+@pytest.mark.parametrize("bad", HEADERS)
+async def test_what_breaks_the_rules_is_refused_before_it_is_whole(bad: str) -> None:
+    async with connected() as (socket, peer, _):
+        await peer.send(message(b"before") + HEADERS[bad])
+        assert await closed(socket) == 1002
+
+
+async def test_a_message_within_one_that_began_early_is_refused() -> None:
+    """The client was not ready when the fragments began, so the library has them."""
+    async with connected(Peer(header(0x02, 1) + b"x")) as (socket, peer, taken):
+        await peer.send(message(b"within"))
+        assert await closed(socket) == 1002
+    assert taken == []
+
+
+async def test_nothing_is_taken_behind_a_message_that_could_not_be() -> None:
+    """asyncio ends the connection then; over TLS it may read once more before."""
+    async with connected() as (socket, _, taken):
+
+        def fail(content: bytes) -> None:
+            raise KeyError(content)
+
+        def read(data: bytes) -> None:
+            socket.get_buffer(-1)[: len(data)] = data
+            socket.buffer_updated(len(data))
+
+        socket.take = fail
+        with pytest.raises(KeyError):
+            read(message(b"bad") + message(b"x" * 60_000)[:50_000])
+        read(message(b"y" * 60_000)[:50_000])
+        socket.take = taken.append
+        read(message(b"y" * 60_000)[50_000:])
+    assert taken == []
+
+
+@pytest.mark.parametrize("size", [300, 33_000, 60_000])
+async def test_what_a_service_sends_before_it_goes_is_read_whole(size: int, tmp_path: Path) -> None:
+    """Over TLS, which has read ahead when the connection ends: messages, and why it ended."""
+    authority = Authority(tmp_path)
+    pair = authority.issue()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    close = struct.pack("!H", 4001) + b"it goes"
+    last = message(b"z" * size) * (190_000 // size) + header(0x88, len(close)) + close
+    go, gone = threading.Event(), threading.Event()
+
+    def serve(listener: tcp.socket) -> None:
+        connection = context.wrap_socket(listener.accept()[0], server_side=True)
+        protocol = ServerProtocol(subprotocols=[PROTOCOL])  # type: ignore[list-item]
+        while not protocol.events:
+            protocol.receive_data(connection.recv(9_999))
+        [request] = protocol.events_received()
+        protocol.send_response(protocol.accept(request))  # type: ignore[arg-type]
+        connection.sendall(b"".join(protocol.data_to_send()))
+        go.wait(TIMEOUT_S)
+        connection.sendall(last)
+        connection.close()
+        gone.set()
+
+    with tcp.socket() as listener:
+        listener.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 1 << 20)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        serving = asyncio.create_task(asyncio.to_thread(serve, listener))
+        address = Address(f"wss://127.0.0.1:{listener.getsockname()[1]}", ca=authority.ca)
+        taken: list[bytes] = []
+        async with connect(address, None) as socket:
+            socket.take = taken.append
+            own: tcp.socket = socket.transport.get_extra_info("socket")
+            own.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 1 << 20)
+            go.set()
+            gone.wait(TIMEOUT_S)  # blocks the loop: everything is there before it reads again
+            with pytest.raises(ConnectionClosed) as ended:
+                await asyncio.wait_for(socket.recv(), TIMEOUT_S)
+        await serving
+    assert ended.value.rcvd is not None
+    assert ended.value.rcvd.code == 4001
+    assert taken == [b"z" * size] * (190_000 // size)
+
+
+# --- a channel's connection -----------------------------------------------------------------------
+
+
+def said(*messages: object) -> bytes:
+    """What a service says, in a frame for each."""
+    return b"".join(message(msgspec.msgpack.encode([each])) for each in messages)
+
+
+WELCOME = said({"id": 1, "result": {"agent": "ada", "protocol": 1, "service": "blackboard"}})
+
+
+@asynccontextmanager
+async def channelled() -> AsyncIterator[tuple[Channel, Peer, list[ClientSocket]]]:
+    """An open channel, the other end, and the sockets that it had so far."""
+    peer, sockets = Peer(WELCOME), list[ClientSocket]()
+
+    @asynccontextmanager
+    async def dial(address: Address, token: str | None) -> AsyncIterator[ClientSocket]:
+        async with connect(address, token) as socket:
+            sockets.append(socket)
+            yield socket
+
+    async with await asyncio.start_server(peer.serve, "127.0.0.1", 0) as server:
+        address = Address(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        channel = Channel(address, patience_ms=100, dial=dial)
+        await channel.open()
+        try:
+            yield channel, peer, sockets
+        finally:
+            await channel.aclose()
+            peer.end()
+
+
+async def test_it_is_said_how_a_service_broke_the_rules_whatever_it_sent_then() -> None:
+    async with channelled() as (channel, peer, _):
+        before = len(peer.received)
+        asking = asyncio.create_task(channel.ask("whoami", {}))
+
+        async def asked() -> bool:
+            return len(peer.received) > before
+
+        await wait_until(asked)
+        await peer.send(said({"id": 99, "result": 1}, {"method": "draining", "params": {}}))
+        with pytest.raises(LostError, match="an answer to no request"):
+            await asking
+
+
+async def test_a_channel_is_closed_in_order_whatever_still_comes() -> None:
+    """More messages than a socket keeps for a reader; the service answers the close after them."""
+    async with channelled() as (channel, peer, sockets):
+        mark = {"watch": 1, "position": "e:1:", "revisions": []}
+        changes = {"method": "changes", "params": mark}
+        peer.last = said(*[changes] * 40) + header(0x88, 2) + struct.pack("!H", 1000)
+        await channel.aclose()
+    assert sockets[0].close_code == 1000
 
 
 @pytest.mark.parametrize("reads", [[READ_BYTES_MAX], [1], [7], [60, 1, 2]])
