@@ -363,11 +363,9 @@ async def test_it_is_said_how_a_service_broke_the_rules_whatever_it_sent_then() 
 
 
 async def test_a_channel_is_closed_in_order_whatever_still_comes() -> None:
-    """More messages than a socket keeps for a reader; the service answers the close after them."""
+    """More than is kept for a reader that is gone; the service answers the close after it."""
     async with channelled() as (channel, peer, sockets):
-        mark = {"watch": 1, "position": "e:1:", "revisions": []}
-        changes = {"method": "changes", "params": mark}
-        peer.last = said(*[changes] * 40) + header(0x88, 2) + struct.pack("!H", 1000)
+        peer.last = message(b"x" * 9_000) * 40 + header(0x88, 2) + struct.pack("!H", 1000)
         await channel.aclose()
     assert sockets[0].close_code == 1000
 
