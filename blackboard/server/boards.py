@@ -197,12 +197,13 @@ class OpenBoard:
         """
         self._check_open()
         self._submitted += 1
-        for refusal in self.host.permits.recheck([permit]).values():
-            return refusal
-        try:
-            (decision,) = await self.host.permits.commit(self.name, [prepared], [permit])
-        finally:  # also after an error or a cancellation: it may have been applied
-            self._poke_archiver(1)
+        with self.queue.apart():
+            for refusal in self.host.permits.recheck([permit]).values():
+                return refusal
+            try:
+                (decision,) = await self.host.permits.commit(self.name, [prepared], [permit])
+            finally:  # also after an error or a cancellation: it may have been applied
+                self._poke_archiver(1)
         return decision
 
     def _poke_archiver(self, commits: int) -> None:

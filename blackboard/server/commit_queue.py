@@ -21,7 +21,8 @@ import asyncio
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -203,6 +204,8 @@ class CommitQueue:
     """Calls of an engine that needs a task for each."""
     in_flight: "set[_EngineCall]" = field(default_factory=set)
     """The engine calls that are in flight."""
+    _apart: set[asyncio.Future[None]] = field(default_factory=set)
+    """Those of the calls that are made past this queue."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     """Kept, because until Python 3.12 `get_running_loop` makes a system call (getpid)."""
 
@@ -262,9 +265,21 @@ class CommitQueue:
 
     async def settled(self) -> None:
         """Wait for the engine calls that are now in flight."""
-        if self.in_flight:
-            # Not for later calls: their permits are checked after what the caller has changed.
-            await asyncio.wait([call.landed for call in self.in_flight])
+        # Not for later calls: their permits are checked after what the caller has changed.
+        if calls := [*(call.landed for call in self.in_flight), *self._apart]:
+            await asyncio.wait(calls)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """A block that sends a commit to the engine past this queue: `settled` waits for it, too.
+        Its permit is checked inside."""
+        landed: asyncio.Future[None] = self.loop.create_future()
+        self._apart.add(landed)
+        try:
+            yield
+        finally:
+            self._apart.discard(landed)
+            landed.set_result(None)
 
     # --- engine calls -----------------------------------------------------------------------------
 

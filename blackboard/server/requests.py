@@ -128,9 +128,12 @@ from blackboard.wire.methods import RIGHTS, CommitParams
 class RequestHandler:
     """A `Transport` (client/link.py) into the service of this process."""
 
-    def __init__(self, boards: Boards, principal: Principal) -> None:
+    def __init__(
+        self, boards: Boards, principal: Principal, permitted: Principal | None = None
+    ) -> None:
         self.principal = principal
         """The principal. A newer token replaces it by the same principal with the same rights."""
+        self._permitted = permitted
         self._boards = boards
         self._host = host = boards.host
         self.limits = host.limits
@@ -752,7 +755,7 @@ class RequestHandler:
 
     def _permit(self) -> Permit | None:
         """The permit that the commit queue checks again before a commit leaves for the engine."""
-        return self._host.revocations.permit(self.principal) if self._has_token else None
+        return self._host.revocations.permit(self._permitted or self.principal)
 
     def _take_log(self, size: int) -> RateLimited | None:
         """Charge `size` bytes of log, or return why the account may not add them now."""

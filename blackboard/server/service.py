@@ -163,9 +163,10 @@ class Service:
         host.backup = BackupFollower(place, host.store, host.archiver, self._limits)
         await host.backup.start()
 
-    def link(self, principal: Principal) -> RequestHandler:
-        """A link to the boards for `principal`."""
-        return RequestHandler(self.boards, principal)
+    def link(self, principal: Principal, permitted: Principal | None = None) -> RequestHandler:
+        """A link to the boards for `principal`. Its commits need the token of `permitted` to be
+        valid, if that is given: the service itself writes on behalf of somebody then."""
+        return RequestHandler(self.boards, principal, permitted)
 
     def client(
         self, *, agent: str | None = None, close: Callable[[], Awaitable[None]] | None = None

@@ -94,11 +94,12 @@ class Peer:
         with anyio.fail_after(PATIENCE_S):
             return ysync.read_frame(await self.pipe.receive())
 
-    async def refusal(self) -> DocumentRefused:
-        """Wait until the connection is ended, and why. Errors: Unavailable when nobody says."""
+    async def refusal(self, *, takes: bool = False) -> DocumentRefused:
+        """Wait until the connection is ended, and why; `takes` what comes before. Errors:
+        Unavailable when nobody says."""
         while True:
             try:
-                await self.receive()
+                await (self.take() if takes else self.receive())
             except DocumentRefused as refused:
                 return refused
 

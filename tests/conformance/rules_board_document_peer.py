@@ -305,6 +305,7 @@ class DocumentPastRules:
             await peer.send(ysync.write_step1(peer.doc.get_state()))
             asked = await _asked(peer)
             answer = peer.doc.get_update(asked.state)
+            await peer.take()  # the restored content: it would pass for the answer below
             edit = peer.edit("seen: ")
             await peer.send(ysync.write_step2(answer) + ysync.write_update(edit))
             await peer.sync_again()
@@ -330,6 +331,66 @@ class DocumentPastRules:
             await peer.send(ysync.write_step1(peer.doc.get_state()))
             assert [type(found) for found in await peer.take()] == [Step1]
             assert [type(found) for found in await peer.take()] == [Step2]
+
+    async def test_a_refusal_that_gets_lost_lets_nothing_in(self, team: Team, ada: Board) -> None:
+        """Who has edits of the abandoned future is not sent the restored content: with that, it
+        would pass for a peer that has seen the restore."""
+        link, peer = await self._returning(team, ada)
+        peer.edit("really ")
+        for _ in range(2):
+            async with peer.connected(link, ada.name, MEMO):
+                await peer.send(ysync.write_step1(peer.doc.get_state()))
+                assert (await peer.refusal(takes=True)).cause == "stale"
+            assert str(peer.text) == "really regretted agreed"
+        async with ada.document(MEMO) as doc:
+            assert str(doc.text()) == "agreed"
+
+    async def test_an_edit_made_before_a_removed_document_came_back_is_refused(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        operator = await team.operator()
+        author, late = Peer(), Peer()
+        async with author.connected((await team.client_of(ada)).link, ada.name, MEMO):
+            author.edit("agreed")
+            await author.sync()
+        for then in ("then", "later"):  # the second time there are two marks
+            await operator.checkpoint(then)
+            link = (await team.client_of(bob)).link
+            async with late.connected(link, ada.name, MEMO):
+                await late.sync()
+                await late.push(late.edit("regretted "))
+                await late.sync_again()
+            late.edit("really ")
+            await operator.delete_prefix(document_prefix(MEMO))
+            await operator.restore(then)
+            async with late.connected(link, ada.name, MEMO):
+                with pytest.raises(DocumentRefused) as refused:
+                    await late.sync()
+                assert refused.value.cause == "stale"
+            async with ada.document(MEMO) as doc:
+                assert str(doc.text()) == "agreed"
+            late = Peer()
+
+    async def test_who_never_knew_the_abandoned_future_may_lose_its_connection(
+        self, team: Team, ada: Board
+    ) -> None:
+        """Even before it was sent the restored content."""
+        link, _ = await self._returning(team, ada)
+        fresh = Peer()
+        fresh.edit("new: ")
+        async with fresh.connected(link, ada.name, MEMO):
+            await fresh.send(ysync.write_step1(fresh.doc.get_state()))
+            found: list[ysync.Message] = []
+            while not found or not isinstance(found[-1], Step1):
+                found += await fresh.receive()
+            await fresh.send(ysync.write_step2(fresh.doc.get_update(found[-1].state)))
+            async with ada.document(MEMO) as doc:
+                await wait_until(lambda: _has(doc, "new: "), timeout_s=PATIENCE_S)
+        fresh.edit("more ", 5)
+        async with fresh.connected(link, ada.name, MEMO):
+            await fresh.sync()
+            await fresh.sync_again()
+            assert "more " in str(fresh.text)
 
     async def _returning(self, team: Team, ada: Board) -> tuple[Transport, Peer]:
         """A peer that comes back after a restore that it has not seen, without edits."""
@@ -414,6 +475,10 @@ async def _asked(peer: Peer) -> Step1:
         for message in await peer.take():
             if isinstance(message, Step1):
                 return message
+
+
+async def _has(doc: Document, part: str) -> bool:
+    return part in str(doc.text())
 
 
 async def _reads(doc: Document, text: str) -> bool:

@@ -16,6 +16,7 @@ The content of a document at a moment, and its last author, are read here as wel
 
 import hashlib
 import json
+import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -37,6 +38,8 @@ from blackboard.wire.codec import decode_value
 _MARK_ROOT = "~restore"
 # Everything that the copy takes over is one step of undo, however long it takes.
 _FOR_EVER_MS = 10**9
+_MARKS = 2**31
+"""From so many numbers a mark is drawn: no client has the same one."""
 
 
 def restored(key: Key, then: Mapping[Key, bytes], now: Mapping[Key, bytes]) -> tuple[Op, ...]:
@@ -53,12 +56,33 @@ def restored(key: Key, then: Mapping[Key, bytes], now: Mapping[Key, bytes]) -> t
         gone = [Delete(path) for path in now if path not in then]
         # Reports of overlaps expire. What is put back here does not, and nothing would remove them.
         kept = {path: value for path, value in then.items() if not storage.is_report(key, path)}
-        return (*gone, *(PutBack(path, value) for path, value in sorted(kept.items())))
+        back = (PutBack(path, value) for path, value in sorted(kept.items()))
+        return (*gone, *back, *_marked(key, kept))
     try:
         update, mark = inverse(_state_of(key, then), _state_of(key, now))
     except DamagedError as error:
         raise Corrupt(what=f"document {key}", reason=str(error)) from error
     return () if mark is None else storage.put_back_update(key, update, mark)
+
+
+def _marked(key: Key, then: Mapping[Key, bytes]) -> tuple[Op, ...]:
+    """The operations that leave a mark, and nothing else, in a document that comes back as it was:
+    those who have it open elsewhere know later edits, too. Errors: Corrupt."""
+    stored = _stored(key, then)
+    if not (stored.items or stored.base.keys):
+        return ()
+    doc: Doc[Any] = Doc(client_id=_next_mark(stored))
+    mark = doc.get(_MARK_ROOT, type=Map)
+    mark["seen"] = True
+    del mark["seen"]
+    return storage.put_back_update(key, doc.get_update(), doc.client_id)
+
+
+def _next_mark(stored: storage.StoredDocument) -> int:
+    """A new mark. Entries that come back together are read in the order of their keys: this one is
+    greater than the marks among them, so that it is the last."""
+    marks = [item.mark for item in stored.items if item.mark]
+    return max(marks, default=0) + 1 + secrets.randbelow(_MARKS)
 
 
 def inverse(then: Iterable[bytes], now: Iterable[bytes]) -> tuple[bytes, int | None]:
@@ -135,12 +159,16 @@ def _has_document(key: Key, entries: Mapping[Key, bytes]) -> bool:
     return any(first <= path < last for path in entries)
 
 
-def _state_of(key: Key, entries: Mapping[Key, bytes]) -> list[bytes]:
-    """The updates whose sum a document is, as its entries hold them."""
+def _stored(key: Key, entries: Mapping[Key, bytes]) -> storage.StoredDocument:
     values = {
         path: Entry(path, decode_value(value), 0, 0, "", 0) for path, value in entries.items()
     }
-    stored = storage.read_document(key, values)
+    return storage.read_document(key, values)
+
+
+def _state_of(key: Key, entries: Mapping[Key, bytes]) -> list[bytes]:
+    """The updates whose sum a document is, as its entries hold them."""
+    stored = _stored(key, entries)
     return [stored.base.state, *(item.update for item in stored.items)]
 
 

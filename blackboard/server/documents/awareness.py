@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from blackboard.client.cancellation import heed_cancellation
+from blackboard.core.access import Principal
 from blackboard.core.documents.update import Reader, write_text
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import PubSub, Store
@@ -48,6 +49,10 @@ from blackboard.wire.ysync import Awareness, AwarenessState, QueryAwareness
 
 class RoomPeer(Protocol):
     """A connected peer, from the view of a room."""
+
+    @property
+    def principal(self) -> Principal:
+        """The principal whose token let it in."""
 
     @property
     def agent(self) -> str:

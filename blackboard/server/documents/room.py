@@ -27,7 +27,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from blackboard import telemetry
 from blackboard.client.documents import layout as storage
@@ -37,8 +37,8 @@ from blackboard.client.link import Transport, WatchRequest
 from blackboard.client.views import RevisionEvent
 from blackboard.client.watch import Watch
 from blackboard.client.writer import CommitRequest, Writer
-from blackboard.core.access import ALL_RIGHTS, AccessGrant, Principal
-from blackboard.core.commit import RESTORE, Append, Op, name_of, signature
+from blackboard.core.access import ALL_RIGHTS, AccessGrant, Credential, Principal
+from blackboard.core.commit import Append, Op, name_of, signature
 from blackboard.core.documents import update as crdt
 from blackboard.core.documents.update import Update
 from blackboard.core.path import base_key, document_prefix, overlaps_prefix
@@ -135,12 +135,19 @@ class EditsInFlight:
 log = logging.getLogger(__name__)
 
 
+class Linking(Protocol):
+    """Makes links to the boards, as `Service.link`."""
+
+    def __call__(self, principal: Principal, permitted: Principal | None = None) -> Transport:
+        """A link for `principal`, whose commits need the token of `permitted`."""
+
+
 class Room:
     """The document at `key` of `board`. Use: `start`, `await ready()`, ..., `await aclose()`."""
 
     def __init__(
         self,
-        link: Callable[[Principal], Transport],
+        link: Linking,
         board: str,
         key: Key,
         publishing: Publishing | None = None,
@@ -151,6 +158,8 @@ class Room:
         self.live = Replica()
         self.revision: Revision = 0
         self.mark: int | None = None
+        self._at_mark: frozenset[int] = frozenset()
+        """The clients that the document had when `mark` came."""
         self.members: set[RoomPeer] = set()
         self.users = 0
         """The users of the room: it may be closed when there are none."""
@@ -166,22 +175,23 @@ class Room:
         self._staging = EditStaging(key, lambda: self.live, self._in_flight)
         self._listening: set[RoomPeer] = set()
         self._presences = Presences(lambda client: self._owners.get(client), limits.documents)
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[_Author, Writer] = {}
         self._watch: Watch | None = None
         self._waiting: list[tuple[Revision, asyncio.Future[None]]] = []
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
+        self._ended: Callable[[Room], None] = lambda _: None
 
     # --- life cycle -------------------------------------------------------------------------------
 
     def start(self, ended: Callable[["Room"], None]) -> None:
         """Begin to load; `ended` is called when the room has ended."""
+        self._ended = ended
         # It outlives the request that opened it, and must not be served in its trace.
         with telemetry.apart():
             self._task = asyncio.create_task(self._run(), name=f"document {self.key}")
-        self._task.add_done_callback(lambda _: ended(self))
 
     async def ready(self) -> None:
         """Wait until the document is loaded. Errors: why it cannot be."""
@@ -225,6 +235,8 @@ class Room:
                 await self._publishing.leave(self.board, self.key, self)
 
     def _end(self, reason: str) -> None:
+        # First: its members come back at once, and must not find this room again.
+        self._ended(self)
         failure = Unavailable(what=f"document {self.key}", reason=reason)
         if not self._opened.done():
             self._opened.set_exception(failure)
@@ -279,6 +291,8 @@ class Room:
                 self.live = Replica(stored.base.state)
             except DamagedError as error:
                 raise Corrupt(what=f"document {self.key}", reason=str(error)) from error
+            # Which of them came after the mark is not kept.
+            self._at_mark = frozenset(self.live.clocks)
             try:
                 for item in stored.items:
                     damaging = item.update
@@ -296,9 +310,10 @@ class Room:
         """Apply committed updates; False when the document must be loaded again."""
         fresh: list[Item] = []
         for revised in revisions:
-            if revised.epoch is not None and revised.epoch.cause == RESTORE:
-                # Its members may have edits of the abandoned future. They come back with their
-                # state, which shows whether they have seen the restore (`is_stale`).
+            if revised.epoch is not None:
+                # After a restore, members may have edits of the abandoned future, and after a loss
+                # edits that are lost. They come back with their state, which shows what they have
+                # seen (`is_stale`); and who writes for them here must begin in the new epoch.
                 return False
             if self._tail.is_lost(revised):
                 for member in list(self.members):
@@ -386,7 +401,8 @@ class Room:
                     log.warning("document %s: %s is left out: %s", self.key, item.keys, error)
                 continue
             applied.append(candidate)
-            self.mark = candidate.mark or self.mark
+            if candidate.mark:
+                self.mark, self._at_mark = candidate.mark, frozenset(self.live.clocks)
             for client in update.reached():
                 self._owners.setdefault(client, candidate.author)
         return applied
@@ -441,7 +457,13 @@ class Room:
         clocks = crdt.read_state(state)
         if self.mark is None or self.mark in clocks:
             return False
-        return any(client in self.live.clocks for client in clocks)
+        return not self._at_mark.isdisjoint(clocks)
+
+    def lacks(self, state: bytes) -> bool:
+        """Whether a peer that knows `state` has insertions that the document lacks. Errors:
+        InvalidRequest."""
+        clocks = self.live.clocks
+        return any(clock > clocks.get(c, 0) for c, clock in crdt.read_state(state).items())
 
     def read(self, data: bytes) -> Update:
         """Parse an edit. Errors: DocumentRefused."""
@@ -533,11 +555,14 @@ class Room:
             self._reporting -= 1
 
     def _writer(self, member: RoomPeer) -> Writer:
-        # By signature: lanes of one name on two accounts are separate.
-        writer = self._writers.get(member.signed)
+        author = _author_of(member)
+        writer = self._writers.get(author)
         if writer is None:
-            link = self._link(_keeper(member.agent, self.key, member.account))
-            writer = self._writers[member.signed] = Writer(link, self.board)
+            keeper = _keeper(member.agent, self.key, member.account)
+            link = self._link(keeper, member.principal)
+            writer = self._writers[author] = Writer(link, self.board)
+            # What it commits was made on this document: not in the epoch of a later restore.
+            writer.saw(self.revision)
         return writer
 
     # --- members ----------------------------------------------------------------------------------
@@ -549,6 +574,8 @@ class Room:
     def leave(self, member: RoomPeer) -> None:
         """A member left; its awareness states are removed."""
         self.members.discard(member)
+        if all(_author_of(other) != _author_of(member) for other in self.members):
+            self._writers.pop(_author_of(member), None)
         self._listening.discard(member)
         self._spread(self._presences.leave(member))
 
@@ -623,6 +650,15 @@ class Room:
             log.info("document %s was not compacted: %s", self.key, error)
         finally:
             self._compacting = None
+
+
+_Author = tuple[str, Credential | None]
+"""Who writes here, by signature and token: lanes of one name on two accounts are separate, and each
+commit needs the token of its own peer."""
+
+
+def _author_of(member: RoomPeer) -> _Author:
+    return member.signed, member.principal.credential
 
 
 def _keeper(agent: str, key: Key, account: str = "") -> Principal:

@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
 from blackboard.core.path import check_document, document_prefix, is_decision, updates_prefix
 from blackboard.errors import LimitExceeded, RateLimited
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.documents.awareness import Publishing
-from blackboard.server.documents.room import Room
+from blackboard.server.documents.room import Linking, Room
 from blackboard.server.documents.session import Session
 from blackboard.units import Key
 
@@ -21,7 +20,7 @@ class Documents:
 
     def __init__(
         self,
-        link: Callable[[Principal], Transport],
+        link: Linking,
         publishing: Publishing | None = None,
         limits: Limits = DEFAULT,
     ) -> None:

@@ -13,7 +13,11 @@ Invariants
   revoked.
 - After a restore, a peer is asked for its edits just before it is sent the restored content. So
   what it made before is in its answer, and is refused if it has not seen the restore; what it sends
-  after the answer was made on the restored content, but for edits between the two messages.
+  after the answer was made on the restored content, but for what it makes while the content, which
+  may be large, is on its way. Who lost a refusal and comes back is refused again, unless it has
+  only deleted: that does not show in its state.
+- An edit that is committed in another epoch than the room's ends the session: the peer comes back,
+  and its state decides.
 - at most OUTGOING_BYTES_MAX wait for a peer besides one answer, which may be as large as a
   document, or it is disconnected; a peer whose edits wait is not read from.
 """
@@ -37,7 +41,6 @@ from blackboard.errors import (
     LimitExceeded,
     RateLimited,
     SnapshotFirst,
-    StaleEpoch,
 )
 from blackboard.limits import BARRIER_GRACE_MS, BARRIER_MS_MAX, DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.server.documents.room import Room
@@ -62,7 +65,7 @@ class Session:
         check: Callable[[], None],
         pay: Callable[[int], RateLimited | None],
     ) -> None:
-        self.agent, self.account = who.name, who.account
+        self.principal, self.agent, self.account = who, who.name, who.account
         self.signed = signature(who.name, narrowed_from(who))
         self._check_token = check
         self._pay = pay
@@ -260,8 +263,6 @@ class Session:
             self.end(refusal.cause, refusal.reason)
         except InvalidRequest as error:
             self.end("malformed", error.reason)
-        except StaleEpoch as error:
-            self.end("stale", str(error))
         except BoardFrozen as error:
             self.end("frozen", f"since revision {error.revision}")  # a reason has 123 bytes
         except (BlackboardError, DamagedError) as error:
@@ -274,12 +275,26 @@ class Session:
         # The answer promises all that was committed before, by other processes, too.
         await self._room.caught_up()
         if self._failure is None:
-            crdt.read_state(message.state)
+            self._check_seen(message.state)
             # Queued frames are not sent twice, because they may be as large as a document.
             state = message.state if self._answer is None else self._answered_state
             self._answered_state = self._room.live.state
             self._ask()
             self._room.tell(self, state)
+
+    def _check_seen(self, state: bytes) -> None:
+        """A stale peer with insertions of its own is refused before it is sent the restored
+        content. Once it had that, its state would say that it has seen the restore, and if the
+        refusal got lost with the connection, its edits would pass at the next one.
+
+        Errors: DocumentRefused; InvalidRequest.
+        """
+        if self._room.lacks(state) and self._is_stale and self.can_edit:
+            raise self._stale()
+
+    def _stale(self) -> DocumentRefused:
+        reason = "made before a restore that its author had not seen"
+        return DocumentRefused(self._room.key, "stale", reason)
 
     def _ask(self) -> None:
         """Request what the document lacks, once."""
@@ -343,8 +358,7 @@ class Session:
             return
         if self._is_stale:
             self._room.forget()
-            reason = "made before a restore that its author had not seen"
-            raise DocumentRefused(self._room.key, "stale", reason)
+            raise self._stale()
         await self._insist(news)
 
     def _check_nothing_new(self, update: bytes) -> None:

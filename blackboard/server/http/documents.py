@@ -225,9 +225,9 @@ class _Visit:
             found = await asyncio.gather(*tasks, return_exceptions=True)
         if not done:
             return CLOSE_UNAUTHENTICATED, "the token has expired"
-        if self._told.done():
-            return self._told.result()
-        return _end_of(found)
+        ended = _end_of(found)
+        # A refusal is final, and the peer must learn of it even if the service stops just then.
+        return self._told.result() if self._told.done() and not ended[0] else ended
 
     def _left_s(self) -> float | None:
         expires_at_ms = self._principal.expires_at_ms

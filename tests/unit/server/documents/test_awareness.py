@@ -34,6 +34,7 @@ class Somebody:
     """A member that only has a name, and an account."""
 
     def __init__(self, agent: str, account: str = "") -> None:
+        self.principal = access.agent(agent)
         self.agent = agent
         self.account = account or agent
         self.signed = signature(agent, account)

@@ -125,7 +125,7 @@ async def _refuse() -> None:
 async def test_an_edit_that_waited_for_another_is_sent_with_it(tmp_path: Path) -> None:
     """The log may bring two edits the wrong way round; both are delivered once both are there."""
     async with service_over(tmp_path) as (service, _):
-        room = Room(lambda principal: service.link(principal), BOARD, KEY)
+        room = Room(service.link, BOARD, KEY)
         peer = Peer()
         items = [Item((), peer.edit(word), "ann") for word in ("a", "b", "c")]
         assert room._apply(items[1]) == []
@@ -137,7 +137,7 @@ async def test_an_edit_is_not_sent_before_the_one_it_builds_on(tmp_path: Path) -
     """Acknowledgements of two members may come the wrong way round: the log brings both in order.
     What was delivered is in the document at once."""
     async with service_over(tmp_path) as (service, _):
-        room = Room(lambda principal: service.link(principal), BOARD, KEY)
+        room = Room(service.link, BOARD, KEY)
         peer = Peer()
         first, second = (peer.edit(word) for word in ("a", "b"))
         async with service.link(access.operator()).document(BOARD, KEY) as member:
@@ -165,7 +165,7 @@ async def test_what_cannot_be_delivered_is_not_skipped(
 
     monkeypatch.setattr(documents_room, "merged", damaged)
     async with service_over(tmp_path) as (service, _):
-        room = Room(lambda principal: service.link(principal), BOARD, KEY)
+        room = Room(service.link, BOARD, KEY)
         room._task = asyncio.create_task(_wait(asyncio.Event()))
         peer, link = Peer(), service.link(access.operator())
         async with link.document(BOARD, KEY) as ann, link.document(BOARD, KEY) as ben:

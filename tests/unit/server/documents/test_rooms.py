@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pycrdt import Array, Doc, Map, Text
 
+from blackboard.archive.sql import archive_beside
 from blackboard.client.client import Client
 from blackboard.client.documents.inverse import digest_of, inverse
 from blackboard.client.documents.replica import Replica
@@ -17,7 +18,7 @@ from blackboard.core import access
 from blackboard.core.documents import update as crdt
 from blackboard.core.path import base_key, parts_prefix
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import Corrupt, DocumentRefused, LimitExceeded
+from blackboard.errors import Corrupt, DocumentRefused, LimitExceeded, RateLimited
 from blackboard.limits import VALUE_BYTES_MAX, Limits
 from blackboard.server.documents import staging
 from blackboard.server.documents.room import Room
@@ -113,6 +114,60 @@ async def test_a_process_has_so_many_documents(service: Service) -> None:
                 pass
     async with link.document(BOARD, "public/other"):
         pass
+
+
+async def test_an_edit_that_waits_while_its_board_is_restored_is_not_committed(
+    tmp_path: Path,
+) -> None:
+    """The first edit of an author here, whose account may not write yet."""
+    owes = False
+
+    def pay(size: int) -> RateLimited | None:
+        return RateLimited("log", "too much", 10) if owes else None
+
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        link, seed, late = service.link(access.operator()), Peer(), Peer()
+        board = Client(link).board(BOARD)
+        async with seed.connected(link, BOARD, KEY):
+            seed.edit("agreed")
+            await seed.sync()
+            await board.checkpoint("then")
+            await seed.push(seed.edit("regretted "))
+            await seed.sync_again()
+        documents = service.host.documents
+        assert documents is not None
+        async with documents.join(BOARD, KEY, access.operator("late"), pay=pay) as session:
+            late.pipe = session
+            await late.sync()
+            owes = True
+            await late.push(late.edit("really "))
+            await board.restore("then")
+            assert (await late.refusal()).cause == "closed"
+            owes = False
+        async with board.document(KEY) as doc:
+            assert str(doc.text()) == "agreed"
+
+
+async def test_who_edits_goes_on_after_epochs_that_lost_nothing(tmp_path: Path) -> None:
+    """Of which it wrote in none."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with Service(store) as service:
+        link, peer = service.link(access.operator()), Peer()
+        async with peer.connected(link, BOARD, KEY):
+            await peer.sync()
+            await peer.push(peer.edit("one "))
+            await peer.sync_again()
+            for _ in range(2):
+                head = await store.open(BOARD)
+                await store.begin_epoch(BOARD, head, above=head.revision)
+            assert (await peer.refusal()).cause == "closed"
+        peer.edit("two ")
+        async with peer.connected(link, BOARD, KEY):
+            await peer.sync()
+            await peer.sync_again()
+        async with Client(link).board(BOARD).document(KEY) as doc:
+            assert str(doc.text()) == "two one "
 
 
 async def test_two_services_exchange_edits_through_the_log(redis_url: str) -> None:

@@ -13,13 +13,15 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential, Principal
+from blackboard.core.commit import Commit, CommitId, Put
 from blackboard.core.model import Outcome
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
 from blackboard.limits import DEFAULT, Limits
+from blackboard.server.commit_queue import salted
 from blackboard.server.security import revocations
 from blackboard.server.security.revocations import Revocations
 from blackboard.server.service import Service
-from blackboard.wire.codec import Prepared
+from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.conformance.peers import Peer
 from tests.lowered import lowered, marked
 from tests.unit.server.hooked import HookedStore, service_over
@@ -199,6 +201,51 @@ async def test_an_edit_that_waits_is_not_committed_under_a_revoked_token(
     async with Peer().connected(service.link(access.operator()), "main", "public/memo") as other:
         await other.sync()
         assert str(other.text) == "first "
+
+
+async def test_an_edit_in_the_queue_is_not_committed_under_a_revoked_token(
+    parts: Parts, held: Held
+) -> None:
+    service, _ = parts
+    other = board_of(service, access.agent("bob"))
+    queue = (await service.boards.use("main")).queue
+    async with (
+        Peer().connected(service.link(ADA), "main", "public/memo") as ada,
+        anyio.create_task_group() as tasks,
+    ):
+        await ada.sync()
+        for number in range(2):  # as many calls as may be in flight
+            tasks.start_soon(other.put, f"public/{number}", 1)
+            await held.has_begun(number + 1)
+        await ada.push(ada.edit("late "))
+        await wait_until(_asks(lambda: len(queue._waiting) == 1))
+        revoking = asyncio.create_task(revoke(service))
+        await wait_until(_asks(lambda: service.host.revocations.epoch >= 1))
+        held.let_go()
+        with anyio.fail_after(PATIENCE_S):
+            await revoking
+    async with Peer().connected(service.link(access.operator()), "main", "public/memo") as reader:
+        await reader.sync()
+        assert str(reader.text) == ""
+
+
+async def test_a_revocation_waits_for_a_commit_that_goes_past_the_queue(
+    parts: Parts, held: Held
+) -> None:
+    """As a restore does: a long one is not decided any more once the revocation was answered."""
+    service, _ = parts
+    opened = await service.boards.use("main")
+    commit = Commit(CommitId("ada", 0, "late", 1), "", (Put("public/mine", encode_value(1)),))
+    permit = service.host.revocations.permit(ADA)
+    late = asyncio.create_task(opened.commit_past(prepare(salted(commit)), permit))
+    await held.has_begun(1)
+    revoking = asyncio.create_task(revoke(service))
+    await wait_until(_asks(lambda: service.host.revocations.epoch >= 1))
+    assert not revoking.done()
+    held.let_go()
+    with anyio.fail_after(PATIENCE_S):
+        await late
+        await revoking
 
 
 async def test_who_hears_nothing_lets_nobody_in(parts: Parts) -> None:
