@@ -60,8 +60,10 @@ class Drafter:
 @contextlib.asynccontextmanager
 async def drafters(launch: Launch, say: Say) -> AsyncIterator[list[Drafter]]:
     """Both agents at work; at the end, those that still run are stopped."""
-    team = [Drafter(name, await launch(name), say) for name in AGENTS]
+    team: list[Drafter] = []
     try:
+        for name in AGENTS:
+            team.append(Drafter(name, await launch(name), say))
         yield team
     finally:
         for drafter in team:

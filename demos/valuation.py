@@ -36,7 +36,7 @@ from blackboard.types import Change, RevisionEvent
 
 BOARD = "expansion"
 CURTAIN = "public/curtain"
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 INTERRUPTED = 128 + signal.SIGINT
 """Exit code after Ctrl-C; with --keep it is how the story ends."""
 INDENT, KEY_INDENT = 6, 24

@@ -38,7 +38,7 @@ SERVER_VARIABLE: Final = "BLACKBOARD_REDIS_SERVER"
 
 _NAMES: Final = ("redis-server", "valkey-server")
 _START_ATTEMPTS_MAX: Final = 5  # another process may take the free port before the server does
-_PATIENCE_S: Final = DEFAULT.engine.engine_retry_ms / 1000
+_PATIENCE_S: Final = 60.0
 _LOG_TAIL_BYTES: Final = 2048
 _CUT_SHORT: Final = b"short read while loading the AOF"  # in the log of a server
 _REWRITING: Final = (b"in_progress", b"scheduled")

@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 DOWNLOADED = Path(__file__).resolve().parents[1] / ".servers/bin/redis-server"
 """Debian's server, put there by tools/get_redis.sh."""
 SLOTS = 16_384
-CLUSTER_READY_S = 30
+CLUSTER_READY_S = 60
 
 
 @dataclass(frozen=True, slots=True)

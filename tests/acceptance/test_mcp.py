@@ -20,6 +20,7 @@ import anyio
 import httpx2
 import pytest
 from mcp import Client
+from mcp.client import stdio
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -30,6 +31,8 @@ from tests.unit.integrations.mcp_clients import Caller
 from tests.waiting import wait_until
 
 FILE = "public/files/src/app.py"
+# After 2 s, the SDK would end a server that a busy machine ends more slowly.
+stdio.PROCESS_TERMINATION_TIMEOUT = TIMEOUT_S
 
 
 @pytest.fixture

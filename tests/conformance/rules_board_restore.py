@@ -209,7 +209,7 @@ class RestoreRules:
 
         async def queue() -> object:
             try:
-                async with bob.lock("public/lock", ttl_ms=600):
+                async with bob.lock("public/lock", ttl_ms=10_000):
                     return "held"
             except BlackboardError as error:
                 return error

@@ -33,7 +33,7 @@ BOARD = "board"
 LOCK = "public/lock"
 NAME = f"{BOARD}/{LOCK}"
 TTL_MS = 200_000
-PATIENT_MS, HASTY_MS = 10_000, 1_000
+PATIENT_MS, HASTY_MS = 10_000, 3_000
 """How long a command to a master may take here: a busy machine may need more than usual; less where
 a master hangs, and the test waits for that."""
 SOON_S = 20.0

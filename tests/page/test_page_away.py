@@ -21,7 +21,7 @@ async def test_a_token_that_ends_is_asked_for_again(
     """Expired or revoked: one sentence, and the way in again."""
     page = await readers.page()
     await page.goto(service.url.replace("ws", "http"))
-    await page.fill("input[type=password]", await client.token("kim", ttl_ms=8_000))
+    await page.fill("input[type=password]", await client.token("kim", ttl_ms=20_000))
     await page.click("text=Open")
     await page.wait_for_selector(".who:has-text('kim')")
     await page.wait_for_selector("[role=alert]:has-text('does not take this token')")

@@ -12,6 +12,7 @@ from blackboard import Agent, Context, RestartPolicy, RunOptions, Status, run_ag
 from blackboard.errors import Unauthenticated
 from tests.acceptance.shell import Running
 from tests.page.browser import Readers
+from tests.waiting import TIMEOUT_S
 
 PRICE = "public/price"
 
@@ -55,7 +56,7 @@ async def typed(page: Any, text: str) -> None:
 
 async def arrived(board: blackboard.Board, text: str) -> None:
     """Wait until the memo reads so."""
-    async with board.document("public/memo") as memo, asyncio.timeout(20):
+    async with board.document("public/memo") as memo, asyncio.timeout(TIMEOUT_S):
         changed = asyncio.Event()
         memo.text().observe(lambda _: changed.set())
         while str(memo.text()) != text:

@@ -125,6 +125,7 @@ async def test_the_tree_shows_a_key_at_any_moment(
     await page.click("role=tab[name=Why]")
     await page.wait_for_selector(".why a:has-text('valuation')")
     await page.click("role=tab[name=Value]")
+    await page.wait_for_selector("input[type=range][max='3']")  # as the feed comes to know it
     await page.fill("input[type=range]", "2")
     await page.wait_for_selector("pre.value:has-text('buy')")
     await page.fill("input[type=range]", "1")

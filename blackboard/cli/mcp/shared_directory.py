@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
+from blackboard.client.cancellation import finish
 from blackboard.errors import DataDirectoryInUse, InvalidRequest, Unavailable
 from blackboard.integrity.private_files import FILE_MODE, read_text
 
@@ -92,9 +93,13 @@ class SharedDirectory:
             yield self
         finally:
             keeping.cancel()
-            await asyncio.wait([keeping])
-            # Only now: the next process opens the directory as soon as it gets the lock.
-            self._lock.release()
+            try:
+                # A signal must not cut it short: MCP clients close standard input, and send one
+                # two seconds later.
+                await finish(_ended(keeping))
+            finally:
+                # Only now: the next process opens the directory as soon as it gets the lock.
+                self._lock.release()
 
     async def _joined(self, keeping: "asyncio.Task[None]") -> None:
         """Return when it is known where the directory is served. Errors: why it cannot be."""
@@ -177,6 +182,10 @@ class SharedDirectory:
         port = urlsplit(last).port if last else None
         # 0 last: the port that the system picks is one that connections can take meanwhile.
         return [*([port] if port else []), *PORTS, 0]
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    await asyncio.wait([task])
 
 
 @contextmanager

@@ -454,6 +454,6 @@ async def test_it_starts_beside_a_busy_writer(archive: SqlArchive) -> None:
 
     writing = asyncio.create_task(write_on())
     await begun.wait()
-    appender_of(archive)._timeout_s = 5.0
+    appender_of(archive)._timeout_s = 30.0
     await started(archive)
     await writing

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from filelock import FileLock
 from mcp import Client
@@ -52,6 +53,42 @@ async def test_a_failure_of_any_kind_does_not_end_the_service(
         async with shared.running():
             await again.wait()
     assert attempts == [7421, 7421]
+
+
+async def test_a_signal_does_not_cut_the_ending_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MCP clients close standard input first, and send SIGTERM to who is not gone in time."""
+    ending, may_end, ended = asyncio.Event(), asyncio.Event(), list[bool]()
+
+    async def serve(_: Any, *, ready: Callable[[Any], None], **__: Any) -> None:
+        ready(SERVED)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await may_end.wait()
+            ended.append(True)
+
+    monkeypatch.setattr(http, "serve", serve)
+    settings = config.load({"host": "127.0.0.1", "data": str(tmp_path)})
+    shared = SharedDirectory(settings, lambda _: None)
+
+    async def take_part() -> None:
+        async with shared.running():
+            pass
+
+    running = asyncio.create_task(take_part())
+    with anyio.fail_after(TIMEOUT_S):
+        await ending.wait()
+        running.cancel()
+        await anyio.lowlevel.checkpoint()
+        assert not running.done()
+        assert shared._lock.is_locked
+        may_end.set()
+        await asyncio.wait([running])
+    assert ended
+    assert not shared._lock.is_locked
 
 
 async def test_a_failed_look_does_not_end_the_election(

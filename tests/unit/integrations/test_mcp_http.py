@@ -197,7 +197,7 @@ async def test_a_revoked_token_is_of_no_use_any_more(gateway: Gateway) -> None:
 
 
 async def test_an_expired_token_ends_a_wait_with_the_reason(gateway: Gateway) -> None:
-    token = gateway.served.token(access.agent("ann"), ttl_ms=3_000)
+    token = gateway.served.token(access.agent("ann"), ttl_ms=6_000)
     async with gateway.caller(token) as ann:
         error = await ann.fails("wait", patterns="public/x", seconds=WAIT_S_MAX)
     assert error["code"] == "unauthenticated", error

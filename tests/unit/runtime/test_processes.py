@@ -389,7 +389,7 @@ async def test_a_process_that_rests_again_takes_back_the_report_of_the_last_one(
     async def is_well() -> bool:
         return await board.get(supervision_key("ada")) is None
 
-    await wait_until(is_well, timeout_s=20)
+    await wait_until(is_well)
     life.stop()
     assert (await living).how == "stopped"
 

@@ -473,7 +473,7 @@ async def test_a_state_that_is_mended_at_once_is_noticed(
     agents = [Hopeless("ada"), Patient("bob")]  # bob keeps the team from its end
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(run_team, board, agents, make_supervisor=quick(board)))
-        await wait_until(lambda: _ended_as(board, "ada", "done"), timeout_s=20)
+        await wait_until(lambda: _ended_as(board, "ada", "done"))
         tasks.cancel_scope.cancel()
 
 
