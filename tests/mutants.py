@@ -618,7 +618,7 @@ MUTANTS = (
     Mutant(
         "a restore leaves documents as they are",
         "blackboard/server/checkpoints/restore.py",
-        "            found += restored(document, kept, now)\n",
+        "            found += restored(document, kept, now, authors)\n",
         "",
         f"{BOARD} -k restore_takes_an_open_document_back",
     ),

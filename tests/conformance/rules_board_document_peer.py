@@ -371,6 +371,27 @@ class DocumentPastRules:
                 assert str(doc.text()) == "agreed"
             late = Peer()
 
+    async def test_the_authors_of_a_removed_document_that_came_back_edit_it_on(
+        self, team: Team, ada: Board
+    ) -> None:
+        """Their replicas keep their client ids, which are theirs and nobody else's."""
+        operator = await team.operator()
+        link = (await team.client_of(ada)).link
+        author = Peer()
+        async with author.connected(link, ada.name, MEMO):
+            author.edit("agreed")
+            await author.sync()
+            await author.sync_again()
+        await operator.checkpoint("then")
+        await operator.delete_prefix(document_prefix(MEMO))
+        await operator.restore("then")
+        async with author.connected(link, ada.name, MEMO):
+            await author.sync()
+            await author.push(author.edit("more "))
+            await author.sync_again()
+        async with operator.document(MEMO) as doc:
+            assert str(doc.text()) == "more agreed"
+
     async def test_who_never_knew_the_abandoned_future_may_lose_its_connection(
         self, team: Team, ada: Board
     ) -> None:

@@ -53,12 +53,14 @@ them beside everything else."""
 @dataclass(frozen=True, slots=True)
 class Item:
     """One update in the log: the keys of its pieces, its author, and, for that of a restore, its
-    `mark` (the client that shows whether a peer has seen it)."""
+    `mark` (the client that shows whether a peer has seen it), and the owners of the clients of what
+    it put back."""
 
     keys: tuple[Key, ...]
     update: bytes
     author: str
     mark: int | None = None
+    owners: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def _read_base(key: Key, entries: Mapping[Key, Entry]) -> Base:
         generation, count = entry.value["parts"]
         keys = _part_keys(key, generation, count)
         state = b"".join(entries[part].value for part in keys)
-        owners = {c: agent for agent, clients in entry.value["owners"].items() for c in clients}
+        owners = _read_owners(entry.value["owners"])
         mark = entry.value["mark"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(what=entry.key, reason=f"is no base of a document: {error!r}") from error
@@ -127,7 +129,9 @@ def read_items(updates: Iterable[tuple[Key, Any, str]]) -> Sequence[Item]:
             keys.append(key)
             pieces.append(value["update"])
             if not value.get("more"):
-                found.append(Item(tuple(keys), b"".join(pieces), author, value.get("mark")))
+                owners = _read_owners(value.get("owners", {}))
+                update = b"".join(pieces)
+                found.append(Item(tuple(keys), update, author, value.get("mark"), owners))
                 keys, pieces = [], []
         except (KeyError, TypeError, AttributeError) as error:
             raise Corrupt(what=key, reason=f"is no update of a document: {error!r}") from error
@@ -142,11 +146,15 @@ def append_update(key: Key, update: bytes) -> tuple[Append, ...]:
     return tuple(Append(prefix, encode_value(value)) for value in _values(update))
 
 
-def put_back_update(key: Key, update: bytes, mark: int) -> tuple[PutBack, ...]:
-    """The same for the inverse update of a restore. It is not appended: its key is derived from its
-    mark, among those of the other updates."""
+def put_back_update(
+    key: Key, update: bytes, mark: int, owners: Mapping[int, str] | None = None
+) -> tuple[PutBack, ...]:
+    """The same for the update of a restore, and the owners of clients that it puts back. It is not
+    appended: its key is derived from its mark, among those of the other updates."""
     values = _values(update)
     values[-1]["mark"] = mark
+    if owners:
+        values[-1]["owners"] = _by_owner(owners)
     prefix = f"{updates_prefix(key)}/restore-{mark:014x}"
     return tuple(PutBack(f"{prefix}-{i:04}", encode_value(v)) for i, v in enumerate(values))
 
@@ -187,10 +195,11 @@ def compaction(
     cut = _cut(new.state)
     names = _part_keys(key, generation, len(cut))
     puts = [Put(name, encode_value(piece)) for name, piece in zip(names, cut, strict=True)]
-    owners: dict[str, list[int]] = {}
-    for client, agent in new.owners.items():
-        owners.setdefault(agent, []).append(client)
-    value = {"parts": [generation, len(cut)], "owners": owners, "mark": new.mark}
+    value = {
+        "parts": [generation, len(cut)],
+        "owners": _by_owner(new.owners),
+        "mark": new.mark,
+    }
     early = puts if len(puts) > _LAST_COMMIT_PIECES else []
     last: list[Op] = [] if early else list(puts)
     last.append(Put(base_key(key), encode_value(value)))
@@ -199,6 +208,18 @@ def compaction(
     # not removed while it had no base yet.
     conditions = [KeyAt(base_key(key), old.revision), *(KeyAt(*found) for found in keys[:1])]
     return Compaction(tuple((put,) for put in early), tuple(last), tuple(conditions))
+
+
+def _by_owner(owners: Mapping[int, str]) -> dict[str, list[int]]:
+    """Owners by client, as they are stored: clients by owner."""
+    found: dict[str, list[int]] = {}
+    for client, owner in owners.items():
+        found.setdefault(owner, []).append(client)
+    return found
+
+
+def _read_owners(stored: Mapping[str, Iterable[int]]) -> dict[int, str]:
+    return {client: owner for owner, clients in stored.items() for client in clients}
 
 
 def is_update(key: Key, path: Key) -> bool:

@@ -21,7 +21,7 @@ Invariants
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Final
@@ -345,7 +345,15 @@ class _Attempt:
                 held = self._then[key]
                 then[key] = b"" if held is None else held[0]
             kept = {key: value for key, value in then.items() if value}
-            found += restored(document, kept, now)
+            authors = {} if now else await self._authors(keys)
+            found += restored(document, kept, now, authors)
+        return found
+
+    async def _authors(self, keys: Sequence[Key]) -> Mapping[Key, str]:
+        """Who wrote the entries of a document that was removed, as they were at the target."""
+        found: dict[Key, str] = {}
+        async for _, entries in self._at_target(keys):
+            found.update((entry.key, entry.author) for entry in entries)
         return found
 
     async def _below(self, prefix: Prefix, head: Head) -> dict[Key, bytes]:
@@ -508,11 +516,17 @@ class _Attempt:
 
     async def _look_up(self, keys: list[Key]) -> None:
         """Look up their values at the target."""
+        async for some, entries in self._at_target(keys):
+            found = {entry.key: _content(entry) for entry in entries}
+            self._then.update((key, found.get(key)) for key in some)
+
+    async def _at_target(
+        self, keys: Sequence[Key]
+    ) -> AsyncIterator[tuple[Sequence[Key], Sequence[Entry]]]:
+        """The keys, some at a time, with their entries at the target."""
         for start in range(0, len(keys), READ_KEYS_MAX):
             some = keys[start : start + READ_KEYS_MAX]
-            reading = await self.past.archive.read(self.target, some)
-            found = {entry.key: _content(entry) for entry in reading.entries}
-            self._then.update((key, found.get(key)) for key in some)
+            yield some, (await self.past.archive.read(self.target, some)).entries
 
 
 def _content(entry: Entry | None) -> Content | None:

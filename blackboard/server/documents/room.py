@@ -405,6 +405,7 @@ class Room:
                 self.mark, self._at_mark = candidate.mark, frozenset(self.live.clocks)
             for client in update.reached():
                 self._owners.setdefault(client, candidate.author)
+            self._owners.update(candidate.owners)
         return applied
 
     def _broadcast(self, items: list[Item]) -> None:
