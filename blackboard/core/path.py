@@ -336,7 +336,8 @@ def _has_dots(path: str) -> bool:
 #     K/~doc/base                      {"parts": [generation, n], "owners": {...}, "mark": ...}
 #     K/~doc/part/<generation>/<i>     the compacted state, in n pieces of at most a value's size
 #     K/~doc/update/<index>            updates since then, appended: {"update": bytes, ...}
-#     K/~doc/update/restore-<mark>-<i> the inverse update of a restore
+#     K/~doc/update/restore-<mark>-<i> the update of a restore, the last piece with "mark", and with
+#                                      "owners" of clients that it put back
 #     K/~doc/overlap/<index>           {"text": ..., "start": ..., "end": ..., "agents": [...]}:
 #                                      what was edited by several at once, for OVERLAP_TTL_MS
 #

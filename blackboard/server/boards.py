@@ -197,14 +197,17 @@ class OpenBoard:
         """
         self._check_open()
         self._submitted += 1
-        with self.queue.apart():
+
+        async def carry_out() -> Outcome | BlackboardError:
             for refusal in self.host.permits.recheck([permit]).values():
                 return refusal
             try:
                 (decision,) = await self.host.permits.commit(self.name, [prepared], [permit])
-            finally:  # also after an error or a cancellation: it may have been applied
+            finally:  # also after an error: it may have been applied
                 self._poke_archiver(1)
-        return decision
+            return decision
+
+        return await self.queue.apart(carry_out())
 
     def _poke_archiver(self, commits: int) -> None:
         """Make the archiver look for new commits. A board that was removed has none."""

@@ -21,11 +21,10 @@ import asyncio
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -147,6 +146,7 @@ Answered = Callable[[Outcomes], None]
 """Gets the outcomes of commits that were queued with it, in their order, each once: together those
 that one engine call decided. It is called between two steps of the queue, so it must not queue
 commits itself."""
+T = TypeVar("T")
 Waiting = tuple[Prepared, Permit | None, Answered, Ticket, tuple[float, telemetry.OpenSpan | None]]
 """A queued commit; the last member is when it was queued, by the clock of the loop, and its
 span."""
@@ -204,8 +204,8 @@ class CommitQueue:
     """Calls of an engine that needs a task for each."""
     in_flight: "set[_EngineCall]" = field(default_factory=set)
     """The engine calls that are in flight."""
-    _apart: set[asyncio.Future[None]] = field(default_factory=set)
-    """Those of the calls that are made past this queue."""
+    _apart: set[asyncio.Future[Any]] = field(default_factory=set)
+    """The calls that are made past this queue."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     """Kept, because until Python 3.12 `get_running_loop` makes a system call (getpid)."""
 
@@ -262,6 +262,8 @@ class CommitQueue:
         while self._working:  # again, as an answered sender may have queued its next commit
             self._quiet.clear()
             await self._quiet.wait()
+        if self._apart:
+            await asyncio.wait(self._apart)
 
     async def settled(self) -> None:
         """Wait for the engine calls that are now in flight."""
@@ -269,17 +271,16 @@ class CommitQueue:
         if calls := [*(call.landed for call in self.in_flight), *self._apart]:
             await asyncio.wait(calls)
 
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """A block that sends a commit to the engine past this queue: `settled` waits for it, too.
-        Its permit is checked inside."""
-        landed: asyncio.Future[None] = self.loop.create_future()
-        self._apart.add(landed)
-        try:
-            yield
-        finally:
-            self._apart.discard(landed)
-            landed.set_result(None)
+    async def apart(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await `call`, which checks the permit of a commit and sends it to the engine past this
+        queue. `settled` waits for it, too.
+
+        Cancellation: the call goes on, as the engine does.
+        """
+        task = asyncio.ensure_future(call)
+        self._apart.add(task)
+        task.add_done_callback(self._apart.discard)
+        return await asyncio.shield(task)
 
     # --- engine calls -----------------------------------------------------------------------------
 

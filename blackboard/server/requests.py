@@ -755,6 +755,8 @@ class RequestHandler:
 
     def _permit(self) -> Permit | None:
         """The permit that the commit queue checks again before a commit leaves for the engine."""
+        if self._permitted is not None:  # checked by its session last, and that may be long ago
+            self._host.revocations.check(self._permitted)
         return self._host.revocations.permit(self._permitted or self.principal)
 
     def _take_log(self, size: int) -> RateLimited | None:

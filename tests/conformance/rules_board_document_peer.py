@@ -374,23 +374,53 @@ class DocumentPastRules:
     async def test_the_authors_of_a_removed_document_that_came_back_edit_it_on(
         self, team: Team, ada: Board
     ) -> None:
-        """Their replicas keep their client ids, which are theirs and nobody else's."""
+        """Their replicas keep their client ids, which are theirs and nobody else's: also the second
+        time, and if somebody has made another document there meanwhile."""
         operator = await team.operator()
         link = (await team.client_of(ada)).link
-        author = Peer()
+        author, text = Peer(), "agreed"
         async with author.connected(link, ada.name, MEMO):
-            author.edit("agreed")
+            author.edit(text)
             await author.sync()
             await author.sync_again()
+        for number in range(3):
+            await operator.checkpoint(f"then-{number}")
+            await operator.delete_prefix(document_prefix(MEMO))
+            if number == 2:
+                async with operator.document(MEMO) as doc:
+                    doc.text().append("another")
+            await operator.restore(f"then-{number}")
+            async with author.connected(link, ada.name, MEMO):
+                await author.sync()
+                await author.push(author.edit(f"{number} "))
+                await author.sync_again()
+            text = f"{number} {text}"
+            async with operator.document(MEMO) as doc:
+                assert str(doc.text()) == text
+
+    async def test_a_reader_with_edits_of_the_abandoned_future_is_refused_as_such(
+        self, team: Team, ada: Board
+    ) -> None:
+        """Once it had the restored content, they would pass when it may write."""
+        link, peer = await self._returning(team, ada)
+        peer.edit("really ")
+        for each in (await reading(team), link):
+            async with peer.connected(each, ada.name, MEMO):
+                with pytest.raises(DocumentRefused) as refused:
+                    await peer.sync()
+                assert refused.value.cause == "stale"
+
+    async def test_what_is_no_document_any_more_is_in_no_restores_way(
+        self, team: Team, ada: Board
+    ) -> None:
+        operator = await team.operator()
+        await operator.put(f"{document_prefix(MEMO)}/update/junk", 1)
+        await ada.put("public/a", 1)
         await operator.checkpoint("then")
         await operator.delete_prefix(document_prefix(MEMO))
+        await ada.put("public/a", 2)
         await operator.restore("then")
-        async with author.connected(link, ada.name, MEMO):
-            await author.sync()
-            await author.push(author.edit("more "))
-            await author.sync_again()
-        async with operator.document(MEMO) as doc:
-            assert str(doc.text()) == "more agreed"
+        assert await ada.get("public/a") == 1
 
     async def test_who_never_knew_the_abandoned_future_may_lose_its_connection(
         self, team: Team, ada: Board

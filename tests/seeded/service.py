@@ -242,21 +242,21 @@ MUTANTS = (
     Mutant(
         "who has edits of an abandoned future is sent the restored content",
         "blackboard/server/documents/session.py",
-        "if self._room.lacks(state) and self._is_stale",
-        "if False and self._is_stale",
+        "if self._is_stale and self._room.lacks(state):",
+        "if False:",
         f"{BOARD} -k refusal_that_gets_lost",
     ),
     Mutant(
         "an edit that waited is committed after a restore",
         "blackboard/server/documents/room.py",
-        "            writer.saw(self.revision)\n",
+        "        writer.saw(self.revision)\n",
         "",
         f"{UNIT}/server/documents/test_rooms.py -k waits_while",
     ),
     Mutant(
         "a removed document comes back without a mark",
         "blackboard/client/documents/inverse.py",
-        "return (*gone, *back, *_marked(key, kept))",
+        "return (*gone, *back, *_marked(key, kept, authors))",
         "return (*gone, *back)",
         f"{BOARD} -k removed_document",
     ),
@@ -270,8 +270,8 @@ MUTANTS = (
     Mutant(
         "a revocation does not wait for a restore",
         "blackboard/server/boards.py",
-        "with self.queue.apart():",
-        "if True:",
+        "await self.queue.apart(carry_out())",
+        "await carry_out()",
         f"{UNIT}/server/security/test_revocations.py -k past_the_queue",
     ),
     Mutant(

@@ -152,9 +152,10 @@ def put_back_update(
     """The same for the update of a restore, and the owners of clients that it puts back. It is not
     appended: its key is derived from its mark, among those of the other updates."""
     values = _values(update)
+    if owners:  # in a piece of their own: the last one may be full
+        values[-1]["more"] = True
+        values.append({"update": b"", "owners": _by_owner(owners)})
     values[-1]["mark"] = mark
-    if owners:
-        values[-1]["owners"] = _by_owner(owners)
     prefix = f"{updates_prefix(key)}/restore-{mark:014x}"
     return tuple(PutBack(f"{prefix}-{i:04}", encode_value(v)) for i, v in enumerate(values))
 

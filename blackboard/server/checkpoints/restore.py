@@ -345,12 +345,12 @@ class _Attempt:
                 held = self._then[key]
                 then[key] = b"" if held is None else held[0]
             kept = {key: value for key, value in then.items() if value}
-            authors = {} if now else await self._authors(keys)
+            authors = await self._authors([key for key in keys if key in kept and key not in now])
             found += restored(document, kept, now, authors)
         return found
 
     async def _authors(self, keys: Sequence[Key]) -> Mapping[Key, str]:
-        """Who wrote the entries of a document that was removed, as they were at the target."""
+        """Who wrote entries of a document that were removed, as they were at the target."""
         found: dict[Key, str] = {}
         async for _, entries in self._at_target(keys):
             found.update((entry.key, entry.author) for entry in entries)

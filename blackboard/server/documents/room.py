@@ -562,8 +562,9 @@ class Room:
             keeper = _keeper(member.agent, self.key, member.account)
             link = self._link(keeper, member.principal)
             writer = self._writers[author] = Writer(link, self.board)
-            # What it commits was made on this document: not in the epoch of a later restore.
-            writer.saw(self.revision)
+        # What it commits was made on this document: in no epoch that lost a part of it, and not in
+        # that of a later restore.
+        writer.saw(self.revision)
         return writer
 
     # --- members ----------------------------------------------------------------------------------

@@ -289,7 +289,7 @@ class Session:
 
         Errors: DocumentRefused; InvalidRequest.
         """
-        if self._room.lacks(state) and self._is_stale and self.can_edit:
+        if self._is_stale and self._room.lacks(state):
             raise self._stale()
 
     def _stale(self) -> DocumentRefused:

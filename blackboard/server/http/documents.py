@@ -226,8 +226,9 @@ class _Visit:
         if not done:
             return CLOSE_UNAUTHENTICATED, "the token has expired"
         ended = _end_of(found)
-        # A refusal is final, and the peer must learn of it even if the service stops just then.
-        return self._told.result() if self._told.done() and not ended[0] else ended
+        if self._told.done() and not 4400 <= ended[0] < 4500:
+            return self._told.result()
+        return ended  # a refusal is final: the peer must learn of it though the service stops
 
     def _left_s(self) -> float | None:
         expires_at_ms = self._principal.expires_at_ms

@@ -1,10 +1,12 @@
 """Revocation counts at submission, as a commit leaves for the engine, and at delivery."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,11 +17,11 @@ from blackboard.core import access
 from blackboard.core.access import Credential, Principal
 from blackboard.core.commit import Commit, CommitId, Put
 from blackboard.core.model import Outcome
-from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
+from blackboard.errors import LimitExceeded, Overloaded, Unauthenticated, Unavailable
 from blackboard.limits import DEFAULT, Limits
 from blackboard.server.commit_queue import salted
 from blackboard.server.security import revocations
-from blackboard.server.security.revocations import Revocations
+from blackboard.server.security.revocations import Permit, Revocations
 from blackboard.server.service import Service
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.conformance.peers import Peer
@@ -229,23 +231,58 @@ async def test_an_edit_in_the_queue_is_not_committed_under_a_revoked_token(
         assert str(reader.text) == ""
 
 
-async def test_a_revocation_waits_for_a_commit_that_goes_past_the_queue(
-    parts: Parts, held: Held
+async def test_an_edit_that_was_not_sent_yet_is_not_committed_under_a_revoked_token(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a restore does: a long one is not decided any more once the revocation was answered."""
+    """Its session checked the token before. The queue was full for a moment."""
+    service, _ = parts
+    await board_of(service).put("public/mine", 0)
+    queue, revoked = (await service.boards.use("main")).queue, asyncio.Event()
+    submit = queue.submit
+
+    def full_once(prepared: Prepared, permit: Permit | None) -> Awaitable[Any]:
+        if permit is not None and permit[0] is ADA and not revoked.is_set():
+            asyncio.get_running_loop().create_task(revoke(service))
+            revoked.set()
+            raise Overloaded("board main", "too many commits are waiting", 20)
+        return submit(prepared, permit)
+
+    monkeypatch.setattr(queue, "submit", full_once)
+    async with Peer().connected(service.link(ADA), "main", "public/memo") as ada:
+        await ada.sync()
+        await ada.push(ada.edit("late "))
+        await revoked.wait()
+        with contextlib.suppress(Unauthenticated):
+            await ada.refusal()
+    async with Peer().connected(service.link(access.operator()), "main", "public/memo") as reader:
+        await reader.sync()
+        assert str(reader.text) == ""
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_revocation_waits_for_a_commit_that_goes_past_the_queue(
+    parts: Parts, held: Held, is_cancelled: bool
+) -> None:
+    """As a restore does: a long one is not decided any more once the revocation was answered. Also
+    when its client has gone."""
     service, _ = parts
     opened = await service.boards.use("main")
-    commit = Commit(CommitId("ada", 0, "late", 1), "", (Put("public/mine", encode_value(1)),))
+    epoch = (await opened.head()).epoch.id
+    commit = Commit(CommitId("ada", 0, "late", 1), epoch, (Put("public/mine", encode_value(1)),))
     permit = service.host.revocations.permit(ADA)
     late = asyncio.create_task(opened.commit_past(prepare(salted(commit)), permit))
     await held.has_begun(1)
+    if is_cancelled:
+        late.cancel()
+        await asyncio.wait([late])
     revoking = asyncio.create_task(revoke(service))
     await wait_until(_asks(lambda: service.host.revocations.epoch >= 1))
     assert not revoking.done()
     held.let_go()
     with anyio.fail_after(PATIENCE_S):
-        await late
+        await asyncio.wait([late])
         await revoking
+    assert await board_of(service, access.operator()).get("public/mine") == 1
 
 
 async def test_who_hears_nothing_lets_nobody_in(parts: Parts) -> None:
