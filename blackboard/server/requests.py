@@ -576,9 +576,8 @@ class RequestHandler:
             if after is not None:
                 return ExportPage(at.revision, entries, next_key)
             items = tuple(await past.archive.items(at))[:EXPORT_ITEMS_MAX]
-            return ExportPage(
-                at.revision, entries, next_key, stored.manifest, stored.signature, items
-            )
+            sealed = (stored.manifest, stored.signature, items)
+            return ExportPage(at.revision, entries, next_key, *sealed)
 
     async def import_begin(self, board: str, spec: ImportRequest) -> None:
         """Begin an import, which creates `board` from an export."""
@@ -747,8 +746,7 @@ class RequestHandler:
 
     async def _check_whole(self, verb: str, board: str) -> None:
         """Check the right that the table of methods demands on the whole board, and the token
-        against the engine's present record, because no commit follows that the engine would
-        check."""
+        against the engine's record: no commit follows that the engine would check."""
         self._check(board)
         access.require_whole(self.principal, access.WHOLE_BOARD[RIGHTS[verb]])
         await self._host.revocations.confirm(self.principal)
@@ -760,11 +758,11 @@ class RequestHandler:
         return self._host.revocations.permit(self._permitted or self.principal)
 
     def _take_log(self, size: int) -> RateLimited | None:
-        """Charge `size` bytes of log, or return why the account may not add them now."""
+        """Charge bytes of log, or return why the account may not add them now."""
         return None if self._meter is None else self._meter.take_log(size, clock_ms())
 
     def _check_token(self) -> None:
-        """Errors: Unauthenticated when the token, which may have been refreshed, has expired."""
+        """Errors: Unauthenticated when the token, which may have been refreshed, is over."""
         self._host.revocations.check(self.principal)
 
     def _check_service(self, verb: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from blackboard.archive.base import Archive, Pause
@@ -510,7 +511,7 @@ async def test_an_append_leaves_time_for_others_unless_somebody_waits(
     assert loop.time() - began_s > 0.04
     archiver._limits = lowered(archive_step_pause_ms=600_000).archive
     waiting = asyncio.create_task(archiver.reached(BOARD, 2))
-    await asyncio.sleep(0)  # before the commit: an append that begins first would pause
+    await anyio.lowlevel.checkpoint()  # first: an append that nobody waits for would pause
     done = await board.commit([Put(f"public/{n}", ONE) for n in range(4 * STEP_CHANGES)])
     assert (await waiting).revision == done.revision == 2
 
