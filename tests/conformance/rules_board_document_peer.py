@@ -205,6 +205,16 @@ class DocumentPeerRules:
                 await peer.send(b"\x09nonsense")
             assert (await peer.refusal()).cause == "malformed"
 
+    async def test_a_state_that_is_none_ends_the_session_at_any_time(
+        self, link: Transport, ada: Board
+    ) -> None:
+        """Also of a peer that was greeted: the library would not survive it."""
+        async with Peer().connected(link, ada.name, MEMO) as peer:
+            await peer.sync()
+            with contextlib.suppress(DocumentRefused):
+                await peer.send(ysync.write_step1(b"\x05\x01"))
+            assert (await peer.refusal()).cause == "malformed"
+
     async def test_who_may_only_read_changes_nothing(self, team: Team, ada: Board) -> None:
         reader = await reading(team)
         async with ada.document(MEMO) as doc:

@@ -242,7 +242,7 @@ MUTANTS = (
     Mutant(
         "who has edits of an abandoned future is sent the restored content",
         "blackboard/server/documents/session.py",
-        "if self._is_stale and self._room.lacks(state):",
+        "if self._is_stale and lacks:",
         "if False:",
         f"{BOARD} -k refusal_that_gets_lost",
     ),

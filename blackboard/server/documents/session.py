@@ -287,9 +287,10 @@ class Session:
         content. Once it had that, its state would say that it has seen the restore, and if the
         refusal got lost with the connection, its edits would pass at the next one.
 
-        Errors: DocumentRefused; InvalidRequest.
+        Errors: DocumentRefused; InvalidRequest when `state` is none.
         """
-        if self._is_stale and self._room.lacks(state):
+        lacks = self._room.lacks(state)
+        if self._is_stale and lacks:
             raise self._stale()
 
     def _stale(self) -> DocumentRefused:
