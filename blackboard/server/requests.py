@@ -133,8 +133,7 @@ class RequestHandler:
     ) -> None:
         self.principal = principal
         """The principal. A newer token replaces it by the same principal with the same rights."""
-        self._permitted = permitted
-        self._boards = boards
+        self._permitted, self._boards = permitted, boards
         self._host = host = boards.host
         self.limits = host.limits
         self._readable = access.readable(principal.grants)
@@ -753,9 +752,10 @@ class RequestHandler:
 
     def _permit(self) -> Permit | None:
         """The permit that the commit queue checks again before a commit leaves for the engine."""
-        if self._permitted is not None:  # checked by its session last, and that may be long ago
-            self._host.revocations.check(self._permitted)
-        return self._host.revocations.permit(self._permitted or self.principal)
+        who = self._permitted or self.principal
+        if who is self._permitted and who.credential is not None:  # its session checked it long ago
+            self._host.revocations.check(who)
+        return None if who.credential is None else self._host.revocations.permit(who)
 
     def _take_log(self, size: int) -> RateLimited | None:
         """Charge bytes of log, or return why the account may not add them now."""

@@ -263,8 +263,8 @@ MUTANTS = (
     Mutant(
         "an edit does not need its author's token",
         "blackboard/server/requests.py",
-        "self._permitted or self.principal",
-        "self.principal",
+        "who = self._permitted or self.principal",
+        "who = self.principal",
         f"{UNIT}/server/security/test_revocations.py -k edit_in_the_queue",
     ),
     Mutant(
