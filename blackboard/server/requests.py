@@ -184,6 +184,7 @@ class RequestHandler:
         """Check and carry out one attempt at a commit. See `Transport.commit`."""
         with self._audited("commit", board):
             self.gates.check_board(self.principal, board)
+            permit = self._permit()
             commit = replace(commit, salt=new_salt(), account=self._narrowed_from)
             prepared = self.gates.passed(self.principal, commit)
             opened = self._boards.get(board)
@@ -191,7 +192,7 @@ class RequestHandler:
                 opened = await self._begin(board)
             elif opened is None:
                 opened = await self._boards.use(board, self._opener)
-            outcome = await opened.submit(prepared, self._permit())
+            outcome = await opened.submit(prepared, permit)
         return self.finish(board, outcome)
 
     def start(
@@ -671,8 +672,7 @@ class RequestHandler:
         principal: str | None = None,
         until_ms: Milliseconds | None = None,
     ) -> int:
-        """Revoke tokens by id, and all tokens that were issued to `principal`. See
-        `Transport.revoke`.
+        """Revoke tokens by id, and all that were issued to `principal`. See `Transport.revoke`.
 
         Every principal may revoke the token in use, or all of its own tokens.
         """
@@ -752,10 +752,10 @@ class RequestHandler:
 
     def _permit(self) -> Permit | None:
         """The permit that the commit queue checks again before a commit leaves for the engine."""
-        who = self._permitted or self.principal
-        if who is self._permitted and who.credential is not None:  # its session checked it long ago
-            self._host.revocations.check(who)
-        return None if who.credential is None else self._host.revocations.permit(who)
+        known, who = self._host.revocations, self._permitted or self.principal
+        if who is self._permitted:  # no gate checks it
+            known.check(who)
+        return None if who.credential is None else known.permit(who)
 
     def _take_log(self, size: int) -> RateLimited | None:
         """Charge bytes of log, or return why the account may not add them now."""

@@ -172,8 +172,8 @@ class Revocations:
         self.check(principal)
 
     def permit(self, principal: Principal) -> Permit | None:
-        """The permit to check again before a commit of `principal`, which was just checked, is
-        sent."""
+        """The permit to check again before a commit of `principal` is sent. To be called in the
+        turn in which that was checked: a later one would hide what was revoked in between."""
         return None if principal.credential is None else (principal, self.epoch)
 
     def recheck(self, permits: Sequence[Permit | None]) -> dict[int, Unauthenticated | Unavailable]:
@@ -456,8 +456,6 @@ Decision = Outcome | BlackboardError
 class _Batch:
     """A batch in flight: `left` are the numbers of the commits without a decision."""
 
-    commits: Sequence[Prepared]
-    permits: Sequence[Permit | None]
     decisions: dict[int, Decision]
     left: list[int]
 
@@ -514,8 +512,13 @@ class Permits:
         """
         if self._shared is None or not any(permits):
             return await self._store.commit(board, commits)
-        batch = _Batch(commits, permits, {}, list(range(len(commits))))
+        batch = _Batch({}, list(range(len(commits))))
         for _ in range(_ATTEMPTS_MAX):
+            # In the same turn as `through` is read: if another call brings the record up to date
+            # after the queue has checked the tokens, the board would take that for this check.
+            batch.refuse(self._revocations.recheck([permits[number] for number in batch.left]))
+            if not batch.left:
+                break
             sent = [commits[number] for number in batch.left]
             try:
                 answers = await self._shared.commit_at(board, sent, self._revocations.through)
@@ -529,15 +532,12 @@ class Permits:
             if behind is None:
                 break
             await self._look_again(board, batch, behind, self._shared)
-            if not batch.left:
-                break
         # They were not decided in any attempt, so the refusal is certain.
         batch.refuse_all(Unavailable(f"board {board}", "tokens are revoked all the time"))
         return [batch.decisions[number] for number in range(len(commits))]
 
     async def _look_again(self, board: str, batch: _Batch, behind: Behind, engine: Shared) -> None:
-        """Read the record up to the board's access number, and drop commits that are no longer
-        permitted."""
+        """Read the record up to the board's access number."""
         try:
             await self._revocations.catch_up(behind.access)
             # A board that no revocation has raised yet. The record was read after the board
@@ -546,6 +546,3 @@ class Permits:
                 await engine.raise_access(board, self._revocations.through)
         except BlackboardError as error:
             batch.refuse_all(error)
-        else:
-            permits = [batch.permits[number] for number in batch.left]
-            batch.refuse(self._revocations.recheck(permits))

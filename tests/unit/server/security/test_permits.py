@@ -216,6 +216,22 @@ async def test_a_commit_that_left_before_and_comes_after(
     assert await pair.seen("public/ada") == 0
 
 
+async def test_a_commit_that_is_sent_after_another_one_has_read_the_record(pair: Pair) -> None:
+    """Its token was checked before that, and what is sent with it says that the record is known."""
+    head = await pair.board(ADA).head()
+    pair.store.deaf = True
+    there = pair.two.host
+    permit, before = there.revocations.permit(ADA), there.revocations.through
+    await pair.revoke()
+    await there.revocations.catch_up()
+    assert there.revocations.through > before
+    op = Put("public/ada", encode_value(1))
+    late = prepare(Commit(CommitId("ada", 0, "late", 1), head.epoch.id, (op,)))
+    [decision] = await there.permits.commit("main", [late], [permit])
+    assert isinstance(decision, Unauthenticated)
+    assert await pair.seen("public/ada") == 0
+
+
 async def test_a_board_that_is_made_after_it(pair: Pair) -> None:
     """By a process that has not heard of it: there is no number to compare, so it asks."""
     pair.store.deaf = True

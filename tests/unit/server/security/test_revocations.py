@@ -259,6 +259,30 @@ async def test_an_edit_that_was_not_sent_yet_is_not_committed_under_a_revoked_to
         assert str(reader.text) == ""
 
 
+async def test_a_commit_whose_board_is_opened_first_is_not_carried_out_under_a_revoked_token(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token was checked before that, which may take seconds."""
+    service, _ = parts
+    head, boards = await board_of(service).head(), service.boards
+    begin = boards.find
+
+    async def slowly(board: str, opener: str | None) -> Any:
+        await revoke(service)
+        return await begin(board, opener)
+
+    link = service.link(ADA)
+    monkeypatch.setattr(boards, "get", lambda _: None)
+    monkeypatch.setattr(boards, "find", slowly)
+    commit = Commit(
+        CommitId("ada", 0, "late", 1), head.epoch.id, (Put("public/a", encode_value(1)),)
+    )
+    with pytest.raises(Unauthenticated):
+        await link.commit("main", commit)
+    monkeypatch.undo()
+    assert await board_of(service, access.operator()).get("public/a") is None
+
+
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_revocation_waits_for_a_commit_that_goes_past_the_queue(
     parts: Parts, held: Held, is_cancelled: bool
