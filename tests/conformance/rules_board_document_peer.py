@@ -343,8 +343,8 @@ class DocumentPastRules:
             assert [type(found) for found in await peer.take()] == [Step2]
 
     async def test_a_refusal_that_gets_lost_lets_nothing_in(self, team: Team, ada: Board) -> None:
-        """Who has edits of the abandoned future is not sent the restored content: with that, it
-        would pass for a peer that has seen the restore."""
+        """A peer with edits of the abandoned future does not get the restored content. With it, the
+        peer would pass for one that has seen the restore."""
         link, peer = await self._returning(team, ada)
         peer.edit("really ")
         for _ in range(2):

@@ -240,7 +240,7 @@ MUTANTS = (
         f"{BOARD} -k seen_a_restore",
     ),
     Mutant(
-        "who has edits of an abandoned future is sent the restored content",
+        "a peer with edits of an abandoned future gets the restored content",
         "blackboard/server/documents/session.py",
         "if self._is_stale and lacks:",
         "if False:",
@@ -261,10 +261,24 @@ MUTANTS = (
         f"{BOARD} -k removed_document",
     ),
     Mutant(
+        "a token counts as checked against a record that was read after it",
+        "blackboard/server/security/revocations.py",
+        "batch.refuse(self._revocations.recheck([permits[number] for number in batch.left]))",
+        "pass",
+        f"{UNIT}/server/security/test_permits.py -k another_one_has_read",
+    ),
+    Mutant(
+        "a permit is later than the check of its token",
+        "blackboard/server/requests.py",
+        "outcome = await opened.submit(prepared, permit)",
+        "outcome = await opened.submit(prepared, self._permit())",
+        f"{UNIT}/server/security/test_revocations.py -k opened_first",
+    ),
+    Mutant(
         "an edit does not need its author's token",
         "blackboard/server/requests.py",
-        "who = self._permitted or self.principal",
-        "who = self.principal",
+        "self._host.revocations, self._permitted or self.principal",
+        "self._host.revocations, self.principal",
         f"{UNIT}/server/security/test_revocations.py -k edit_in_the_queue",
     ),
     Mutant(

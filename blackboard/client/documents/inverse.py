@@ -41,7 +41,7 @@ _MARK_ROOT = "~restore"
 # Everything that the copy takes over is one step of undo, however long it takes.
 _FOR_EVER_MS = 10**9
 _MARKS = 2**31
-"""From so many numbers a mark is drawn: no client has the same one."""
+"""A mark is drawn from so many numbers, so that no client has the same one."""
 
 
 def restored(
